@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from elastic.kube.client import lines
+from elastic.kube.answers import lines
 from elastic.kube.decoding import cut, decoded
 
 

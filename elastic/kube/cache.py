@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import aiohttp
 
-from elastic.kube.client import Kube, WatchEvent, WatchType
+from elastic.kube.answers import WatchEvent, WatchType
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 from elastic.kube.view import Change, Key, View, key_of, version_of

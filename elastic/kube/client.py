@@ -18,8 +18,9 @@ import orjson
 
 from elastic.kube.access import Access, AccessError, TokenCommand
 from elastic.kube.answering import Answering
+from elastic.kube.answers import WatchEvent, event_of, items_of, lines, text_of
 from elastic.kube.decoding import decoded
-from elastic.kube.errors import KubeError, error_from_response, error_from_status
+from elastic.kube.errors import KubeError, error_from_response
 from elastic.kube.resources import SERVICE_ACCOUNTS, Object, Resource
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ RETRIES = 6
 FIRST_BACK_OFF_S = 0.1
 LONGEST_BACK_OFF_S = 5.0
 LONGEST_ASKED_FOR_S = 60.0
-MAX_WATCH_LINE = 16 * 1024 * 1024
 LARGEST_MESSAGE = 4 * 1024 * 1024
 
 
@@ -46,19 +46,6 @@ class Patch(StrEnum):
     JSON = "application/json-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
     APPLY = "application/apply-patch+yaml"
-
-
-class WatchType(StrEnum):
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    type: WatchType
-    object: Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +111,11 @@ class Kube:
         path = resource.path(namespace=namespace)
         while True:
             page = await self.request("GET", path, params=params)
-            kind = _kind_of_items(page)
-            items += [kind | item for item in page.get("items") or ()]
-            metadata = page.get("metadata") or {}
-            if not metadata.get("continue"):
-                return Listing(items, metadata.get("resourceVersion", ""))
-            params["continue"] = metadata["continue"]
+            items += items_of(page, path)
+            version, more = (text_of(page.get("metadata"), key) for key in ("resourceVersion", "continue"))
+            if not more:
+                return Listing(items, version)
+            params["continue"] = more
 
     async def create(
         self, resource: Resource, body: Object, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
@@ -214,10 +200,7 @@ class Kube:
             if response.status != 200:
                 raise error_from_response(response.status, await response.read())
             async for line in lines(response.content):
-                event = decoded(line)
-                if event["type"] == "ERROR":
-                    raise error_from_status(event["object"])
-                yield WatchEvent(WatchType(event["type"]), event["object"])
+                yield event_of(decoded(line), path)
 
     async def logs(
         self,
@@ -355,28 +338,6 @@ class Kube:
 def _log_failure(renewing: "asyncio.Task[str]") -> None:
     if not renewing.cancelled() and (error := renewing.exception()) is not None:
         log.warning("the credentials could not be renewed", extra={"error": str(error)})
-
-
-def _kind_of_items(page: Object) -> Object:
-    """A server leaves kind and apiVersion out of the items of a list and not out of a watch; here both are the same objects."""
-    kind = str(page.get("kind", ""))
-    return {"apiVersion": page["apiVersion"], "kind": kind.removesuffix("List")} if kind.endswith("List") and "apiVersion" in page else {}
-
-
-async def lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length: the stream's own line reader refuses objects above its buffer limit."""
-    pending = bytearray()
-    async for chunk in stream.iter_any():
-        pending += chunk
-        if b"\n" not in chunk:
-            if len(pending) > MAX_WATCH_LINE:
-                raise KubeError(code=0, reason="TooLarge", message=f"a watch event is longer than {MAX_WATCH_LINE} bytes")
-            continue
-        *lines, rest = pending.split(b"\n")
-        pending = rest
-        for line in lines:
-            if line.strip():
-                yield bytes(line)
 
 
 def _pause_s(error: KubeError, attempt: int) -> float:

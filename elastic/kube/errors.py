@@ -4,6 +4,8 @@ from typing import Any
 
 import orjson
 
+MALFORMED = "Malformed"
+"""The reason of an answer that makes no sense: of a server behind an API service, or of what is no API server."""
 WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
 """Reasons of errors with code 0 that do not mean that the API server is away."""
 
@@ -23,6 +25,8 @@ class KubeError(Exception):
         """What is wrong and what to do, for people."""
         if self.reason in WITHOUT_SERVER:
             return self.message
+        if self.reason == MALFORMED:
+            return f"the API server's answer makes no sense: {self.message}"
         if self.code == 0 and "CERTIFICATE_VERIFY_FAILED" in self.message:
             return f"the API server is not the one of the kubeconfig, by its certificate: {self.message}; get a new kubeconfig"
         if self.code == 0:
@@ -37,13 +41,15 @@ class KubeError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        seconds = (self.body.get("details") or {}).get("retryAfterSeconds")
-        return float(seconds) if seconds else None
+        details = self.body.get("details")
+        seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+        return float(seconds) if seconds and isinstance(seconds, int | float) else None
 
 
 def error_from_status(status: dict[str, Any]) -> KubeError:
+    code = status.get("code")
     return KubeError(
-        code=int(status.get("code") or 500),
+        code=code if code and isinstance(code, int) else 500,
         reason=str(status.get("reason") or "Unknown"),
         message=str(status.get("message") or "no message"),
         body=status,
@@ -57,6 +63,6 @@ def error_from_response(code: int, body: bytes) -> KubeError:
     except orjson.JSONDecodeError:
         parsed = None
     if isinstance(parsed, dict) and parsed.get("kind") == "Status":
-        return error_from_status({**parsed, "code": parsed.get("code") or code})
+        return error_from_status({**parsed, "code": found if (found := parsed.get("code")) and isinstance(found, int) else code})
     text = body[:500].decode(errors="replace").strip()
     return KubeError(code=code, reason="Unknown", message=text or "empty answer")

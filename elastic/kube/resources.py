@@ -16,6 +16,11 @@ _NO_SEGMENT = re.compile(r"\.{0,2}\Z|.*[/%?#\\\s]", re.DOTALL)
 """What is no part of a path: with it a name that a user chose would be a path to another object, of another namespace too."""
 
 
+def is_segment(text: str) -> bool:
+    """May this be one part of a path?"""
+    return _NO_SEGMENT.match(text) is None
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A collection in the API: where it is, and what one object of it is called."""
@@ -32,7 +37,7 @@ class Resource:
 
     def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         for segment in (namespace, name):
-            if segment is not None and _NO_SEGMENT.match(segment):
+            if segment is not None and not is_segment(segment):
                 raise KubeError(code=400, reason="BadRequest", message=f"{segment[:300]!r} is no name of an object")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]

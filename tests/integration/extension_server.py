@@ -101,6 +101,16 @@ class Extension:
         wanted |= {"caBundle": self.ca_bundle, **spec}
         await admin.make(API_SERVICES, {"metadata": {"name": self.name}, "spec": wanted})
 
+    @property
+    def listed(self) -> bool:
+        """Has a client asked for more than what is served?"""
+        return any(request.path.startswith(f"{self.path}/") for request in self.asked)
+
+    async def touch(self, admin: Client) -> None:
+        """Its API service changes, so that it is asked again soon."""
+        spec = {"versionPriority": 11}
+        await admin.ask("PATCH", f"{API_SERVICES}/{self.name}", {"spec": spec}, media="application/merge-patch+json")
+
     async def condition(self, admin: Client) -> Json:
         _, obj = await admin.ask("GET", f"{API_SERVICES}/{self.name}")
         found: list[Json] = (obj.get("status") or {}).get("conditions") or []

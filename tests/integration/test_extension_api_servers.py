@@ -13,13 +13,22 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from api_process import Client, running
+from api_process import CONFIG_MAPS, Client, config_map, running
 from extension_server import API_SERVICES, VERSION, Extension
 from laptop import until
 from real_servers import ControlPlane, machine_address
 from yarl import URL
 
+from elastic.kube import connect
+from elastic.local.agent.fleet import pods_cache
+from elastic.local.controllers.budgets import DisruptionBudgets
+from elastic.local.controllers.garbage import GarbageCollector
+from elastic.local.controllers.namespaces import NamespaceDeletion
+from elastic.local.identities import CONTROLLERS, acting_as
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+NAMESPACES = "/api/v1/namespaces"
+DISCOVERY = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
 AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 
@@ -56,6 +65,21 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 async def admin(server: Server) -> AsyncIterator[Client]:
     async with server.client() as client:
         yield client
+
+
+@pytest_asyncio.fixture
+async def controllers(server: Server) -> AsyncIterator[None]:
+    """The laptop's, where no real ones run; one that ends fails the test."""
+    if server.certificate is not None:
+        yield
+        return
+    async with connect(server.ca.parent / "kubeconfig") as admin, acting_as(admin, CONTROLLERS) as kube, asyncio.TaskGroup() as group:
+        pods = pods_cache(kube)
+        running = [pods, NamespaceDeletion(kube), GarbageCollector(kube), DisruptionBudgets(kube, pods)]
+        tasks = [group.create_task(one.run()) for one in running]  # type: ignore[attr-defined]
+        yield
+        for task in tasks:
+            task.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -119,10 +143,9 @@ async def test_discovery_shows_what_the_extension_lists(server: Server, admin: C
         assert (group["kind"], group["versions"]) == ("APIGroup", [version])
         _, listed = await admin.ask("GET", extension.path)
         assert listed == extension.resources()
-        accept = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
 
         async def merged() -> object:
-            async with admin.session.get("/apis", headers=accept) as answer:
+            async with admin.session.get("/apis", headers=DISCOVERY) as answer:
                 found = {item["metadata"]["name"]: item["versions"] for item in (await answer.json(content_type=None))["items"]}
             return next((v for v in found.get(extension.group, ()) if v["freshness"] == "Current"), None)
 
@@ -158,6 +181,98 @@ async def test_an_extension_that_has_gone_is_unavailable_and_all_else_is_served(
 
 async def _equals(read: Callable[[], Awaitable[str]], wanted: str) -> bool:
     return await read() == wanted
+
+
+async def freshness(extension: Extension, admin: Client) -> str:
+    async with admin.session.get("/apis", headers=DISCOVERY) as answer:
+        items = (await answer.json(content_type=None))["items"]
+    return next((str(i["versions"][0]["freshness"]) for i in items if i["metadata"]["name"] == extension.group), "")
+
+
+async def going(admin: Client, name: str, kind: str) -> dict[str, str] | None:
+    """That condition of a namespace that is to go, once it is true."""
+    _, found = await admin.ask("GET", f"{NAMESPACES}/{name}")
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if isinstance(c, dict) and c["type"] == kind and c["status"] == "True"), None)
+
+
+async def has_gone(admin: Client, path: str) -> bool:
+    return (await admin.ask("GET", path))[0] == 404
+
+
+async def is_collected(admin: Client) -> None:
+    """Garbage collection goes on."""
+    owner = await admin.make(CONFIG_MAPS, config_map(f"o{uuid.uuid4().hex[:8]}"))
+    dependent = config_map(f"d{uuid.uuid4().hex[:8]}")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+    dependent["metadata"]["ownerReferences"] = [reference]
+    await admin.make(CONFIG_MAPS, dependent)
+    await admin.ask("DELETE", f"{CONFIG_MAPS}/{owner['metadata']['name']}")
+    await until(lambda: has_gone(admin, f"{CONFIG_MAPS}/{dependent['metadata']['name']}"), "the dependent is collected", within_s=60)
+
+
+@pytest.mark.parametrize("wrong", [{"verbs": 5}, 5], ids=str)
+async def test_a_malformed_discovery_document_makes_only_its_group_stale(
+    server: Server, admin: Client, controllers: None, tmp_path: Path, wrong: object
+) -> None:
+    """It ended the laptop's agents: namespaces whose content cannot be known wait, and all else goes on."""
+    async with extended(server, admin, tmp_path) as extension:
+        await until(lambda: _equals(lambda: freshness(extension, admin), "Current"), "it is discovered")
+        well = extension.resources()
+        entry = {**well["resources"][0], **wrong} if isinstance(wrong, dict) else wrong
+        extension.answer = lambda request: web.json_response({**well, "resources": [*well["resources"], entry]})
+        await extension.touch(admin)
+        await until(lambda: _equals(lambda: freshness(extension, admin), "Stale"), "it is stale", within_s=90)
+        assert await passed(extension, admin), "its server answers, which is all that the condition says"
+        name = f"n{uuid.uuid4().hex[:8]}"
+        await admin.make(NAMESPACES, {"metadata": {"name": name}})
+        await admin.ask("DELETE", f"{NAMESPACES}/{name}")
+        failed = await until(lambda: going(admin, name, "NamespaceDeletionDiscoveryFailure"), "the namespace waits", within_s=60)
+        assert failed["reason"] == "DiscoveryFailed"
+        assert f"{extension.group}/{VERSION}: stale GroupVersion discovery: {extension.group}/{VERSION}" in failed["message"]
+        await is_collected(admin)
+    await until(lambda: has_gone(admin, f"{NAMESPACES}/{name}"), "the namespace goes when the API service has gone", within_s=60)
+
+
+@pytest.mark.parametrize("wrong", [{"items": [5]}, []], ids=str)
+async def test_lists_and_watches_that_make_no_sense_hold_up_only_the_deletion_of_namespaces(
+    server: Server, admin: Client, controllers: None, tmp_path: Path, wrong: object
+) -> None:
+    async with extended(server, admin, tmp_path) as extension:
+        verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+        things = {"name": "things", "singularName": "thing", "namespaced": True, "kind": "Thing", "verbs": verbs}
+        of_group = {"apiVersion": f"{extension.group}/{VERSION}", "kind": "ThingList", "metadata": {"resourceVersion": "1"}}
+        listed: object = {**of_group, "items": []} | wrong if isinstance(wrong, dict) else wrong
+
+        def answer(request: web.Request) -> web.Response:
+            if request.path == extension.path:
+                return web.json_response({**extension.resources(), "resources": [things]})
+            if "watch" in request.query:
+                return web.Response(
+                    text='{"type": "ADDED", "object": 5}\n[]\n{"type": [1], "object": {}}\n', content_type="application/json"
+                )
+            return web.json_response(listed)
+
+        extension.answer = answer
+        await extension.touch(admin)
+
+        async def shows_things() -> bool:
+            async with admin.session.get("/apis", headers=DISCOVERY) as found:
+                return '"thing"' in await found.text()
+
+        await until(shows_things, "it is discovered", within_s=90)
+        name = f"n{uuid.uuid4().hex[:8]}"
+        await admin.make(NAMESPACES, {"metadata": {"name": name}})
+        await admin.make(f"{NAMESPACES}/{name}/configmaps", config_map("one"))
+        await until(lambda: extension.listed, "the garbage collector lists it", within_s=60)
+        await admin.ask("DELETE", f"{NAMESPACES}/{name}")
+        failed = await until(lambda: going(admin, name, "NamespaceDeletionContentFailure"), "the namespace waits", within_s=60)
+        assert failed["reason"] == "ContentDeletionFailed"
+        assert failed["message"].startswith("Failed to delete all resource types, 1 remaining: "), failed
+        await until(lambda: has_gone(admin, f"{NAMESPACES}/{name}/configmaps/one"), "what others hold goes", within_s=60)
+        await is_collected(admin)
+        listed = {**of_group, "items": []}
+        await until(lambda: has_gone(admin, f"{NAMESPACES}/{name}"), "the namespace goes once its content is known", within_s=90)
 
 
 async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(server: Server, admin: Client, tmp_path: Path) -> None:

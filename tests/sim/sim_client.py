@@ -12,7 +12,8 @@ import aiohttp
 import orjson
 from sim_api import Api, matches
 
-from elastic.kube.client import Listing, Patch, WatchEvent, WatchType
+from elastic.kube.answers import WatchEvent, WatchType
+from elastic.kube.client import Listing, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 

@@ -9,7 +9,7 @@ import aiohttp
 from sim_client import SimKube
 
 from controller.watching.kopf_watch import Feed
-from elastic.kube.client import WatchType
+from elastic.kube.answers import WatchType
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 

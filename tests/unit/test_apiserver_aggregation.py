@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+
+import orjson
 import pytest
+from arbitrary_json import anything, places, planted
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastic.local.apiserver import discovery, kinds
+from elastic.local.apiserver.aggregation import listed
 from elastic.local.apiserver.aggregation.apiservices import APIServices
 from elastic.local.apiserver.aggregation.asking import about, is_about_user
+from elastic.local.apiserver.aggregation.listed import Listed, Malformed
 from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.resources import Registry
+from elastic.local.controllers.discovery import read
 from elastic.local.controllers.namespaces import Waiting, conditions
 
 
@@ -38,14 +47,51 @@ def test_groups_of_others_come_after_ours_by_priority_and_name() -> None:
 
 
 def test_a_server_that_does_not_say_what_it_serves_is_shown_as_stale() -> None:
-    listed = [{"name": "pods/heat", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}, {"name": "things", "verbs": ["list"]}]
-    remotes = [remote("a.example", resources=listed), remote("b.example", resources=None)]
+    found = (Listed("pods/heat", namespaced=True, kind="MetricValueList", verbs=["get"]), Listed("things", verbs=["list"]))
+    remotes = [remote("a.example", resources=found), remote("b.example", resources=None)]
     items = {i["metadata"]["name"]: i["versions"] for i in discovery.aggregated(registry(), remotes, core=False)["items"]}
     (known,), (silent,) = items["a.example"], items["b.example"]
     assert known["freshness"] == "Current"
     assert [r["resource"] for r in known["resources"]] == ["pods", "things"]
     assert known["resources"][0]["subresources"][0]["subresource"] == "heat"
     assert silent == {"version": "v1", "resources": [], "freshness": "Stale"}
+
+
+WELL = {"name": "pods/heat", "singularName": "", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"], "shortNames": ["h"]}
+LIST = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "a.example/v1", "resources": [WELL, {**WELL, "name": "heats"}]}
+
+
+def test_every_fault_of_a_discovery_document_is_named_with_its_place() -> None:
+    resources = [WELL, 5, {**WELL, "verbs": 5}, {**WELL, "kind": [1]}, {**WELL, "name": "../pods"}, {"kind": "X"}, None]
+    with pytest.raises(Malformed) as malformed:
+        listed.read(json.dumps({**LIST, "resources": resources}).encode())
+    assert str(malformed.value) == (
+        "resources[1]: Expected `object`, got `int`; "
+        "resources[2]: Expected `array | null`, got `int` - at `$.verbs`; "
+        "resources[3]: Expected `str | null`, got `array` - at `$.kind`; "
+        "resources[4]: name is '../pods', which is no part of a path; "
+        "resources[5]: Object missing required field `name`; and 1 more"
+    )
+
+
+def test_a_server_that_serves_nothing_may_write_null() -> None:
+    assert listed.read(b'{"kind": "APIResourceList", "resources": null}') == ()
+    with pytest.raises(Malformed, match="expected an APIResourceList"):
+        listed.read(b"{}")
+
+
+@given(data=st.data())
+def test_what_another_server_says_of_itself_is_refused_or_can_be_served(data: st.DataObject) -> None:
+    """Whatever JSON it sends: the agents read what is served of it, and ended with it."""
+    document = planted(LIST, data.draw(st.sampled_from(places(LIST))), data.draw(anything))
+    try:
+        found = listed.read(json.dumps(document).encode())
+    except Malformed:
+        return
+    served = discovery.aggregated(registry(), [remote("a.example", resources=found)], core=False)
+    kinds = read([orjson.loads(orjson.dumps(served))])
+    assert not kinds.failed
+    assert ("apps", "Deployment") in kinds.every
 
 
 def test_who_asks_is_told_in_headers_that_no_client_can_write() -> None:
@@ -80,7 +126,12 @@ def test_a_wrong_api_service_is_refused_with_the_field(name: str, spec: Json, fi
 
 
 def test_a_namespace_waits_for_groups_whose_server_is_silent() -> None:
-    told = {c["type"]: c for c in conditions(Waiting(undiscovered=("a.example/v1",)), since="2026-01-01T00:00:00Z")}
+    told = {
+        c["type"]: c
+        for c in conditions(
+            Waiting(undiscovered={"a.example/v1": "stale GroupVersion discovery: a.example/v1"}), since="2026-01-01T00:00:00Z"
+        )
+    }
     failed = told["NamespaceDeletionDiscoveryFailure"]
     assert (failed["status"], failed["reason"]) == ("True", "DiscoveryFailed")
     assert failed["message"] == (

@@ -13,9 +13,12 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
+from arbitrary_json import anything, places, planted
+from hypothesis import given
+from hypothesis import strategies as st
 from test_controller_rounds import JOB, KEY, NOW
 from test_kube_access import program
-from test_kube_client import served
+from test_kube_client import pod, served
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
@@ -26,6 +29,7 @@ from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME, OPERATOR_NAME
 from elastic.kube.access import TokenCommand
+from elastic.kube.answers import event_of, items_of
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.decoding import MOST_DEPTH, cut, decoded
@@ -240,3 +244,46 @@ async def test_a_pod_that_cannot_be_read_is_seen_as_before_and_hides_no_other(st
         assert await cache.reached("4", timeout_s=10)
         assert sorted(pod.name for pod in cache.list()) == ["later", "odd"]
         running.cancel()
+
+
+@given(data=st.data())
+def test_a_list_of_any_shape_is_refused_or_holds_objects(data: st.DataObject) -> None:
+    page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [pod("a", 1)]}
+    wrong = planted(page, data.draw(st.sampled_from([at for at in places(page) if at])), data.draw(anything))
+    try:
+        found = items_of(wrong, "/p")
+    except KubeError:
+        return
+    assert all(isinstance(item, dict) for item in found)
+
+
+@given(event=anything | st.fixed_dictionaries({"type": anything | st.just("ERROR"), "object": anything}))
+def test_an_event_of_any_shape_is_refused_or_holds_an_object(event: Any) -> None:
+    refused = None
+    try:
+        assert isinstance(event_of(event, "/p").object, dict)
+    except KubeError as error:
+        refused = error
+    assert refused is None or (refused.words and refused.retry_after_s != 0)
+
+
+async def test_a_cache_goes_on_when_its_server_makes_sense_again() -> None:
+    """What no API server sends ended the watch's task, and with it the process; one behind an API service may send anything."""
+    lists = [{"items": 5}, {"items": [None]}, {"items": [pod("a", 1)], "metadata": {"resourceVersion": "1"}}]
+    watches = [b"[]\n", b'{"type": {}, "object": {}}\n', b'{"type": "ERROR", "object": {"code": [1], "details": 5}}\n']
+    added = orjson.dumps({"type": "ADDED", "object": pod("b", 2)}) + b"\n"
+
+    async def answers(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return web.Response(body=watches.pop(0) if watches else added)
+        return web.json_response(lists.pop(0))
+
+    async with served(answers) as kube:
+        cache: Cache[str] = Cache(kube, PODS, project=lambda raw: str(raw["metadata"]["name"]))
+        seen = asyncio.Event()
+        cache.subscribe(lambda change: seen.set() if change.new == "b" else None)
+        running = asyncio.create_task(cache.run())
+        async with asyncio.timeout(20):
+            await seen.wait()
+        running.cancel()
+    assert cache.list() == ["a", "b"]

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
+import msgspec
+import pytest
+from aiohttp import web
+from arbitrary_json import anything, places, planted
+from hypothesis import given
+from hypothesis import strategies as st
+from test_kube_client import served
+
+from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
+from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.roster import Member, Roster
 from elastic.local.controllers.budget import Guarded, budget_status
+from elastic.local.controllers.budgets import DisruptionBudgets
+from elastic.local.controllers.discovery import read
 from elastic.local.controllers.nodehealth import (
     NOT_READY,
     UNREACHABLE,
@@ -15,7 +30,7 @@ from elastic.local.controllers.nodehealth import (
     taints,
     unknown_conditions,
 )
-from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, judge
+from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, item, judge
 
 
 def an_item(uid="child", owners=("parent",), deleting=False, finalizers=(), blocks=True):
@@ -153,3 +168,83 @@ def test_an_added_node_comes_back_with_the_cluster_until_it_is_killed():
 def test_a_silence_that_was_our_own_is_no_silence_of_the_nodes():
     assert listening_since(100.0, looked_at=500.0, now=505.0) == 100.0
     assert listening_since(100.0, looked_at=500.0, now=4000.0) == 4000.0
+
+
+THINGS = {"resource": "things", "scope": "Namespaced", "responseKind": {"group": "", "version": "", "kind": "Thing"}, "verbs": ["list"]}
+GROUP = {"metadata": {"name": "a.example"}, "versions": [{"version": "v1", "resources": [THINGS], "freshness": "Current"}]}
+OTHER = {
+    "metadata": {"name": "b.example"},
+    "versions": [{"version": "v1", "resources": [{**THINGS, "verbs": ["list", "watch", "delete"]}], "freshness": "Current"}],
+}
+
+
+@given(data=st.data())
+def test_a_group_that_makes_no_sense_is_known_not_to_be_known_and_costs_no_other(data):
+    wrong = planted(GROUP, data.draw(st.sampled_from(places(GROUP))), data.draw(anything))
+    kinds = read([{"items": json.loads(json.dumps([wrong, OTHER]))}])
+    assert [resource.api_version for resource in kinds.resources if resource.group == "b.example"] == ["b.example/v1"]
+    assert kinds.versions["b.example"] == ("v1",)
+
+
+def test_what_is_not_known_of_a_group_has_words():
+    wrong = {**GROUP, "versions": [{"version": "v1", "resources": [{**THINGS, "verbs": 5}]}, {"version": "v2", "freshness": "Stale"}]}
+    kinds = read([{"items": [wrong, 5]}])
+    assert kinds.failed == {
+        "a.example/v1": "Expected `array | null`, got `int` - at `$.resources[0].verbs`",
+        "a.example/v2": "stale GroupVersion discovery: a.example/v2",
+        "the API's group 1": "Expected `object`, got `int`",
+    }
+    with pytest.raises(KubeError, match="Malformed: expected an APIGroupDiscoveryList"):
+        read([{"value": []}])
+
+
+GOOD = {"name": "n", "namespace": "n", "uid": "u", "finalizers": ["f"]}
+OBJECT = {"metadata": {**GOOD, "ownerReferences": [{"uid": "o", "apiVersion": "v1", "kind": "Pod", "name": "p"}]}}
+
+
+@given(data=st.data())
+def test_an_object_of_any_shape_is_refused_or_can_be_judged(data):
+    wrong = planted(OBJECT, data.draw(st.sampled_from([at for at in places(OBJECT) if at])), data.draw(anything))
+    try:
+        read_item = item(PODS, wrong)
+    except msgspec.ValidationError:
+        return
+    assert {read_item.uid, read_item.name, read_item.namespace, *read_item.finalizers}
+    judge(read_item, {owner.uid: State.PRESENT for owner in read_item.owners}, ())
+
+
+async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_it():
+    """It ended the laptop's agents."""
+    owner = {"uid": "o", "apiVersion": "a.example/v1", "kind": "Thing", "name": "t", "controller": True}
+    pods = [
+        {"metadata": {"namespace": name, "name": "p", "uid": name, "ownerReferences": owners}, "spec": {}}
+        for name, owners in (("wrong", [owner]), ("well", []))
+    ]
+    budgets = [
+        {"metadata": {"namespace": name, "name": "b", "uid": name, "resourceVersion": "1"}, "spec": {"selector": {}, "minAvailable": "50%"}}
+        for name in ("wrong", "well")
+    ]
+    written, told = [], asyncio.Event()
+
+    async def answers(request: web.Request) -> web.Response:
+        match request.method, request.path.split("/")[-1]:
+            case "PATCH", _:
+                written.append(request.path.split("/")[5])
+                told.set()
+                return web.json_response({})
+            case "GET", "api" | "apis" as path:
+                return web.json_response({"items": [{**OTHER, "metadata": {"name": "a.example"}}] if path == "apis" else []})
+            case "GET", "scale":
+                return web.json_response({"spec": 5})
+        if "watch" in request.query:
+            await asyncio.Event().wait()
+        listed = budgets if "poddisruptionbudgets" in request.path else pods
+        return web.json_response({"items": listed, "metadata": {"resourceVersion": "1"}})
+
+    async with served(answers) as kube, asyncio.timeout(20), asyncio.TaskGroup() as group:
+        seen = pods_cache(kube)
+        tasks = [group.create_task(seen.run()), group.create_task(DisruptionBudgets(kube, seen).run())]
+        await told.wait()
+        for task in tasks:
+            task.cancel()
+    assert written == ["well"]

@@ -124,17 +124,16 @@ def _served_elsewhere(remote: Remote) -> Json:
     """What its server lists; an empty list that is stale while it does not say."""
     entries: dict[str, Json] = {}
     for r in remote.resources or ():
-        parent, _, sub = str(r["name"]).partition("/")
-        kind = {"group": r.get("group", ""), "version": r.get("version", ""), "kind": r.get("kind", "")}
-        scope = "Namespaced" if r.get("namespaced") else "Cluster"
+        kind = {"group": r.group or "", "version": r.version or "", "kind": r.kind or ""}
+        scope = "Namespaced" if r.namespaced else "Cluster"
         none = {"group": "", "version": "", "kind": ""}
-        entry = entries.setdefault(parent, {"resource": parent, "responseKind": none, "scope": scope, "singularResource": ""})
-        if sub:
-            part = {"subresource": sub, "responseKind": kind, "verbs": r.get("verbs")}
+        entry = entries.setdefault(r.parent, {"resource": r.parent, "responseKind": none, "scope": scope, "singularResource": ""})
+        if r.subresource:
+            part = {"subresource": r.subresource, "responseKind": kind, "verbs": r.verbs}
             entry.setdefault("subresources", []).append(part)
         else:
-            entry |= {"responseKind": kind, "singularResource": r.get("singularName", ""), "verbs": r.get("verbs")}
-            entry |= {key: r[key] for key in ("shortNames", "categories") if r.get(key)}
+            entry |= {"responseKind": kind, "singularResource": r.singular_name or "", "verbs": r.verbs}
+            entry |= {key: given for key, given in (("shortNames", r.short_names), ("categories", r.categories)) if given}
     stale = remote.resources is None
     return {"version": remote.version, "resources": list(entries.values()), "freshness": "Stale" if stale else "Current"}
 

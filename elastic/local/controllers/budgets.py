@@ -66,6 +66,9 @@ class DisruptionBudgets:
                 except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                     log.warning("the status of disruption budget %s was not updated, trying again: %s", "/".join(key), error)
                     asyncio.get_running_loop().call_later(RETRY_S, self._look, [key])
+                except Exception:
+                    # One budget, or one scale that another server answers with, must end neither the others nor the node agents.
+                    log.exception("the status of disruption budget %s cannot be updated; it is looked at again in a while", "/".join(key))
 
     async def _refresh(self, key: tuple[str, str]) -> None:
         budget = self._budgets.get(*key)

@@ -62,6 +62,7 @@ class GarbageCollector:
             await self._rediscover.wait()
             await asyncio.sleep(GATHER_S)
             self._rediscover.clear()
+            before = self._kinds.failed
             try:
                 self._kinds = await discover(self._kube)
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
@@ -69,6 +70,8 @@ class GarbageCollector:
                 await asyncio.sleep(RETRY_S)
                 self._rediscover.set()
                 continue
+            if self._kinds.failed != before:
+                log.warning("what these group versions serve is not known: %s", self._kinds.failed)
             silent = {resource for resource in self._watches if resource.api_version in self._kinds.failed}
             self._follow(group, set(self._kinds.resources) | silent)
 
@@ -115,28 +118,18 @@ class GarbageCollector:
             subject = self._items.get(uid)
             if subject is None:
                 continue
+            where = f"{subject.resource.plural} {subject.namespace}/{subject.name}"
             try:
                 await self._attend(subject)
-            except KubeError as error:
-                if error.code == 404:
+            except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+                if isinstance(error, KubeError) and error.code == 404:
                     continue
-                log.warning(
-                    "garbage collection of %s %s/%s failed, trying again: %s",
-                    subject.resource.plural,
-                    subject.namespace,
-                    subject.name,
-                    error,
-                )
+                log.warning("garbage collection of %s failed, trying again: %r", where, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
-            except (aiohttp.ClientError, TimeoutError) as error:
-                log.warning(
-                    "garbage collection of %s %s/%s failed, trying again: %r",
-                    subject.resource.plural,
-                    subject.namespace,
-                    subject.name,
-                    error,
-                )
-                asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
+            except Exception:
+                # One object that makes no sense must end neither the collection nor the node agents beside it. Its next change, or one of
+                # its owners, brings it here again.
+                log.exception("garbage collection of %s is not possible", where)
 
     async def _attend(self, subject: Item) -> None:
         states = {owner.uid: await self._state(subject, owner.uid) for owner in subject.owners} if not subject.deleting else {}

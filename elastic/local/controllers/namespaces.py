@@ -4,16 +4,19 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
+import msgspec
 
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import NAMESPACES, Object, Resource
+from elastic.kube.resources import NAMESPACES, Object
 from elastic.local.agent.status import timestamp
 from elastic.local.controllers.discovery import discover
+from elastic.local.controllers.ownership import Item, item
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +30,15 @@ class Waiting:
 
     kinds: Counter[str] = field(default_factory=Counter)
     finalizers: Counter[str] = field(default_factory=Counter)
-    undiscovered: tuple[str, ...] = ()
-    """Group versions that may hold content, but whose server does not answer: the namespace cannot be known to be empty."""
+    undiscovered: Mapping[str, str] = field(default_factory=dict)
+    """Group versions that may hold content, but whose server does not say so: the namespace cannot be known to be empty."""
+    problems: list[str] = field(default_factory=list)
+    """Why content could not be listed or deleted."""
+
+    @property
+    def is_certain(self) -> bool:
+        """All that there is has been seen."""
+        return not self.undiscovered and not self.problems
 
 
 class NamespaceDeletion:
@@ -59,40 +69,50 @@ class NamespaceDeletion:
         while True:
             try:
                 found, waiting = await self._delete_content(name)
-                if not found and not waiting.undiscovered:
+                if not found and waiting.is_certain:
                     await self._finalize(name)
                     return
-                if waiting != told and (waiting.kinds or waiting.undiscovered):
+                if waiting != told and (waiting.kinds or not waiting.is_certain):
                     await self._tell(name, waiting)
                     told = waiting
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error, KubeError) and error.code == 404:
                     return
                 log.warning("namespace %s is not empty yet: %s", name, error)
+            except Exception:
+                # One namespace with content that makes no sense must end neither the others nor the node agents beside this loop.
+                log.exception("namespace %s cannot be emptied, trying again", name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
-        """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before."""
+        """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before.
+        A kind that cannot be listed or deleted holds up no other."""
         anything = False
         kinds = await discover(self._kube)
         waiting = Waiting(undiscovered=kinds.failed)
         for resource in kinds.resources:
             if not resource.namespaced:
                 continue
-            for found in (await self._kube.list(resource, namespace=name)).items:
-                anything = True
-                if "deletionTimestamp" not in found["metadata"]:
-                    await self._delete(resource, name, found)
-                    continue
-                waiting.kinds[f"{resource.plural}.{resource.group}"] += 1
-                waiting.finalizers.update(found["metadata"].get("finalizers") or ())
+            try:
+                items = [item(resource, found) for found in (await self._kube.list(resource, namespace=name)).items]
+                anything = anything or bool(items)
+                for found in items:
+                    await self._attend(found, name, waiting)
+            except (KubeError, msgspec.ValidationError) as error:
+                waiting.problems.append(f"{resource.plural}.{resource.group}: {error.message if isinstance(error, KubeError) else error}")
         return anything, waiting
 
-    async def _delete(self, resource: Resource, namespace: str, found: Object) -> None:
-        metadata = found["metadata"]
+    async def _attend(self, found: Item, namespace: str, waiting: Waiting) -> None:
+        if found.deleting:
+            waiting.kinds[f"{found.resource.plural}.{found.resource.group}"] += 1
+            waiting.finalizers.update(found.finalizers)
+        else:
+            await self._delete(found, namespace)
+
+    async def _delete(self, found: Item, namespace: str) -> None:
         try:
-            await self._kube.delete(resource, metadata["name"], namespace=namespace, propagation="Background", uid=metadata["uid"])
+            await self._kube.delete(found.resource, found.name, namespace=namespace, propagation="Background", uid=found.uid)
         except KubeError as error:
             if error.code not in (404, 405, 409):
                 raise
@@ -114,18 +134,17 @@ def conditions(waiting: Waiting, *, since: str) -> list[Object]:
     holders = ", ".join(f"{finalizer} in {count} resource instances" for finalizer, count in sorted(waiting.finalizers.items()))
     held = (True, "SomeFinalizersRemain", f"Some content in the namespace has finalizers remaining: {holders}")
     free = (False, "ContentHasNoFinalizers", "All content-preserving finalizers finished")
-    stale = ", ".join(f"{version}: stale GroupVersion discovery: {version}" for version in waiting.undiscovered)
+    stale = ", ".join(f"{version}: {why}" for version, why in waiting.undiscovered.items())
+    problems = f"{len(waiting.problems)} remaining: {', '.join(sorted(waiting.problems))}"
     missing = f"{len(waiting.undiscovered)} failing: unable to retrieve the complete list of server APIs: {stale}"
     told = {
         "NamespaceDeletionDiscoveryFailure": (True, "DiscoveryFailed", f"Discovery failed for some groups, {missing}")
         if stale
         else (False, "ResourcesDiscovered", "All resources successfully discovered"),
         "NamespaceDeletionGroupVersionParsingFailure": (False, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
-        "NamespaceDeletionContentFailure": (
-            False,
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
+        "NamespaceDeletionContentFailure": (True, "ContentDeletionFailed", f"Failed to delete all resource types, {problems}")
+        if waiting.problems
+        else (False, "ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         "NamespaceContentRemaining": (True, "SomeResourcesRemain", f"Some resources are remaining: {kinds}")
         if kinds
         else (False, "ContentRemoved", "All content successfully removed"),

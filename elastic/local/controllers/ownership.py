@@ -4,6 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from elastic.kube.resources import Resource
 
 FOREGROUND = "foregroundDeletion"
@@ -73,21 +75,38 @@ Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
 
 
 def item(resource: Resource, found: dict[str, Any]) -> Item:
-    metadata = found["metadata"]
+    """Raises ValidationError for what has no metadata like an object's: servers of API services may send anything."""
+    metadata = msgspec.convert(found.get("metadata"), _Metadata)
     return Item(
         resource=resource,
-        namespace=metadata.get("namespace", ""),
-        name=metadata["name"],
-        uid=metadata["uid"],
-        owners=tuple(_owner(reference) for reference in metadata.get("ownerReferences") or ()),
-        deleting="deletionTimestamp" in metadata,
-        finalizers=tuple(metadata.get("finalizers") or ()),
+        namespace=metadata.namespace or "",
+        name=metadata.name,
+        uid=metadata.uid,
+        owners=tuple(_owner(reference) for reference in metadata.owner_references or ()),
+        deleting="deletionTimestamp" in found["metadata"],
+        finalizers=tuple(metadata.finalizers or ()),
     )
 
 
-def _owner(reference: dict[str, Any]) -> Owner:
-    group = reference["apiVersion"].rpartition("/")[0]
-    return Owner(reference["uid"], group, reference["kind"], reference["name"], bool(reference.get("blockOwnerDeletion")))
+class _Reference(msgspec.Struct, rename="camel"):
+    uid: str
+    api_version: str
+    kind: str
+    name: str
+    block_owner_deletion: bool | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    namespace: str | None = None
+    owner_references: list[_Reference] | None = None
+    finalizers: list[str] | None = None
+
+
+def _owner(reference: _Reference) -> Owner:
+    group = reference.api_version.rpartition("/")[0]
+    return Owner(reference.uid, group, reference.kind, reference.name, bool(reference.block_owner_deletion))
 
 
 def judge(subject: Item, states: dict[str, State], dependents: tuple[Item, ...]) -> Action | None:

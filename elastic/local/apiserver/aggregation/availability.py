@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import logging
 
 import aiohttp
-import orjson
 
 from elastic.local.apiserver.aggregation.apiservices import STORAGE, available
 from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, why_missed
+from elastic.local.apiserver.aggregation.listed import Listed, Malformed, read
 from elastic.local.apiserver.aggregation.remotes import Remote, Remotes
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json
@@ -21,6 +21,7 @@ from elastic.local.apiserver.routes import Routes, Unreachable
 from elastic.local.apiserver.store import Change, Stale, Store, Unwritable
 from elastic.local.dialled import bounded
 
+log = logging.getLogger(__name__)
 AGGREGATOR = User("system:kube-aggregator", ("system:masters",))
 LISTER = User("system:kube-aggregator")
 """A real API server asks as the former whether a server answers, and as the latter what it serves."""
@@ -119,12 +120,20 @@ class Availability:
         remote.resources = await self._resources(remote)
         return _condition("True", "Passed", "all checks passed")
 
-    async def _resources(self, remote: Remote) -> list[Json] | None:
-        """None where it does not say, which only discovery shows."""
-        with contextlib.suppress(*MISSED):
+    async def _resources(self, remote: Remote) -> tuple[Listed, ...] | None:
+        """None where it does not say, which only discovery shows, as in a cluster: its condition is that it answers."""
+        try:
             async with self._request(remote, LISTER) as answer:
-                return _listed(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
-        return None
+                found = read(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
+        except Malformed as error:
+            if remote.unread != str(error):
+                log.warning("what %s serves cannot be read, and its group is stale: %s", remote.name, error)
+            remote.unread = str(error)
+            return None
+        except MISSED:
+            return None
+        remote.unread = ""
+        return found
 
     def _request(self, remote: Remote, user: User) -> aiohttp.client._RequestContextManager:
         headers = [("Accept", "application/json"), *about(user)]
@@ -149,14 +158,3 @@ class Availability:
 
 def _condition(status: str, reason: str, message: str) -> Json:
     return {"type": "Available", "status": status, "lastTransitionTime": now_text(), "reason": reason, "message": message}
-
-
-def _listed(body: bytes) -> list[Json] | None:
-    """The resources of an APIResourceList; None where it is none."""
-    try:
-        read: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    listed = read.get("resources") if isinstance(read, dict) else None
-    well = isinstance(listed, list) and all(isinstance(r, dict) and isinstance(r.get("name"), str) for r in listed)
-    return listed if well else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from elastic.local.apiserver import usage
 from elastic.local.apiserver.aggregation.apiservices import STORAGE, available
-from elastic.local.apiserver.errors import Json
+from elastic.local.apiserver.aggregation.listed import Listed
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.store import Change, Entry, Store
 
@@ -30,8 +30,10 @@ class Remote:
     group_priority: int
     version_priority: int
     available: bool = False
-    resources: list[Json] | None = None
-    """As it lists them for discovery; None while it does not answer that."""
+    resources: tuple[Listed, ...] | None = None
+    """As it lists them for discovery; None while it does not answer that, or nonsense."""
+    unread: str = ""
+    """Why its list cannot be read."""
     passed_on: int = 0
     """Requests that it has not finished yet."""
     ended: list[Callable[[], object]] = field(default_factory=list)
