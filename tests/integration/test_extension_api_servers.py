@@ -156,6 +156,22 @@ async def test_discovery_shows_what_the_extension_lists(server: Server, admin: C
         assert (parent["scope"], parent["subresources"]) == ("Namespaced", [subresource])
 
 
+async def test_an_extension_may_compress_its_long_list(server: Server, admin: Client, tmp_path: Path) -> None:
+    """As those made with Kubernetes' library do with more than 128 KiB, where the client says that it may be."""
+    async with extended(server, admin, tmp_path) as extension:
+
+        def compressed(request: web.Request) -> web.Response:
+            answer = web.json_response(extension.resources())
+            answer.enable_compression()
+            return answer
+
+        extension.answer = compressed
+        asked = len(extension.asked)
+        await extension.touch(admin)
+        await until(lambda: len(extension.asked) >= asked + 2, "it is asked again", within_s=60)
+        await until(lambda: _equals(lambda: freshness(extension, admin), "Current"), "it is discovered", within_s=60)
+
+
 async def test_an_extension_that_has_gone_is_unavailable_and_all_else_is_served(server: Server, admin: Client, tmp_path: Path) -> None:
     async with extended(server, admin, tmp_path) as extension:
         extension.answer = lambda request: web.Response(status=500)

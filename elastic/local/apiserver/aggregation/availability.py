@@ -136,7 +136,7 @@ class Availability:
         return found
 
     def _request(self, remote: Remote, user: User) -> aiohttp.client._RequestContextManager:
-        headers = [("Accept", "application/json"), *about(user)]
+        headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), *about(user)]
         return self._asking.request(remote, "GET", remote.path, headers=headers, timeout=WAIT)
 
     def _write(self, remote: Remote, condition: Json) -> None:
