@@ -1,4 +1,4 @@
-"""A node that the API server does not take is refused, and the others go on."""
+"""A node that the API server does not take is refused, one that is killed while it begins is gone, and the others go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import signal
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ import pytest
 from elastic.kube.errors import KubeError
 from elastic.local.agent import roster
 from elastic.local.agent.control import Refused
+from elastic.local.agent.fleet import Fleet as RealFleet
+from elastic.local.agent.fleet import Place
 from elastic.local.agent.node import NodeFacts
 from elastic.local.agent.nodes import Nodes
 from elastic.local.agent.roster import Member, Roster
@@ -31,9 +34,14 @@ class Fleet:
 
     def __init__(self) -> None:
         self.ready: set[str] = set()
+        self.vanished: list[str] = []
+        self.beginning = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def run_node(self, facts: NodeFacts) -> None:
+        if facts.name == "slow":
+            self.beginning.set()
+            await asyncio.Event().wait()
         if facts.labels.get("team") == "my team":
             raise INVALID
         self.ready.add(facts.name)
@@ -45,14 +53,14 @@ class Fleet:
             self._changed.clear()
             await self._changed.wait()
 
-    def agent(self, name: str) -> object:
-        return object()
+    async def vanish(self, name: str) -> None:
+        self.vanished.append(name)
 
     async def retire_others(self, names: Collection[str], *, labels: str) -> None: ...
 
 
-def nodes(group: asyncio.TaskGroup, folder: Path) -> Nodes:
-    fleet: Any = Fleet()
+def nodes(group: asyncio.TaskGroup, folder: Path, fleet: Any = None) -> Nodes:
+    fleet = fleet or Fleet()
     return Nodes(group, fleet, port=1, folder=folder, holder="h", grace_s=50.0)
 
 
@@ -111,3 +119,74 @@ async def test_a_disk_that_is_full_refuses_a_node_and_ends_none(tmp_path: Path, 
         await ours.add(Member("spare"))
         for task in ours._tasks.values():
             task.cancel()
+
+
+async def test_a_node_that_is_killed_before_it_is_ready_is_gone(tmp_path: Path) -> None:
+    """It was forgotten and played on: it could be neither killed nor added again, and came back with the next start."""
+    fleet = Fleet()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        ours = nodes(group, tmp_path, fleet)
+        await ours.start((Member("node-0"),))
+        adding = asyncio.create_task(ours.add(Member("slow")))
+        await fleet.beginning.wait()
+        playing = ours._tasks["slow"]
+        await ours.kill("slow")
+        assert (playing.cancelled(), fleet.vanished) == (True, ["slow"])
+        with pytest.raises(Refused, match="node slow was killed before it was ready"):
+            await adding
+        with pytest.raises(Refused, match="no node slow runs here"):
+            await ours.kill("slow")
+        for task in ours._tasks.values():
+            task.cancel()
+    kept = roster.read(Layout(tmp_path).roster)
+    assert (kept.added, kept.killed) == ((), ("slow",))
+
+
+async def test_a_node_that_was_refused_after_its_caller_gave_up_can_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet()
+    refuse = asyncio.Event()
+
+    async def run_node(facts: NodeFacts) -> None:
+        await refuse.wait()
+        raise INVALID
+
+    fleet.run_node = run_node  # type: ignore[method-assign]
+    monkeypatch.setattr("elastic.local.agent.nodes.READY_S", 0.05)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        ours = nodes(group, tmp_path, fleet)
+        await ours.start(())
+        with pytest.raises(Refused, match="is not ready after"):
+            await ours.add(Member("one"))
+        refuse.set()
+        await ours._tasks["one"]
+        await ours.kill("one")
+    assert roster.read(Layout(tmp_path).roster).added == ()
+
+
+class Channel:
+    """A holder with processes that end when they are told."""
+
+    def __init__(self, *running: str) -> None:
+        self.running, self.destroyed = list(running), list[str]()
+
+    async def describe(self) -> dict[str, Any]:
+        return {"running": list(self.running)}
+
+    async def signal(self, run: str, number: int) -> None:
+        assert number == signal.SIGKILL
+        self.running.remove(run)
+
+    async def destroy(self, uid: str) -> None:
+        self.destroyed.append(uid)
+
+
+async def test_processes_that_no_agent_has_taken_up_end_with_their_node(tmp_path: Path) -> None:
+    """They ran on without a node: an agent that had only just begun did not know them yet."""
+    channel = Channel("uid-1/main/0", "uid-2/main/0")
+    (tmp_path / "one" / "uid-1").mkdir(parents=True)
+    (tmp_path / "two" / "uid-2").mkdir(parents=True)
+    kube: Any = None
+    fleet = RealFleet(kube, channel, settings=kube, place=Place(tmp_path, {}), pods=kube)  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        await fleet.vanish("one")
+    assert (channel.running, channel.destroyed) == (["uid-2/main/0"], ["uid-1"])

@@ -4,6 +4,8 @@ and exec. A node is added by starting it here, and found again by its folder aft
 
 import asyncio
 import logging
+import signal
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from elastic.local.sandbox.channel import Channel
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.02
+GONE_S, GONE_POLL_S = 10.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,20 @@ class Fleet:
 
     def agent(self, name: str) -> NodeAgent | None:
         return self._agents.get(name)
+
+    async def vanish(self, name: str) -> None:
+        """Ends at once, without notice, every process of a node that is not run any more; also those that its agent never took up."""
+        uids = {path.name for path in (self._place.folder / name).glob("*")}
+        deadline = time.monotonic() + GONE_S
+        while time.monotonic() < deadline:
+            left = [run for run in (await self._channel.describe())["running"] if run.split("/")[0] in uids]
+            if not left:
+                break
+            for run in left:
+                await self._channel.signal(run, signal.SIGKILL)
+            await asyncio.sleep(GONE_POLL_S)
+        for uid in uids:
+            await self._channel.destroy(uid)
 
     def runners(self) -> list[PodRunner]:
         return [runner for agent in self._agents.values() for runner in agent.runners]

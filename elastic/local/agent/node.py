@@ -35,7 +35,6 @@ BEATS_IN_GRACE = 4
 DOUBT_S = 60.0
 """After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has reported its state again."""
 NODE_STATUS_S = 240.0
-GONE_S, GONE_POLL_S = 10.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +92,17 @@ class NodeAgent:
         running = set((await self._around.channel.describe())["running"])
         self._around.channel.subscribe(self._ended)
         self._pods.subscribe(self._changed)
-        await self._adopt(running)
-        await self._register()
-        await self._write_status()
-        self.registered = True
-        self._around.registered()
         try:
+            await self._adopt(running)
+            await self._register()
+            await self._write_status()
+            self.registered = True
+            self._around.registered()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_lease())
                 group.create_task(self._keep_status())
         finally:
+            self._gone = True
             for task in self._tasks.values():
                 task.cancel()
 
@@ -172,23 +172,6 @@ class NodeAgent:
     def rewrite_hosts(self) -> None:
         for runner in self._runners.values():
             runner.write_hosts()
-
-    async def vanish(self) -> None:
-        """Simulates the loss of the machine: every process ends at once, without notice."""
-        self._gone = True
-        uids = set(self._runners)
-        for task in list(self._tasks.values()):
-            task.cancel()
-        deadline = time.monotonic() + GONE_S
-        while time.monotonic() < deadline:
-            left = [run for run in (await self._around.channel.describe())["running"] if run.split("/")[0] in uids]
-            if not left:
-                break
-            for run in left:
-                await self._around.channel.signal(run, signal.SIGKILL)
-            await asyncio.sleep(GONE_POLL_S)
-        for uid in uids:
-            await self._around.channel.destroy(uid)
 
     async def _register(self) -> None:
         facts = self._facts

@@ -63,30 +63,31 @@ class Nodes:
                 f"name is {shown(member.name)}; use lower-case letters, digits, - and ., and begin and end with a letter or digit"
             )
         self._check_room()
-        self._run(member)
+        task = self._run(member)
         try:
             async with asyncio.timeout(READY_S):
                 await self._registered(member.name)
         except TimeoutError:
             raise Refused(f"node {member.name} is not ready after {READY_S:.0f} s; see agents.log") from None
         finally:
-            if member.name in self._tasks:
+            if self._tasks.get(member.name) is task:
                 self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
 
     async def kill(self, name: str) -> None:
+        """Simulates the loss of the machine, also of a node that is not ready yet, or that the API server has refused meanwhile."""
         task = self._tasks.get(name)
-        agent = self._fleet.agent(name)
-        if task is None or agent is None:
+        if task is None:
             raise Refused(f"no node {name} runs here{those_there(name, self._tasks)}")
         self._check_room()
         del self._tasks[name]
         self._keep(self._roster.without(name))
-        await agent.vanish()
+        self._refusals.pop(name, None)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await self._fleet.vanish(name)
 
-    def _run(self, member: Member) -> None:
+    def _run(self, member: Member) -> asyncio.Task[None]:
         facts = NodeFacts(
             name=member.name,
             capacity=machine_capacity(member.gpus),
@@ -97,7 +98,8 @@ class Nodes:
             gpus=self._numbers(member.gpus),
             grace_s=self._grace_s,
         )
-        self._tasks[member.name] = self._group.create_task(self._play(facts), name=f"node {member.name}")
+        task = self._tasks[member.name] = self._group.create_task(self._play(facts), name=f"node {member.name}")
+        return task
 
     async def _play(self, facts: NodeFacts) -> None:
         """What the API server does not take of one node must not end the others."""
@@ -118,6 +120,8 @@ class Nodes:
         if (refusal := self._refusals.pop(name, None)) is not None:
             del self._tasks[name]
             raise Refused(f"node {name} is refused: {refusal}")
+        if self._tasks.get(name) is not task:
+            raise Refused(f"node {name} was killed before it was ready")
 
     def _numbers(self, count: int) -> tuple[int, ...]:
         """Each node has GPUs of its own as long as there are nodes; what a killed one had is not given to another."""
