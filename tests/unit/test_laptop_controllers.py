@@ -17,6 +17,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
 from elastic.local.agent.fleet import pods_cache
 from elastic.local.agent.roster import Member, Roster
+from elastic.local.controllers import garbage
 from elastic.local.controllers.budget import Guarded, budget_status
 from elastic.local.controllers.budgets import DisruptionBudgets
 from elastic.local.controllers.discovery import read
@@ -248,3 +249,28 @@ async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_
         for task in tasks:
             task.cancel()
     assert written == ["well"]
+
+
+async def test_kinds_that_a_server_comes_to_serve_are_collected_though_no_object_shows_it(monkeypatch):
+    """Its API service stays as it is: what is available may serve more, and what was stale may be known again."""
+    monkeypatch.setattr(garbage, "LOOK_AGAIN_S", 0.05)
+    asked, listed, says = asyncio.Event(), asyncio.Event(), []
+
+    async def answers(request: web.Request) -> web.Response:
+        if request.path in ("/api", "/apis"):
+            found = [*says] if request.path == "/apis" else []
+            if request.path == "/apis":
+                asked.set()
+            return web.json_response({"items": found})
+        if "watch" in request.query:
+            await asyncio.Event().wait()
+        if request.path == "/apis/b.example/v1/things":
+            listed.set()
+        return web.json_response({"items": [], "metadata": {"resourceVersion": "1"}})
+
+    async with served(answers) as kube, asyncio.timeout(20), asyncio.TaskGroup() as group:
+        collecting = group.create_task(garbage.GarbageCollector(kube).run())
+        await asked.wait()
+        says.append(OTHER)
+        await listed.wait()
+        collecting.cancel()

@@ -1,6 +1,7 @@
 """Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 GATHER_S = 0.1
+LOOK_AGAIN_S = 30.0
+"""No object shows that the server of an API service serves more kinds than before, or says again what it serves."""
 
 
 class GarbageCollector:
@@ -59,7 +62,9 @@ class GarbageCollector:
     async def _keep_watching(self, group: asyncio.TaskGroup) -> None:
         await self._definitions.wait_synced()
         while True:
-            await self._rediscover.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._rediscover.wait()
             await asyncio.sleep(GATHER_S)
             self._rediscover.clear()
             before = self._kinds.failed
@@ -70,7 +75,7 @@ class GarbageCollector:
                 await asyncio.sleep(RETRY_S)
                 self._rediscover.set()
                 continue
-            if self._kinds.failed != before:
+            if self._kinds.failed and self._kinds.failed != before:
                 log.warning("what these group versions serve is not known: %s", self._kinds.failed)
             silent = {resource for resource in self._watches if resource.api_version in self._kinds.failed}
             self._follow(group, set(self._kinds.resources) | silent)
