@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
+from aiohttp import WSServerHandshakeError, web
 from api_process import CONFIG_MAPS, Client, config_map, running
 from extension_server import API_SERVICES, VERSION, Extension
 from laptop import until
@@ -328,6 +328,36 @@ async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(se
         for task in silent:
             task.cancel()
         await asyncio.gather(*silent, return_exceptions=True)
+
+
+async def test_another_protocol_is_carried_both_ways_with_who_asks(server: Server, admin: Client, tmp_path: Path) -> None:
+    async with extended(server, admin, tmp_path) as extension:
+        well = extension.answer
+
+        async def echoing(request: web.Request) -> web.StreamResponse:
+            if not request.path.endswith("/heat"):
+                return well(request)  # type: ignore[no-any-return]
+            if "refused" in request.path:
+                return web.json_response({"kind": "Status", "message": "not here"}, status=418)
+            socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+            await socket.prepare(request)
+            await socket.send_json({key: request.headers.get(key) for key in ("X-Remote-User", "Authorization")})
+            async for message in socket:
+                await socket.send_str(message.data * 2)
+            return socket
+
+        extension.answer = echoing
+        pods = f"{extension.path}/namespaces/default/pods"
+        async with admin.session.ws_connect(f"{pods}/one/heat?a=b", protocols=("v4.channel.k8s.io",)) as socket:
+            told = await socket.receive_json()
+            assert (bool(told["X-Remote-User"]), told["Authorization"]) == (True, None)
+            assert socket.protocol == "v4.channel.k8s.io"
+            for text in ("x", "y" * 70_000):
+                await socket.send_str(text)
+                assert (await socket.receive_str()) == text * 2
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await admin.session.ws_connect(f"{pods}/refused/heat")
+        assert refused.value.status == 418
 
 
 async def test_an_extension_is_held_to_the_ca_of_its_api_service(server: Server, admin: Client, tmp_path: Path) -> None:

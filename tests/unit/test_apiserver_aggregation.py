@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
 
+import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 from arbitrary_json import anything, places, planted
 from hypothesis import given
 from hypothesis import strategies as st
+from test_kube_client import served
 
 from elastic.local.apiserver import discovery, kinds
-from elastic.local.apiserver.aggregation import listed
+from elastic.local.apiserver.aggregation import listed, passing
 from elastic.local.apiserver.aggregation.apiservices import APIServices
 from elastic.local.apiserver.aggregation.asking import about, is_about_user
 from elastic.local.apiserver.aggregation.listed import Listed, Malformed
@@ -139,3 +146,48 @@ def test_a_namespace_waits_for_groups_whose_server_is_silent() -> None:
         "a.example/v1: stale GroupVersion discovery: a.example/v1"
     )
     assert (told["NamespaceContentRemaining"]["status"], told["NamespaceContentRemaining"]["reason"]) == ("False", "ContentRemoved")
+
+
+class Everybody:
+    def allows(self, user: User, attributes: Json) -> tuple[bool, str]:
+        return True, ""
+
+
+@pytest.mark.parametrize(("query", "subresource"), [("?watch=true", ""), ("?watch=1&timeoutSeconds=5", ""), ("?follow=true", "/log")])
+async def test_a_long_answer_that_is_silent_is_not_cut_once_it_has_begun(
+    monkeypatch: pytest.MonkeyPatch, query: str, subresource: str
+) -> None:
+    """Watches were, after a minute: one of few objects, such as of a queue that is seldom changed, began again and again."""
+    monkeypatch.setattr(passing, "REQUEST_S", 0.2)
+    say, path = asyncio.Event(), f"/apis/a.example/v1/namespaces/n/things{'/t' if subresource else ''}{subresource}"
+
+    async def extension(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        if "begin" in request.query:
+            await response.prepare(request)
+        await say.wait()
+        await response.prepare(request)
+        await response.write(b"{}\n")
+        return response
+
+    async with AsyncExitStack() as stack, served(extension) as behind, aiohttp.ClientSession(behind.access.server) as session:
+        asking: Any = SimpleNamespace(request=lambda _, method, raw, **more: session.request(method, raw, **more))
+        everybody: Any = Everybody()
+        passer, known = passing.Passing(everybody, asking, None), remote("a.example", available=True)
+
+        async def ours(request: web.Request) -> web.StreamResponse:
+            return await passer.serve(request, known, User("ann"))
+
+        front = await stack.enter_async_context(served(ours))
+        async with aiohttp.ClientSession(front.access.server) as client, client.get(f"{path}{query}&begin=1") as answer:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.8):
+                    await answer.content.readexactly(1)
+            async with client.get(f"{path}{query}") as never_begun:
+                assert never_begun.status == 503
+            async with client.get("/apis/a.example/v1/namespaces/n/things?begin=1") as short:
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await short.read()
+            say.set()
+            assert await answer.content.readexactly(3) == b"{}\n"
+        assert known.passed_on == 0

@@ -14,7 +14,7 @@ from aiohttp import web
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
-from elastic.local.apiserver.upgrades import Tunnels, passed_on
+from elastic.local.apiserver.upgrades import Tunnels, is_upgrade, passed_on
 from elastic.local.dialled import bounded
 
 SUMMARY_S, MOST_SUMMARY = 5.0, 8 << 20
@@ -132,7 +132,7 @@ class Kubelets:
         container = f"/{container_of(call, pod)}" if call.subresource != "portforward" else ""
         if not pod["spec"].get("nodeName"):
             raise bad_request(f"pod {call.name} does not have a host assigned")
-        if "upgrade" not in request.headers.get("Connection", "").lower():
+        if not is_upgrade(request):
             raise bad_request("Upgrade request required")
         verb = "portForward" if call.subresource == "portforward" else call.subresource
         path = f"/{verb}/{call.namespace}/{call.name}{container}?{request.rel_url.raw_query_string}"

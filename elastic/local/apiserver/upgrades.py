@@ -1,4 +1,5 @@
-"""Passes a request that asks for another protocol (exec, attach, port-forward) on to a node's agent, and then bytes both ways.
+"""Passes a request that asks for another protocol (exec, attach, port-forward) on to a node's agent or the server of an API service, and
+then bytes both ways.
 
 What the two sides speak, SPDY or WebSocket, is their own business.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -22,16 +24,41 @@ KEPT = ("Connection", "Upgrade", "User-Agent", "Origin", "X-Stream-Protocol-Vers
 """The client's headers that the agent gets, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
 
 
+Headers = list[tuple[str, str]]
+Connect = Callable[[], Awaitable[Ends]]
+"""Raises OSError with the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
     headers: dict[str, str]
 
 
+class Refused(Exception):
+    """Another answer than that the protocol changes."""
+
+    def __init__(self, answer: Answer, body: bytes) -> None:
+        super().__init__(body.decode(errors="replace").strip())
+        self.answer, self.body = answer, body
+
+
+def is_upgrade(request: web.Request) -> bool:
+    return "upgrade" in request.headers.get("Connection", "").lower()
+
+
 async def passed_on(request: web.Request, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> web.StreamResponse:
     """Returns when both sides have gone. Raises OSError where the agent cannot be reached, StatusError where it refuses."""
     kept = [(k, v) for k, v in request.headers.items() if k.title() in KEPT or k.lower().startswith("sec-websocket-")]
-    answer, far = await _upgraded(_head(f"{request.method} {path}", address[0], kept), address, context)
+    try:
+        return await carried(request, _to(address, context), host=address[0], path=path, headers=kept)
+    except Refused as refused:
+        raise _status(refused) from None
+
+
+async def carried(request: web.Request, connect: Connect, *, host: str, path: str, headers: Headers) -> web.StreamResponse:
+    """Returns when both sides have gone. Raises OSError where the other side cannot be reached, and Refused."""
+    answer, far = await _upgraded(_head(f"{request.method} {path}", host, headers), connect)
     try:
         async with taken_over(request, answer.headers) as taken:
             await both_ways((taken.reader, taken.writer), far)
@@ -48,7 +75,11 @@ class Tunnels:
 
     async def dig(self, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> socket.socket:
         """A socket whose other end is in the pod's network, as far as its writer can tell."""
-        _, far = await _upgraded(_head(f"GET {path}", address[0], [("Connection", "Upgrade"), ("Upgrade", "tcp")]), address, context)
+        head = _head(f"GET {path}", address[0], [("Connection", "Upgrade"), ("Upgrade", "tcp")])
+        try:
+            _, far = await _upgraded(head, _to(address, context))
+        except Refused as refused:
+            raise _status(refused) from None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         near = await asyncio.open_connection(sock=ours)
@@ -63,24 +94,28 @@ class Tunnels:
         await asyncio.gather(*self._carrying, return_exceptions=True)
 
 
-async def _upgraded(head: bytes, address: tuple[str, int], context: ssl.SSLContext) -> tuple[Answer, Ends]:
+def _to(address: tuple[str, int], context: ssl.SSLContext) -> Connect:
+    return lambda: asyncio.open_connection(*address, ssl=context, limit=MOST_HEAD)
+
+
+async def _upgraded(head: bytes, connect: Connect) -> tuple[Answer, Ends]:
     async with asyncio.timeout(CONNECT_S):
-        reader, writer = await asyncio.open_connection(*address, ssl=context, limit=MOST_HEAD)
+        reader, writer = await connect()
     try:
         writer.write(head)
         async with asyncio.timeout(ANSWER_S):
             answer = _parsed(await reader.readuntil(b"\r\n\r\n"))
             if answer.status != 101:
-                raise await _refusal(answer, reader)
+                raise Refused(answer, await _body(answer, reader))
     except BaseException as error:
         writer.close()
         if isinstance(error, asyncio.IncompleteReadError | asyncio.LimitOverrunError):
-            raise OSError(f"the agent's answer is no HTTP: {error}") from None
+            raise OSError(f"the answer is no HTTP: {error}") from None
         raise
     return answer, (reader, writer)
 
 
-def _head(what: str, host: str, headers: list[tuple[str, str]]) -> bytes:
+def _head(what: str, host: str, headers: Headers) -> bytes:
     lines = [f"{what} HTTP/1.1", f"Host: {host}", "Content-Length: 0", *(f"{k}: {v}" for k, v in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
@@ -89,13 +124,17 @@ def _parsed(head: bytes) -> Answer:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     if len(words) < 2 or not words[1].isdigit():
-        raise OSError("the agent's answer is no HTTP")
+        raise OSError("the answer is no HTTP")
     pairs = (line.partition(":") for line in lines if line)
     return Answer(int(words[1]), {k.strip().title(): v.strip() for k, _, v in pairs})
 
 
-async def _refusal(answer: Answer, reader: asyncio.StreamReader) -> StatusError:
+async def _body(answer: Answer, reader: asyncio.StreamReader) -> bytes:
     length = answer.headers.get("Content-Length", "")
-    body = await reader.read(MOST_REFUSAL) if not length.isdigit() else await reader.readexactly(min(int(length), MOST_REFUSAL))
+    return await reader.read(MOST_REFUSAL) if not length.isdigit() else await reader.readexactly(min(int(length), MOST_REFUSAL))
+
+
+def _status(refused: Refused) -> StatusError:
+    answer = refused.answer
     reason = {400: "BadRequest", 403: "Forbidden", 404: "NotFound"}.get(answer.status, "InternalError")
-    return StatusError(answer.status if answer.status >= 400 else 502, reason, body.decode(errors="replace").strip() or "the agent refused")
+    return StatusError(answer.status if answer.status >= 400 else 502, reason, str(refused) or "the agent refused")

@@ -20,6 +20,7 @@ QUEUE_BYTES = 16 << 20
 """what may wait for a watcher that reads slowly; beyond it the connection is cut"""
 ALL_QUEUES_BYTES = 64 << 20
 """the same for all watchers together; beyond it the watcher with the longest queue is closed"""
+LONGEST_WATCH_S = 3600.0
 SENT_AT_ONCE = 64 << 10
 """about what is made ready to be sent to one watcher at a time"""
 
@@ -235,4 +236,4 @@ def _restamped(entry: Entry, revision: int) -> Entry:
 def duration_s(call: Call) -> float:
     """How long a watch lasts: as asked, else half an hour to an hour, spread so that not all end together."""
     asked = call.integer("timeoutSeconds")
-    return float(asked) if asked else random.uniform(1800, 3600)
+    return float(asked) if asked else random.uniform(LONGEST_WATCH_S / 2, LONGEST_WATCH_S)

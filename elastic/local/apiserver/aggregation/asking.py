@@ -4,6 +4,7 @@ certificate, by which such a server knows that the headers about the user are tr
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.datadir import FRONT_PROXY
 from elastic.local.apiserver.routes import Routes
 from elastic.local.dialled import DialledConnector, reason
+from elastic.local.takeover import Ends
 
 PREFIX = "X-Remote-"
 USER, UID, GROUP_HEADER, EXTRA = f"{PREFIX}User", f"{PREFIX}Uid", f"{PREFIX}Group", f"{PREFIX}Extra-"
@@ -52,6 +54,12 @@ class Asking:
         url = URL(f"https://{remote.host}:{remote.port}{raw_path}", encoded=True)
         trust = self._context(remote.ca_bundle, remote.unchecked)
         return self._session.request(method, url, headers=list(headers), data=data, ssl=trust, timeout=timeout, allow_redirects=False)
+
+    async def connection(self, remote: Remote) -> Ends:
+        """For another protocol than HTTP's, once that is agreed upon."""
+        plain = await self._routes.dial(remote.host, remote.port)
+        trust = self._context(remote.ca_bundle, remote.unchecked)
+        return await asyncio.open_connection(sock=plain, ssl=trust, server_hostname=remote.host)
 
     def _made(self, ca_bundle: str, unchecked: bool) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=base64.b64decode(ca_bundle).decode() if ca_bundle else None)

@@ -1,5 +1,6 @@
 """Passes a request on to the server of its API service, once it is authorized here, and the answer back as it comes. A server that is
-slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number.
+slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. What may be long (a watch, a
+log, another protocol) has to begin in time.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json, StatusError, forbidden
 from elastic.local.apiserver.proxying import HOP_BY_HOP, OURS
 from elastic.local.apiserver.rbac import Rbac
+from elastic.local.apiserver.upgrades import Refused, carried, is_upgrade
+from elastic.local.apiserver.watch import LONGEST_WATCH_S
 
 MOST_AT_ONCE = 200
 REQUEST_S = 60.0
-WAIT = aiohttp.ClientTimeout(total=None, sock_read=REQUEST_S)
+STALLED_S = 60.0
+"""A client that takes nothing of a long answer for so long is cut off."""
+UNBOUNDED = aiohttp.ClientTimeout(total=None)
+LONG = ("attach", "exec", "log", "portforward", "proxy")
+"""Subresources whose requests last as long as both sides like."""
 _IMPERSONATION = "impersonate-"
 
 
@@ -43,14 +50,20 @@ class Passing:
         response: web.StreamResponse | None = None
         remote.passed_on += 1
         try:
-            async with asyncio.timeout(None if is_watch else REQUEST_S), self._asked(request, remote, user) as answer:
+            if is_upgrade(request):
+                return await self._carried(request, remote, user)
+            async with asyncio.timeout(REQUEST_S) as limit, self._asked(request, remote, user) as answer:
                 if 300 <= answer.status < 400 and answer.status != 304:
                     return _plain(503, "the backend attempted to redirect this request, which is not permitted")
                 kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
                 response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
                 await response.prepare(request)
+                is_long = is_watch or (target is not None and target.subresource in LONG)
+                if is_long:
+                    limit.reschedule(asyncio.get_running_loop().time() + _most_s(request) if is_watch else None)
                 async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
+                    async with asyncio.timeout(STALLED_S if is_long else None):
+                        await response.write(chunk)
                 await response.write_eof()
                 return response
         except MISSED as error:
@@ -65,12 +78,21 @@ class Passing:
 
     @contextlib.asynccontextmanager
     async def _asked(self, request: web.Request, remote: Remote, user: User) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Who asks is said in our headers; the client's credentials stay here."""
-        headers = [*((k, v) for k, v in request.headers.items() if _goes_on(k)), *about(user)]
         body = await request.read() if request.body_exists else None
-        path = request.rel_url.raw_path_qs
-        async with self._asking.request(remote, request.method, path, headers=headers, data=body, timeout=WAIT) as answer:
+        headers, path = _told(request, user), request.rel_url.raw_path_qs
+        async with self._asking.request(remote, request.method, path, headers=headers, data=body, timeout=UNBOUNDED) as answer:
             yield answer
+
+    async def _carried(self, request: web.Request, remote: Remote, user: User) -> web.StreamResponse:
+        headers = [*_told(request, user), ("Connection", "Upgrade"), ("Upgrade", request.headers.get("Upgrade", ""))]
+        path = request.rel_url.raw_path_qs
+        try:
+            return await carried(request, lambda: self._asking.connection(remote), host=remote.host, path=path, headers=headers)
+        except Refused as refused:
+            if refused.answer.status < 400:
+                return _plain(503, f"error trying to reach service: invalid upgrade response: status code {refused.answer.status}")
+            media = refused.answer.headers.get("Content-Type", "text/plain")
+            return web.Response(body=refused.body, status=refused.answer.status, headers={"Content-Type": media})
 
     def _authorize(self, request: web.Request, target: paths.Target | None, user: User, *, is_watch: bool) -> None:
         if target is None:
@@ -91,9 +113,20 @@ class Passing:
             raise forbidden(target.group, target.plural, target.name, why)
 
 
+def _told(request: web.Request, user: User) -> list[tuple[str, str]]:
+    """Who asks is said in our headers; the client's credentials stay here."""
+    return [*((k, v) for k, v in request.headers.items() if _goes_on(k)), *about(user)]
+
+
 def _goes_on(header: str) -> bool:
     name = header.lower()
     return name not in OURS | HOP_BY_HOP and not is_about_user(name) and not name.startswith(_IMPERSONATION)
+
+
+def _most_s(request: web.Request) -> float:
+    """As long as a watch of this server's own would last, and a little longer: its server should be the one to end it."""
+    asked = request.query.get("timeoutSeconds", "")
+    return REQUEST_S + (float(asked) if asked.isdecimal() and len(asked) < 10 and int(asked) else LONGEST_WATCH_S)
 
 
 def _plain(status: int, words: str) -> web.Response:
