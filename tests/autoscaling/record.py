@@ -43,6 +43,10 @@ from elastic.kube.resources import (  # noqa: E402
 
 Object = dict[str, Any]
 TRAINERS = Resource(GROUP, "v1", "trainers", kind="Trainer")
+ADMISSION_POLICIES, ADMISSION_POLICY_BINDINGS = (
+    Resource("admissionregistration.k8s.io", "v1", plural, namespaced=False)
+    for plural in ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+)
 RECORDINGS = HERE / "recordings"
 LOOK_S, NEXT_LOOK_WITHIN_S = 2.0, 40.0
 AT_A_TIME = 12
@@ -148,14 +152,23 @@ class Recording:
         pods = [await self._make_pod(wanted) for wanted in scenario.pods]
         watching = [asyncio.create_task(self._follow_target()), asyncio.create_task(self._follow_autoscaler())]
         await asyncio.sleep(0.5)
-        hpa = await self._make_autoscaler()
+        if scenario.refused:
+            await self._refuse_scaling()
+        for rival in scenario.rivals:
+            await self._make_autoscaler(rival)
+        if scenario.rivals:
+            await asyncio.sleep(LOOK_S * 2.5)
+        metrics.asked[namespace].clear()
+        self._statuses.clear()
+        hpa = await self._make_autoscaler("h")
         began = time.time()
         await self._play()
         await asyncio.sleep(EVENTS_AFTER_S)
         for task in watching:
             task.cancel()
         events = (await self._kube.list(EVENTS, namespace=namespace)).items
-        told = {(e["type"], e["reason"], e["message"]) for e in events if e["involvedObject"]["kind"] == "HorizontalPodAutoscaler"}
+        about = [e for e in events if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == ("HorizontalPodAutoscaler", "h")]
+        told = {(e["type"], e["reason"], e["message"]) for e in about}
         return {
             "name": scenario.name,
             "began": began,
@@ -200,8 +213,27 @@ class Recording:
         service = {"metadata": {"name": "thing"}, "spec": {"ports": [{"port": 80}]}}
         await self._kube.create(SERVICES, service, namespace=namespace)
 
-    async def _make_autoscaler(self) -> Object:
-        body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}}
+    async def _refuse_scaling(self) -> None:
+        """Returns when it holds: policies take a while."""
+        rule = {"apiGroups": [GROUP], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["trainers/scale"]}
+        here = {"matchLabels": {"kubernetes.io/metadata.name": self._namespace}}
+        spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "nobody scales here"}]}
+        await self._kube.create(ADMISSION_POLICIES, {"metadata": {"name": "unscaled"}, "spec": spec})
+        bound = {"policyName": "unscaled", "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}}
+        await self._kube.create(ADMISSION_POLICY_BINDINGS, {"metadata": {"name": "unscaled"}, "spec": bound})
+        end = time.monotonic() + 30
+        while True:
+            scale = {"spec": {"replicas": self._scenario.replicas}}
+            try:
+                await self._kube.patch(TRAINERS, "t", scale, namespace=self._namespace, subresource="scale")
+            except KubeError as error:
+                print(f"{self._scenario.name}: {error}", flush=True)
+                return
+            assert time.monotonic() < end, "the policy does not hold"
+            await asyncio.sleep(0.3)
+
+    async def _make_autoscaler(self, name: str) -> Object:
+        body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name}}
         return await self._kube.create(
             HORIZONTAL_POD_AUTOSCALERS,
             body | {"spec": {**self._scenario.spec, "scaleTargetRef": self._scenario.target}},
@@ -250,6 +282,8 @@ class Recording:
     async def _follow_autoscaler(self) -> None:
         async for event in self._kube.watch(HORIZONTAL_POD_AUTOSCALERS, namespace=self._namespace, resource_version="0"):
             found = event.object.get("status") or {}
+            if event.object["metadata"].get("name") != "h":
+                continue
             if found.get("conditions") or found.get("currentReplicas"):
                 self._statuses.append({"at": time.time(), "status": without_times(found)})
 

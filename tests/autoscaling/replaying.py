@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import metrics_apis
+from scenarios import Scenario
 
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import SERVICES, Resource
 from elastic.local.apiserver.errors import StatusError
 from elastic.local.apiserver.selectors import label_selector
 from elastic.local.controllers.autoscaling.asking import Asking
-from elastic.local.controllers.autoscaling.decision import Scale, Seen, decide, needs_metrics, without_scale
+from elastic.local.controllers.autoscaling.decision import Scale, Seen, decide, needs_metrics, refused, rivals, without_scale
 from elastic.local.controllers.autoscaling.limits import History
 from elastic.local.controllers.discovery import Kinds
 
@@ -48,18 +49,22 @@ class Played:
     events: set[tuple[str, str, str]] = field(default_factory=set)
 
 
-def play(recording: Object, *, replicas: int, selector: str, silent: int, missing: str = "") -> Played:
+def play(recording: Object, scenario: Scenario) -> Played:
+    replicas, selector = scenario.replicas, scenario.selector
+    missing, problem = _said(recording, "FailedGetScale"), _said(recording, "FailedUpdateScale")
     hpa = {**recording["hpa"], "status": {"desiredReplicas": 0, "currentMetrics": None}}
     made, history = Played(sizes=[replicas]), History()
     size = replicas
-    for now, step in _looks(recording, silent):
+    for now, step in _looks(recording, scenario.silent):
         if step.get("replicas") is not None:
             size = step.pop("replicas")
             made.sizes.append(size)
         scale = Scale(size, size, selector)
         decision = without_scale(hpa, missing, history, now=now) if missing else decide(
-            hpa, _seen(recording, hpa, scale, step["metrics"], now), history, now=now
+            hpa, _seen(recording, hpa, scale, step["metrics"], now, scenario.rivals), history, now=now
         )  # fmt: skip
+        if decision.replicas is not None and problem:
+            decision = refused(hpa, decision, size, problem, history, now=now)
         history, hpa["status"] = decision.history, decision.status
         if decision.replicas is not None:
             size = decision.replicas
@@ -69,6 +74,13 @@ def play(recording: Object, *, replicas: int, selector: str, silent: int, missin
         if not made.statuses or made.statuses[-1] != told:
             made.statuses.append(told)
     return made
+
+
+def _said(recording: Object, reason: str) -> str:
+    """By the API server, as a condition quotes it."""
+    conditions = (condition for each in recording["statuses"] for condition in each["status"]["conditions"])
+    message = next((str(condition["message"]) for condition in conditions if condition["reason"] == reason), "")
+    return message.partition(": ")[2]
 
 
 def _looks(recording: Object, silent: int) -> Iterator[tuple[float, Object]]:
@@ -81,7 +93,7 @@ def _looks(recording: Object, silent: int) -> Iterator[tuple[float, Object]]:
         yield at, next((s for s in reversed(recording["steps"]) if s["at"] <= at), recording["steps"][0])
 
 
-def _seen(recording: Object, hpa: Object, scale: Scale, metrics: Object, now: float) -> Seen:
+def _seen(recording: Object, hpa: Object, scale: Scale, metrics: Object, now: float, others: tuple[str, ...]) -> Seen:
     if not needs_metrics(hpa, scale):
         return Seen(scale)
     try:
@@ -91,8 +103,10 @@ def _seen(recording: Object, hpa: Object, scale: Scale, metrics: Object, now: fl
     if matches is None:
         return Seen(scale)
     pods = [pod for pod in recording["pods"] if matches(pod["metadata"]["labels"])]
-    asking = Asking(Served(metrics, now))  # type: ignore[arg-type]
     namespace = hpa["metadata"]["namespace"]
+    if found := rivals({(namespace, name): matches for name in ("h", *others)}, namespace, pods):
+        return Seen(scale, pods, rivals=found)
+    asking = Asking(Served(metrics, now))  # type: ignore[arg-type]
     answers = [
         asyncio.run(asking.answer(metric, namespace=namespace, selector=scale.selector, kinds=KINDS)) for metric in hpa["spec"]["metrics"]
     ]

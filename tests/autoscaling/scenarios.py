@@ -30,8 +30,10 @@ class Scenario:
     replicas: int = 2
     selector: str = "app=x"
     target: Object = field(default_factory=lambda: {"apiVersion": f"{GROUP}/v1", "kind": "Trainer", "name": "t"})
-    twins: int = 1
-    """Autoscalers of the same target."""
+    rivals: tuple[str, ...] = ()
+    """Names of other autoscalers of the same target, which have been looked at before this one was made."""
+    refused: bool = False
+    """An admission policy lets nobody change the target's scale."""
     silent: int = 0
     """Looks at the beginning without a question to a metrics API."""
 
@@ -374,6 +376,32 @@ SCENARIOS = (
         target={"apiVersion": "apps/v1", "kind": "ControllerRevision", "name": "thing"},
         silent=2,
     ),
+    Scenario("metrics-unset", {"maxReplicas": 40}, (Step(used("900m")), Step(used("300m"))), pods(2)),
+    Scenario("least-unset", {"maxReplicas": 9, "metrics": [cpu()], "behavior": {"scaleDown": AT_ONCE}}, (Step(used("10m")),), pods(2)),
+    Scenario(
+        "behavior-up-only",
+        spec(external("queue", averageValue="1"), up=DOUBLING),
+        (Step({"external": {"queue": ["2"]}}),),
+        pods(4),
+        replicas=4,
+    ),
+    Scenario(
+        "behavior-down-only",
+        spec(external("queue", averageValue="1"), down=AT_ONCE),
+        (Step({"external": {"queue": ["40"]}}, looks=4),),
+        pods(4),
+        replicas=4,
+    ),
+    Scenario(
+        "behavior-window-only",
+        spec(external("queue", averageValue="1"), up={"stabilizationWindowSeconds": 4}, down={"selectPolicy": "Min"}),
+        (Step({"external": {"queue": ["40"]}}, looks=5), Step({"external": {"queue": ["2"]}})),
+        pods(4),
+        replicas=4,
+    ),
+    Scenario("refused", spec(cpu()), (Step(used("900m")), Step(used("500m"))), pods(2), refused=True),
+    Scenario("rival", spec(cpu()), (Step(used("500m"), looks=0),), pods(2), rivals=("a",), silent=2),
+    Scenario("rivals", spec(cpu()), (Step(used("500m"), looks=0),), pods(2), rivals=("z", "a"), silent=2),
     Scenario("selector-missing", spec(cpu()), (Step({}, looks=0),), pods(2), selector="", silent=2),
     Scenario("selector-bad", spec(cpu()), (Step({}, looks=0),), pods(2), selector="a in b", silent=2),
 )

@@ -1,15 +1,16 @@
 """What an autoscaler does now: the target's new size, its own status and Events, from its object, the target's scale and pods, and what the
-metrics APIs said. Pure; held to what kube-controller-manager does (tests/recordings/autoscaling).
+metrics APIs said. Pure; held to what kube-controller-manager does (tests/autoscaling).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.kube import quantity
 from elastic.local.agent.status import timestamp
+from elastic.local.apiserver.selectors import Predicate
 from elastic.local.controllers.autoscaling import limits
 from elastic.local.controllers.autoscaling.conditions import ABLE, ACTIVE, LIMITED, with_condition
 from elastic.local.controllers.autoscaling.limits import History
@@ -177,6 +178,13 @@ def _invalid_selector(seen: Seen) -> tuple[str, str, Note] | None:
         words = f"pods by selector {seen.scale.selector} are controlled by multiple HPAs: [{' '.join(seen.rivals)}]"
         return "AmbiguousSelector", words, Note("AmbiguousSelector", words)
     return None
+
+
+def rivals(selectors: Mapping[tuple[str, str], Predicate], namespace: str, pods: Sequence[Object]) -> list[str]:
+    """All autoscalers that choose one of these pods, where there is more than one."""
+    labels = [pod["metadata"].get("labels") or {} for pod in pods]
+    found = [f"{where}/{name}" for where, name in sorted(selectors) if where == namespace and any(map(selectors[where, name], labels))]
+    return found if len(found) > 1 else []
 
 
 def tolerances(spec: Object) -> Tolerances:

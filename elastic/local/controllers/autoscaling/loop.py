@@ -19,7 +19,7 @@ from elastic.local.agent.events import Recorder
 from elastic.local.apiserver.errors import StatusError
 from elastic.local.apiserver.selectors import Predicate, label_selector
 from elastic.local.controllers.autoscaling.asking import Asking
-from elastic.local.controllers.autoscaling.decision import Decision, Scale, Seen, decide, needs_metrics, refused, without_scale
+from elastic.local.controllers.autoscaling.decision import Decision, Scale, Seen, decide, needs_metrics, refused, rivals, without_scale
 from elastic.local.controllers.autoscaling.limits import History
 from elastic.local.controllers.discovery import Kinds, discover
 
@@ -128,25 +128,14 @@ class Autoscaling:
         self._selectors[key] = matches
         in_namespace = [p for p in self._pods.list() if p["metadata"]["namespace"] == namespace]
         pods = [p for p in in_namespace if matches(p["metadata"].get("labels") or {})]
-        rivals = self._rivals(key, pods)
-        if rivals:
-            return Seen(scale, pods, rivals=rivals)
+        found = rivals(self._selectors, namespace, pods)
+        if found:
+            return Seen(scale, pods, rivals=found)
         asked = (
             self._asking.answer(metric, namespace=namespace, selector=scale.selector, kinds=kinds)
             for metric in hpa["spec"].get("metrics") or ()
         )
         return Seen(scale, pods, await asyncio.gather(*asked))
-
-    def _rivals(self, key: tuple[str, str], pods: list[Object]) -> list[str]:
-        """All autoscalers that choose one of these pods, where there is another than this one."""
-        namespace = key[0]
-        labels = [pod["metadata"].get("labels") or {} for pod in pods]
-        found = [
-            f"{{{name} {namespace}}}"
-            for where, name in sorted(self._selectors)
-            if where == namespace and any(map(self._selectors[where, name], labels))
-        ]
-        return found if len(found) > 1 else []
 
     async def _rescale(self, hpa: Object, resource: Resource, scale: Object, replicas: int) -> str:
         """Why the target was not scaled; empty where it was."""
