@@ -99,3 +99,9 @@ def test_every_answer_that_a_client_depends_on_is_as_recorded(report: dict[str, 
 def test_four_fifths_of_what_people_would_notice_is_as_recorded(report: dict[str, Any]) -> None:
     found = [step["ok"] for _, step in steps(report, "should")]
     assert sum(found) >= 0.8 * len(found), f"{sum(found)} of {len(found)}"
+
+
+def test_autoscalers_are_refused_in_a_real_servers_words(report: dict[str, Any]) -> None:
+    (found,) = (scenario["steps"] for scenario in report["scenarios"] if scenario["scenario"] == "autoscalers")
+    assert len(found) > 60
+    assert [(step["id"], step["differences"], step["texts"]) for step in found if not step["ok"] or step["texts"]] == []

@@ -37,7 +37,6 @@ def causes(obj: Object) -> list[str]:
         ({"type": "AverageValue", "averageValue": "0"}, 'averageValue: Invalid value: "0": must be positive'),
         ({"type": "AverageValue", "averageValue": "-1"}, "must be positive"),
         ({"type": "Utilization", "averageUtilization": -5}, "averageUtilization: Invalid value: -5: must be greater than 0"),
-        ({"averageValue": "1"}, "type: Required value: must specify a metric target type"),
         ({"type": "Foo", "averageValue": "1"}, "must be either Utilization, Value, or AverageValue"),
     ],
 )

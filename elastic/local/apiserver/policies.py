@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
-from elastic.kube import quantity
-from elastic.local.apiserver import crdchecks, definitions, hookchecks, rows, workloadrows
-from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, unsupported
+from elastic.local.apiserver import autoscalerchecks, crdchecks, definitions, hookchecks, rows, workloadrows
+from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import column
 
@@ -66,92 +63,10 @@ _SCALE_UP = {
     "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}],
 }
 _SCALE_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
-LONGEST_WINDOW_S, LONGEST_PERIOD_S = 3600, 1800
-_METRICS = {"ContainerResource": "containerResource", "External": "external", "Object": "object", "Pods": "pods", "Resource": "resource"}
 
 
 def _cpu_metric(percent: int) -> Json:
     return {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}
-
-
-def _autoscaler_causes(spec: Json) -> list[Cause]:
-    out: list[Cause] = []
-    most, least, target = spec.get("maxReplicas", 0), spec.get("minReplicas", 1), spec.get("scaleTargetRef") or {}
-    if most < 1:
-        out.append(required("spec.maxReplicas", "must be set and greater than 0"))
-    if least < 1:
-        out.append(bad("spec.minReplicas", least, "must be greater than or equal to 1"))
-    if most < least:
-        out.append(bad("spec.maxReplicas", most, "must be greater than or equal to `minReplicas`"))
-    for key in ("kind", "name"):
-        if not target.get(key):
-            out.append(required(f"spec.scaleTargetRef.{key}"))
-    if "/" not in target.get("apiVersion", ""):
-        out.append(bad("spec.scaleTargetRef.apiVersion", target.get("apiVersion", ""), "apiVersion must specify API group"))
-    for i, metric in enumerate(spec.get("metrics") or ()):
-        out += _metric_causes(metric, f"spec.metrics[{i}]")
-    for way, rules in (spec.get("behavior") or {}).items():
-        out += _rules_causes(rules, f"spec.behavior.{way}")
-    return out
-
-
-def _metric_causes(metric: Json, path: str) -> list[Cause]:
-    kind = metric.get("type", "")
-    if kind not in _METRICS:
-        return [unsupported(f"{path}.type", kind, _METRICS)]
-    key = _METRICS[kind]
-    source = metric.get(key)
-    if source is None:
-        return [required(f"{path}.{key}", "must populate information for the given metric source")]
-    target = source.get("target") or {}
-    if kind in ("Resource", "ContainerResource") and not target.get("averageUtilization") and not target.get("averageValue"):
-        return [required(f"{path}.{key}.target.averageUtilization", "must set either a target raw value or a target utilization")]
-    if kind in ("Pods",) and not target.get("averageValue"):
-        return [required(f"{path}.{key}.target.averageValue", "must specify a positive target averageValue")]
-    if kind in ("Object", "External") and not target.get("value") and not target.get("averageValue"):
-        return [required(f"{path}.{key}.target.averageValue", "must set either a target value for metric or a per-pod target")]
-    return list(_target_causes(target, f"{path}.{key}.target"))
-
-
-def _amount(value: Any) -> Fraction:
-    try:
-        return quantity.parse(value)
-    except ValueError:
-        return Fraction(-1)
-
-
-def _target_causes(target: Json, path: str) -> Iterator[Cause]:
-    """A target of nothing would be divided by."""
-    kind, share = target.get("type", ""), target.get("averageUtilization")
-    if not kind:
-        yield required(f"{path}.type", "must specify a metric target type")
-    elif kind not in ("Utilization", "Value", "AverageValue"):
-        yield bad(f"{path}.type", kind, "must be either Utilization, Value, or AverageValue")
-    for name in ("value", "averageValue"):
-        if target.get(name) is not None and _amount(target[name]) <= 0:
-            yield bad(f"{path}.{name}", target[name], "must be positive")
-    if share is not None and share < 1:
-        yield bad(f"{path}.averageUtilization", share, "must be greater than 0")
-
-
-def _rules_causes(rules: Json, path: str) -> Iterator[Cause]:
-    window, choice, tolerance = rules.get("stabilizationWindowSeconds"), rules.get("selectPolicy"), rules.get("tolerance")
-    if window is not None and not 0 <= window <= LONGEST_WINDOW_S:
-        yield bad(f"{path}.stabilizationWindowSeconds", window, f"must be from 0 to {LONGEST_WINDOW_S}")
-    if choice is not None and choice not in ("Max", "Min", "Disabled"):
-        yield unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
-    if tolerance is not None and _amount(tolerance) < 0:
-        yield bad(f"{path}.tolerance", tolerance, "must be greater than or equal to 0")
-    if not rules.get("policies"):
-        yield required(f"{path}.policies", "must specify at least one Policy")
-    for index, policy in enumerate(rules.get("policies") or ()):
-        at, period = f"{path}.policies[{index}]", policy.get("periodSeconds", 0)
-        if policy.get("type") not in ("Pods", "Percent"):
-            yield unsupported(f"{at}.type", policy.get("type", ""), ("Percent", "Pods"))
-        if policy.get("value", 0) <= 0:
-            yield bad(f"{at}.value", policy.get("value", 0), "must be greater than zero")
-        if not 0 < period <= LONGEST_PERIOD_S:
-            yield bad(f"{at}.periodSeconds", period, f"must be greater than zero and at most {LONGEST_PERIOD_S}")
 
 
 class Autoscalers(Strategy):
@@ -168,7 +83,7 @@ class Autoscalers(Strategy):
             behavior["scaleDown"] = {**_SCALE_DOWN, **(behavior.get("scaleDown") or {})}
 
     def validate(self, obj: Json, /) -> list[Cause]:
-        return _autoscaler_causes(obj["spec"])
+        return list(autoscalerchecks.causes(obj["spec"]))
 
     def prepare_create(self, obj: Json, /) -> None:
         obj["status"] = {"desiredReplicas": 0, "currentMetrics": None}

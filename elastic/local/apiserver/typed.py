@@ -21,7 +21,7 @@ _TIME = schemas.META + "Time"
 _MICRO_TIME = schemas.META + "MicroTime"
 _FREE = {"io.k8s.apimachinery.pkg.runtime.RawExtension", schemas.META + "FieldsV1"}
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_KEPT_WHEN_EMPTY = {"storageClassName"}
+_KEPT_WHEN_EMPTY = {"policies", "storageClassName"}
 
 
 class WrongType(Exception):
