@@ -23,6 +23,7 @@ from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.failures import said
 from elastic.cli.installing import looking, rights
 from elastic.cli.jobs.found import NotFound, check_namespace
+from elastic.cli.options import command
 from elastic.cli.printing import as_data, coloured, output_option, plain
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -30,7 +31,7 @@ from elastic.kube.following import resource_of
 from elastic.kube.resources import LEASES, NODES, Object
 from elastic.local.agent.roster import played
 from elastic.local.cluster import default_data_dir
-from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive
+from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive, layout_of
 from elastic.runtime.signal_file import table_of
 
 LEASE = "elastic-controller"
@@ -57,7 +58,8 @@ class Finding:
 @KUBECONFIG
 def doctor(output: str, context: str | None, namespace: str | None, data_dir: Path | None, kubeconfig: Path | None) -> None:
     """Look at all that a job needs and say what to do. Exit code 1 where something is amiss."""
-    findings = [*_of_machine(), *_of_folder(Layout((data_dir or default_data_dir()).resolve()))]
+    named = layout_of(kubeconfig) if kubeconfig is not None else None
+    findings = [*_of_machine(), *_of_folder(named or Layout((data_dir or default_data_dir()).resolve()))]
     findings += _of_cluster(data_dir, kubeconfig, context=context, namespace=namespace)
     if output == "table":
         for one in findings:
@@ -83,7 +85,7 @@ def _of_machine() -> Iterator[Finding]:
 def _of_folder(layout: Layout) -> Iterator[Finding]:
     root = layout.root
     if not root.exists():
-        yield Finding(OK, "data folder", f"{root} is made by the first `elastic up`")
+        yield Finding(OK, "data folder", f"{root} is made by the first `{command('up', root)}`")
         return
     try:
         found, free = root.stat(), shutil.disk_usage(root).free
@@ -100,12 +102,13 @@ def _of_folder(layout: Layout) -> Iterator[Finding]:
         yield Finding(BAD, "signals", problem)
     state = layout.read_state()
     if state is None or not layout.is_running():
-        yield Finding(OK, "laptop cluster", f"none runs in {root}; `elastic up --detach` starts one there")
+        yield Finding(OK, "laptop cluster", f"none runs in {root}; `{command('up --detach', root)}` starts one there")
         return
     dead = [name for name, pid in state.processes.items() if not is_alive(pid)]
     if dead:
         logs = ", ".join(str(layout.log(name)) for name in dead)
-        yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; `elastic down` and `elastic up` start it anew")
+        anew = f"`{command('down', root)}` and `{command('up', root)}` start it anew"
+        yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; {anew}")
     else:
         yield Finding(OK, "laptop cluster", f"runs, {counted(len(played(layout, state)), 'node')}, sandbox {state.sandbox}")
 

@@ -319,3 +319,18 @@ def test_a_command_that_is_not_there_is_guessed(typed: str, meant: str) -> None:
 
     said = CliRunner().invoke(main, [typed])
     assert (said.exit_code, said.stderr.splitlines()[-1]) == (2, f"Error: there is no command '{typed}'; did you mean {meant}?")
+
+
+def test_doctor_looks_at_the_folder_of_the_cluster_that_kubeconfig_names(tmp_path: Path) -> None:
+    """It looked at ~/.elastic, which may be missing, full or another's."""
+    from click.testing import CliRunner
+
+    from elastic.cli import main
+
+    layout = Layout(tmp_path / "lab")
+    layout.root.mkdir()
+    for path in (layout.lock, layout.kubeconfig, layout.root / "ca.key"):
+        path.write_text("")
+    said = CliRunner().invoke(main, ["doctor"], env={"KUBECONFIG": str(layout.kubeconfig)}).stdout
+    assert f"none runs in {layout.root}; `elastic up --detach --data-dir {layout.root}` starts one there" in said
+    assert ".elastic" not in said
