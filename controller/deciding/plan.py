@@ -28,6 +28,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.acceptance import leave_alone
 from controller.deciding.lifecycle.cleanup import clean_up
 from controller.deciding.lifecycle.lost_nodes import force_delete_on_lost_nodes
+from controller.deciding.lifecycle.restart_accounting import with_restart_count
 from controller.deciding.lifecycle.suspension import suspend, wait_until_forgotten
 from controller.deciding.lifecycle.termination import deadline_exceeded, fail, finalize_failure, succeed
 from controller.deciding.objects.pod_group import wait_for_gang
@@ -56,7 +57,9 @@ def plan(job: Job, snapshot: Snapshot) -> Plan:
     view = derive(job, compat.as_chosen(job, snapshot))
     planned = _first(NOT_ACTIVE, view) or _first(ACTIVE, activated(view)) or Plan()
     planned = force_delete_on_lost_nodes(view, planned)
-    return dataclasses.replace(planned, is_strict=compat.has_upstream_events(view.snapshot.settings))
+    return dataclasses.replace(
+        planned, status=with_restart_count(planned.status), is_strict=compat.has_upstream_events(view.snapshot.settings)
+    )
 
 
 def _first(steps: Iterable[Step], view: JobView) -> Plan | None:

@@ -40,7 +40,12 @@ _MORE_COLUMNS = [
         "description": "Workers that the spec asks for.",
     },
     {"name": "World", "type": "integer", "jsonPath": ".status.elastic.worldSize", "description": "Workers that train together."},
-    {"name": "Restarts", "type": "string", "jsonPath": ".status.elastic.restarts", "description": "Restarts by cause."},
+    {
+        "name": "Restarts",
+        "type": "integer",
+        "jsonPath": ".status.elastic.restartCount",
+        "description": "Restarts so far, but for those that a user asked for; .status.elastic.restarts has them by cause.",
+    },
     {"name": "Rescaled", "type": "date", "jsonPath": ".status.elastic.lastRescale.at", "description": "The last change of the world."},
     {
         "name": "Waits For",

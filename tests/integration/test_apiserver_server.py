@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import socket
 import ssl
@@ -18,9 +19,11 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from api_process import CONFIG_MAPS, PATIENCE_S, PODS, ApiProcess, closing, config_map, running
+from api_process import CONFIG_MAPS, PATIENCE_S, PODS, ApiProcess, Json, closing, config_map, running
 
 from elastic import certificates
+from elastic.api import KINDS
+from elastic.api.crd import crd
 
 pytestmark = pytest.mark.integration
 
@@ -234,6 +237,29 @@ async def test_exec_frames_pass_both_ways_and_the_end_is_told(server: ApiProcess
 
 
 # ---------------------------------------------------------------------- kubectl
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_shows_a_job_in_numbers_and_words(server: ApiProcess, tmp_path: Path) -> None:
+    status: Json = {"conditions": [{"type": "Running", "status": "True"}], "replicaStatuses": {"Worker": {"active": 3}}}
+    status["elastic"] = {"worldSize": 3, "restarts": {"user": 2, "plan": 5}, "restartCount": 2}
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 4, "template": template}}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "shown"}, "spec": spec}
+
+    def kubectl(*arguments: str, given: object = None) -> str:
+        command = ["kubectl", "--kubeconfig", str(server.kubeconfig), "--cache-dir", str(tmp_path), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=json.dumps(given), check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    kubectl("create", "-f", "-", given=crd(KINDS["PyTorchJob"]))
+    kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org")
+    kubectl("create", "-f", "-", given=job)
+    kubectl("patch", "pytorchjob", "shown", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+    heading, row = (line.split() for line in kubectl("get", "pytorchjobs").splitlines())
+    assert heading == ["NAME", "STATE", "AGE", "WORKERS", "WANTED", "WORLD", "RESTARTS", "RESCALED", "WAITS", "FOR"]
+    assert (row[0:2], row[3:7]) == (["shown", "Running"], ["3", "4", "3", "2"])
+
+
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_finds_what_it_needs(server: ApiProcess, tmp_path: Path) -> None:
     def kubectl(*arguments: str, given: str | None = None, fails: bool = False) -> str:

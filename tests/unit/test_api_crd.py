@@ -90,6 +90,19 @@ def test_columns_begin_with_upstreams_and_every_kind_can_be_scaled(kind):
     }
 
 
+@KIND_PARAMS
+def test_every_column_is_a_number_or_words(kind):
+    """RESTARTS was the JSON of a map by cause."""
+    elastic = {"worldSize": 3, "restarts": {"user": 2, "plan": 5}, "restartCount": 2, "waitsFor": "room", "lastRescale": {"at": None}}
+    status = {"conditions": [{"type": "Running"}], "replicaStatuses": {"Worker": {"active": 3}}, "elastic": elastic}
+    made = Custom(crd(kind)["spec"]["versions"][0])
+    cells = made.cells({"metadata": {"name": "train"}, "spec": {kind.replica_key: {"Worker": {"replicas": 4}}}, "status": status})
+    shown = dict(zip([column["name"] for column in made.columns()], cells, strict=True))
+    wanted = {"State": "Running", "Workers": 3, "Wanted": 4, "World": 3, "Restarts": 2, "Waits For": "room"}
+    assert {name: shown[name] for name in wanted} == wanted
+    assert not [cell for cell in cells if isinstance(cell, str) and "{" in cell]
+
+
 @pytest.mark.parametrize(
     "model", [ElasticPolicy, RunPolicy, SchedulingPolicy, ReplicaSpec, RestartBudget, ScalingPolicy, Options, ElasticStatus]
 )

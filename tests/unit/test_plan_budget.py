@@ -10,8 +10,10 @@ from job_builders import NOW, OURS, Cluster, elastic_job, restarts
 from msgspec import structs
 
 from controller.deciding.actions import Budget, End, Forget, SetExpectation
+from controller.deciding.lifecycle.restart_accounting import with_restart_count
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.book import Charge
+from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
 from elastic.client.script_job import Workers, job_of
 from elastic.membership.wire import Restart
@@ -51,6 +53,20 @@ def test_only_restarts_within_the_window_count_against_a_budget() -> None:
     assert cluster.job.status.conditions[-1].message.endswith(words)
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"disruption": 6}, "what is counted over the whole life stays, the last one too"
+    assert cluster.job.status.elastic.restart_count == 6
+
+
+@pytest.mark.parametrize(
+    ("counted", "number"), [({}, 0), ({"plan": 4}, 0), ({"plan": 4, "user": 2, "disruption": 1}, 3), ({"user": 10**6, "hang": 1}, 10**6)]
+)
+def test_one_number_counts_the_restarts_that_nobody_asked_for(counted: dict[str, int], number: int) -> None:
+    """Also in the status that an earlier release left, with the next plan that writes it."""
+    status = with_restart_count(JobStatus(elastic=ElasticStatus(restarts=counted)))
+    assert status is not None
+    assert status.elastic is not None
+    assert status.elastic.restart_count == number
+    assert with_restart_count(status) is status
+    assert with_restart_count(None) is None
 
 
 def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:

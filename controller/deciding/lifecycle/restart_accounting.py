@@ -12,10 +12,18 @@ from controller.deciding.lifecycle.stored_restarts import bounded, log_of, store
 from controller.deciding.moments import of_timestamp
 from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
 from controller.watching.snapshot import Pod, World
-from elastic.api.book import Charge
-from elastic.api.job import ElasticPolicy, ElasticStatus, Job
+from elastic.api.book import MOST_TIMES, Charge
+from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause
 from elastic.membership import restart_log, window
+
+
+def with_restart_count(status: JobStatus | None) -> JobStatus | None:
+    """The status with the one number that people read first."""
+    if status is None or status.elastic is None:
+        return status
+    count = min(sum(times for cause, times in status.elastic.restarts.items() if cause != Cause.PLAN), MOST_TIMES)
+    return replace(status, elastic=replace(status.elastic, restart_count=count)) if count != status.elastic.restart_count else status
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:
