@@ -12,7 +12,8 @@ import msgspec
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
-from elastic.api.job import Leaving, Rescale
+from elastic.api.book import Leaving
+from elastic.api.job import Rescale
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 

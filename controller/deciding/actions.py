@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from elastic.api.book import Charge
-from elastic.api.job import JobStatus, Leaving
+from elastic.api.book import Charge, Leaving
+from elastic.api.job import JobStatus
 from elastic.api.words import Cause
 from elastic.etcd.place import Place
 from elastic.kube.resources import Object, Resource

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from elastic.api.job import Leaving
+from elastic.api.book import Leaving
 
 Entry = TypeVar("Entry")
 

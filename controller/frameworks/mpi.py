@@ -12,7 +12,8 @@ from controller.deciding.settings import Settings
 from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
-from elastic.api.job import Job, Leaving, Object
+from elastic.api.book import Leaving
+from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
 from elastic.membership.hosts import Host

@@ -12,7 +12,8 @@ from controller.deciding.rendezvous.departures import waits_for_replacement
 from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
 from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
 from controller.watching.snapshot import Pod
-from elastic.api.job import Job, Leaving, Object
+from elastic.api.book import Leaving
+from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import MpiTransport, WorkerLibrary
 from elastic.membership.hosts import Host

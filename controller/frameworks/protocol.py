@@ -10,7 +10,8 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Pod
-from elastic.api.job import Job, Leaving, Object
+from elastic.api.book import Leaving
+from elastic.api.job import Job, Object
 from elastic.membership.hosts import Host
 
 

@@ -118,3 +118,17 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     """Id of the newest rescale that it brought about."""
     pause_milliseconds: Times = 0
     """What that rescale took from training, from the notice to the first step; unset where nobody measures it, as at c10d."""
+
+
+class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A worker that was asked to leave."""
+
+    member: Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
+    cause: CauseWord
+    by: Time | None = None
+    uid: str = ""
+    """Uid of its pod: a later pod of the same name is not meant."""
+    signal: Annotated[str, Meta(max_length=317)] = ""
+    """Of a disruption: which signal announced it."""
+    others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
+    """Signals that stand beside it and leave more time."""

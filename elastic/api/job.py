@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import PLAIN, Announced, CauseWord, Charge, Disruption, Generation, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -248,20 +248,6 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
     """Deprecated: use selector."""
     selector: str = ""
     """Selects the pods of this type; read through the scale subresource."""
-
-
-class Leaving(_Wire, frozen=True, kw_only=True):
-    """A worker that was asked to leave."""
-
-    member: Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
-    cause: CauseWord
-    by: Time | None = None
-    uid: str = ""
-    """Uid of its pod: a later pod of the same name is not meant."""
-    signal: Annotated[str, Meta(max_length=317)] = ""
-    """Of a disruption: which signal announced it."""
-    others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
-    """Signals that stand beside it and leave more time."""
 
 
 class Rescale(_Wire, frozen=True, kw_only=True):

@@ -10,8 +10,7 @@ from job_builders import restarts
 
 from controller.acting.link import RendezvousLink, expectation
 from controller.deciding.actions import Budget, End, SetExpectation
-from elastic.api.book import Charge
-from elastic.api.job import Leaving
+from elastic.api.book import Charge, Leaving
 from elastic.api.words import Cause
 from elastic.membership import wire
 

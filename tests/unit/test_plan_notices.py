@@ -12,7 +12,7 @@ from test_plan_doomed_pods import running as doomed
 
 from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, notices, with_notice
 from controller.watching.snapshot import Node, Phase, World
-from elastic.api.job import Leaving
+from elastic.api.book import Leaving
 from elastic.signals.signal import Meaning
 
 KARPENTER, SPOT, GKE = "karpenter.sh/disrupted", "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination"

@@ -18,9 +18,9 @@ from controller.deciding.replicas import pod_revision
 from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
 from controller.watching.snapshot import GROUP, Container, Phase, Pod, World
 from elastic.api import parse
-from elastic.api.book import Announced
+from elastic.api.book import Announced, Leaving
 from elastic.api.extent import MOST_STATUS_BYTES
-from elastic.api.job import ElasticStatus, Job, Leaving, Object, to_object
+from elastic.api.job import ElasticStatus, Job, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import MAX_MEMBERS, Restart

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from controller.deciding.moments import LAST, after
 from controller.watching.snapshot import Phase, Pod, Snapshot
-from elastic.api.book import Announced
-from elastic.api.job import Leaving
+from elastic.api.book import Announced, Leaving
 from elastic.api.words import Cause
 from elastic.signals.seen import Sight, tolerated_for
 from elastic.signals.signal import Deadline, Meaning

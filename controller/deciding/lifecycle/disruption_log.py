@@ -12,9 +12,9 @@ from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Phase, Pod
-from elastic.api.book import MOST_TIMES, Disruption
+from elastic.api.book import MOST_TIMES, Disruption, Leaving
 from elastic.api.counting import counted
-from elastic.api.job import ElasticStatus, Job, Leaving
+from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning
 

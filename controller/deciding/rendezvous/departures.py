@@ -12,7 +12,8 @@ from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, wit
 from controller.deciding.moments import after
 from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
-from elastic.api.job import Job, Leaving
+from elastic.api.book import Leaving
+from elastic.api.job import Job
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning

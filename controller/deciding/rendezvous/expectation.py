@@ -11,8 +11,8 @@ from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
 from controller.deciding.rendezvous.departures import waits_for_replacement
 from controller.watching.snapshot import Phase, Pod
-from elastic.api.book import MOST_MEMBERS
-from elastic.api.job import ElasticStatus, Job, Leaving
+from elastic.api.book import MOST_MEMBERS, Leaving
+from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause
 from rendezvous.delivery import USAGE, is_undeliverable, unmet
 

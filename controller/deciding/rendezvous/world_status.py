@@ -11,7 +11,8 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.watching.snapshot import Snapshot, World
-from elastic.api.job import ElasticStatus, JobStatus, Leaving
+from elastic.api.book import Leaving
+from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
 

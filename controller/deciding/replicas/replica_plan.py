@@ -16,7 +16,7 @@ from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Pod
-from elastic.api.job import Leaving
+from elastic.api.book import Leaving
 from elastic.api.kinds import WORKER
 
 ReplicaSlot = tuple[str, int]

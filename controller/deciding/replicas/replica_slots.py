@@ -10,8 +10,7 @@ from controller.deciding.rendezvous import departures
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import Pod, Snapshot
-from elastic.api.book import MOST_MEMBERS
-from elastic.api.job import Leaving
+from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.kinds import WORKER
 
 

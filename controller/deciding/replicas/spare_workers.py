@@ -9,7 +9,8 @@ from controller.deciding import compat
 from controller.deciding.actions import Update
 from controller.deciding.job_view import JobView
 from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
-from elastic.api.job import Leaving, Object
+from elastic.api.book import Leaving
+from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.kube.resources import PODS
 
