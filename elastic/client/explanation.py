@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from elastic.api.counting import counted
+from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, pod_state, unscheduled
@@ -15,7 +16,7 @@ PHASES = {
     "notice": "until the workers that left were notified",
     "detect": "until the loss was noticed",
     "pause": "pause before a job that keeps failing starts again",
-    "drain": "for the workers to save and stop",
+    "drain": "for the workers to stop",
     "round": "at the rendezvous",
     "start": "until all processes ran",
     "firstStep": "until the first step",
@@ -35,6 +36,12 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
     if progress:
         yield f"It {'ended' if job.is_over else 'is'} at {progress}."
     yield from _since(job, now)
+    if not job.is_over and _is_scaled_by_metrics(spec):
+        yield (
+            f"A HorizontalPodAutoscaler chooses its size by elasticPolicy.metrics; its events and conditions say why: "
+            f"`kubectl describe hpa {job.name} -n {job.namespace}`."
+        )
+    yield from _disruption(job, now)
     if job.state == "Failed":
         yield f"It failed: {job.message}"
     elif job.state == "Succeeded":
@@ -46,6 +53,8 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
         if job.unfollowed:
             yield f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
     yield from _cost(job)
+    if words := unreported(job):
+        yield f"It {words}."
     yield from _restarts(job, spec)
 
 
@@ -75,6 +84,43 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
         workers = counted(job.autoscaler.get("workers", 0), "worker")
         yield f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}."
+
+
+def _is_scaled_by_metrics(spec: Mapping[str, object]) -> bool:
+    policy = spec.get("elasticPolicy")
+    if not isinstance(policy, dict) or not policy.get("metrics"):
+        return False
+    scaling = policy.get("scalingPolicy")
+    return not isinstance(scaling, dict) or scaling.get("policy") == PolicyName.HPA.value
+
+
+def _disruption(job: Summary, now: datetime) -> Iterator[str]:
+    """The newest that was announced: the change that stands above may be the return of a worker after it."""
+    if not job.disruptions:
+        return
+    last = job.disruptions[-1]
+    ago, workers = age(last.get("noticedAt"), now), counted(int(last.get("workers") or 0), "worker")
+    what = f"{last.get('node') or 'a node'} ({last.get('signal', 'unknown')})"
+    if last.get("outcome") == "TakenBack":
+        yield f"The notice for {what} of {ago} ago was taken back."
+        return
+    yield f"{ago} ago a notice came for {what}: {workers} {'had to leave' if last.get('endedAt') else 'must leave'}{_pause(last)}."
+
+
+def _pause(disruption: Mapping[str, object]) -> str:
+    paused = disruption.get("pauseMilliseconds")
+    return f", for which training paused {paused / 1000:.1f} s" if isinstance(paused, int) and paused else ""
+
+
+def unreported(job: Summary) -> str:
+    """What nobody but its script knows, once a change has started the processes of a job again that had told no step before."""
+    phases = job.rescale.get("phases") or {}
+    if job.is_over or not job.world or job.step is not None or not job.rescale.get("fromSize") or "firstStep" in phases:
+        return ""
+    return (
+        "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and "
+        "loads it at its start (docs/own-script.md)"
+    )
 
 
 def waits_for(job: Summary, pods: Sequence[Object]) -> str:

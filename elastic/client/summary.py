@@ -41,6 +41,8 @@ class Summary:
     """Why fewer workers run than are wanted."""
     autoscaler: Mapping[str, Any]
     """Its last decision, where the job has a scalingPolicy."""
+    disruptions: Sequence[Mapping[str, Any]]
+    """That the cluster announced, the newest last."""
     step: int | None
     """The highest that training had reported at the last restart, or at the end of the job."""
 
@@ -89,6 +91,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         created=str(job["metadata"].get("creationTimestamp", "")),
         waits_for=str(elastic.get("waitsFor") or ""),
         autoscaler=_dict(elastic.get("autoscaler")),
+        disruptions=[_dict(one) for one in _list(elastic.get("disruptions"))],
         step=_count(elastic["step"], 0) if "step" in elastic else None,
     )
 

@@ -21,6 +21,10 @@ RESCALE = {
 }
 NO_ROOM = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
 
+UNREPORTED = (
+    "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and loads it "
+    "at its start (docs/own-script.md)"
+)
 CREATED = {"conditions": [{"type": "Created", "status": "True"}]}
 
 
@@ -40,7 +44,8 @@ def test_size_change_cost_and_restarts_are_in_words() -> None:
         "PyTorchJob train is running with 2 of 3 wanted workers; 2 of them train together. Between 1 and 4 are allowed.",
         "The last change of its size was 4m ago, from 3 to 2: train-worker-2 was evicted (cause disruption).",
         "It waits for nothing.",
-        "The last change cost 1.8 s: 1.5 s for the workers to save and stop, 0.3 s at the rendezvous.",
+        "The last change cost 1.8 s: 1.5 s for the workers to stop, 0.3 s at the rendezvous.",
+        f"It {UNREPORTED}.",
         "Workers failed or were lost 3 times: 2 disruption, 1 user; 1 of them counts against the job. "
         "1 of the 5 that maxRestarts allows is used up.",
     ]
@@ -72,6 +77,49 @@ def test_a_restart_at_the_same_size_is_called_so() -> None:
     lines = list(explained(summary(PYTORCH, of), [pod(0)], of["spec"], NOW))
     assert lines[1] == "Its last restart was 4m ago, with 2: a worker of train-worker-0 ended with status 2 (cause user)."
     assert lines[3] == "The last change cost 0.0 s: less than can be measured."
+
+
+@pytest.mark.parametrize(
+    ("elastic", "is_told"),
+    [
+        ({}, True),
+        ({"step": 40}, False),
+        ({"lastRescale": RESCALE | {"phases": {"round": 20, "firstStep": 300}}}, False),
+        ({"lastRescale": RESCALE | {"fromSize": 0, "cause": "start"}}, False),
+        ({"worldSize": 0}, False),
+    ],
+)
+def test_a_script_whose_steps_nobody_knows_is_told_what_it_must_do(elastic: dict[str, Any], is_told: bool) -> None:
+    of = job(status=running(**{"worldSize": 2, "lastRescale": RESCALE} | elastic), **BOUNDS)
+    assert (f"It {UNREPORTED}." in explained(summary(PYTORCH, of), [], of["spec"], NOW)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("disruption", "words"),
+    [
+        ({}, "30s ago a notice came for node-1 (gke-termination): 2 workers must leave."),
+        (
+            {"endedAt": "2026-01-01T01:59:45Z", "outcome": "Left", "pauseMilliseconds": 340, "workers": 1},
+            "30s ago a notice came for node-1 (gke-termination): 1 worker had to leave, for which training paused 0.3 s.",
+        ),
+        (
+            {"endedAt": "2026-01-01T01:59:45Z", "outcome": "TakenBack"},
+            "The notice for node-1 (gke-termination) of 30s ago was taken back.",
+        ),
+    ],
+)
+def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dict[str, Any], words: str) -> None:
+    """After a reclaim only the replacement's coming was told."""
+    seen = {"signal": "gke-termination", "node": "node-1", "workers": 2, "noticedAt": "2026-01-01T01:59:30Z"} | disruption
+    of = job(status=running(worldSize=3, disruptions=[seen]), **BOUNDS)
+    assert list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[2] == words
+
+
+@pytest.mark.parametrize(("scaling", "is_told"), [({}, True), ({"scalingPolicy": {"policy": "hpa"}}, True), ({"scalingPolicy": {}}, False)])
+def test_who_scales_a_job_by_its_metrics_is_told(scaling: dict[str, Any], is_told: bool) -> None:
+    of = job(status=running(), elasticPolicy={"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Object"}], **scaling})
+    words = "A HorizontalPodAutoscaler chooses its size by elasticPolicy.metrics; its events and conditions say why: "
+    assert any(line.startswith(words) for line in explained(summary(PYTORCH, of), [], of["spec"], NOW)) is is_told
 
 
 def test_the_autoscalers_decision_is_quoted() -> None:

@@ -123,29 +123,41 @@ async def test_silent_times_say_what_the_job_waits_for() -> None:
     task.cancel()
 
 
+async def test_a_script_that_may_begin_anew_at_each_change_is_told_once() -> None:
+    """A script without checkpoints began again after each change, and nothing said why."""
+    rescale = {"fromSize": 3, "toSize": 2, "cause": "plan", "reason": "r", "phases": {"round": 20}}
+    server, said = Server(), list[str]()
+    server.job = job(status=running(worldSize=2, backend="elastic", lastRescale=rescale))
+    task = asyncio.create_task(follow(server, said))
+    await until(said, "reports no steps")
+    await asyncio.sleep(0.2)
+    task.cancel()
+    assert sum("only if the script saves its state and loads it" in line for line in said) == 1
+
+
 async def test_a_wait_for_the_end_of_a_job_that_trains_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """It was silent while nothing kept the job, and as long as its workers printed: it does not show what they print."""
     server = Server(pod(0))
     server.prints_every_s = 0.005
     task = asyncio.create_task(_until(server, Found(PYTORCH, server.job), "over", Milestone(None)))  # type: ignore[arg-type]
-    await printed(capsys, "waits for its end; 3 of 3 workers run")
+    await printed(capsys, "trains on; 3 of 3 workers run")
     task.cancel()
 
 
 async def test_a_job_waits_for_its_first_step_until_it_has_said_something(monkeypatch: pytest.MonkeyPatch) -> None:
     met = Found(PYTORCH, job(status=running(backend="elastic", worldSize=3)))
     milestone = Milestone(None)
-    assert str(await milestone.ahead(met)) == "its first step; 3 of 3 workers run"
+    assert str(await milestone.ahead(met)) == "waits for its first step; 3 of 3 workers run"
     milestone.hear(Condition("Running", "r", "it runs"))
-    assert (await milestone.ahead(met)).words == "its first step"
+    assert (await milestone.ahead(met)).words == "waits for its first step"
     milestone.hear(Line("train-worker-0", "hello"))
-    assert str(await milestone.ahead(met)) == "its end; 3 of 3 workers run"
+    assert str(await milestone.ahead(met)) == "trains on; 3 of 3 workers run"
 
     async def sample(self: Milestone, uid: str) -> Sample | None:
         return Sample(uid=uid, step=12, rate=3.0, loss=0.25) if uid == "uid-train" else None
 
     monkeypatch.setattr(Milestone, "_sample", sample)
-    assert str(await Milestone(None).ahead(met)) == "its end; step 12, 3 steps/s, loss 0.25", "a reported step has been done"
+    assert str(await Milestone(None).ahead(met)) == "trains on; step 12, 3 steps/s, loss 0.25", "a reported step has been done"
 
 
 async def test_steps_alone_are_no_news_and_the_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,14 +165,14 @@ async def test_steps_alone_are_no_news_and_the_pauses_grow(monkeypatch: pytest.M
 
     async def ahead(of: Found) -> following.Wait:
         asked.append(1)
-        return following.Wait("its end", f"step {len(asked)}")
+        return following.Wait("trains on", f"step {len(asked)}")
 
     task = asyncio.create_task(followed(server, JOB, tell=lambda happening: False, say=said.append, ahead=ahead))  # type: ignore[arg-type]
-    await until(said, "its end")
+    await until(said, "trains on")
     while len(asked) < 20:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     task.cancel()
-    assert said[0] == "waits for its end; step 1"
+    assert said[0] == "trains on; step 1"
     assert len(said) < 10
 
 

@@ -14,7 +14,7 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Wait
 from elastic.cli.silence import Silence
-from elastic.client.explanation import waits_for
+from elastic.client.explanation import unreported, waits_for
 from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -65,7 +65,7 @@ async def _watch(
 ) -> Outcome:
     """Looks after the job beside its watches: these come back to a server that was away, and wait for one that never does."""
     loop = asyncio.get_running_loop()
-    reached = loop.time()
+    reached, is_warned = loop.time(), False
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         now = loop.time()
@@ -75,10 +75,13 @@ async def _watch(
                 if current.object["metadata"]["uid"] != job.uid:
                     return Outcome.DELETED
                 reached = loop.time()
+                if not is_warned and (words := unreported(summary(job.kind, current.object))):
+                    say(words)
+                    is_warned = True
                 if not silence.is_quiet(now):
                     continue
-                wait = Wait(await _waits(kube, current))
-                wait = wait if wait.words else await ahead(current)
+                words = await _waits(kube, current)
+                wait = Wait(f"waits for {words}") if words else await ahead(current)
         except (KubeError, aiohttp.ClientError, OSError, TimeoutError) as error:
             if isinstance(error, KubeError) and error.code == 404:
                 return Outcome.DELETED
@@ -86,9 +89,9 @@ async def _watch(
                 raise
             if now - reached > AWAY_S:
                 raise
-            wait = Wait(f"the API server, which cannot be reached; gives up after {AWAY_S:.0f} s")
+            wait = Wait(f"waits for the API server, which cannot be reached; gives up after {AWAY_S:.0f} s")
         if silence.is_to_say(wait.words, loop.time()):
-            say(f"waits for {wait}")
+            say(str(wait))
 
 
 async def _waits(kube: Kube, job: Found) -> str:

@@ -114,7 +114,11 @@ def _wanted(job: Found, pods: list[Object], *, rank: int | None, index: int | No
 
 async def _next_line(job: Found) -> Wait:
     told = summary(job.kind, job.object)
-    return Wait("the last of its output") if told.is_over else Wait("its next line", f"{told.running} of {told.wanted} workers run")
+    return (
+        Wait("waits for the last of its output")
+        if told.is_over
+        else Wait("waits for its next line", f"{told.running} of {told.wanted} workers run")
+    )
 
 
 async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail: int | None, previous: bool) -> None:

@@ -15,7 +15,7 @@ from elastic.local.files import Layout
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For what, and how far it is. The second changes all the time, and is no news by itself."""
+    """What it does or waits for, and how far it is. The second changes all the time, and is no news by itself."""
 
     words: str = ""
     progress: str = ""
@@ -39,12 +39,12 @@ class Milestone:
     async def ahead(self, job: Found) -> Wait:
         told = summary(job.kind, job.object)
         if told.is_over:
-            return Wait("the last of its output")
+            return Wait("waits for the last of its output")
         sample = await self._sample(job.key.uid)
         workers = f"{told.running} of {told.wanted} workers run"
         if told.world and not self.has_begun and (sample is None or sample.step is None):
-            return Wait("its first step", workers)
-        return Wait("its end", sample.progress if sample is not None and sample.progress else workers)
+            return Wait("waits for its first step", workers)
+        return Wait("trains on" if told.world else "runs on", sample.progress if sample is not None and sample.progress else workers)
 
     async def _sample(self, uid: str) -> Sample | None:
         laptops = of_laptop(Layout(self.data_dir)) if self.data_dir is not None else None
