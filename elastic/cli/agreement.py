@@ -12,7 +12,10 @@ from elastic.cli.printing import plain
 YES = click.option("--yes", "-y", is_flag=True, help="Do it; otherwise it asks on a terminal, and elsewhere only shows.")
 
 
-def agreed(changes: Iterable[str], *, yes: bool) -> bool:
+def agreed(changes: Iterable[str], *, yes: bool, is_shown: bool = True) -> bool:
+    """What was agreed to before need not be shown: programs read what follows."""
+    if yes and not is_shown:
+        return True
     click.echo("It would, in this order:")
     for number, words in enumerate(changes, 1):
         click.echo(plain(f"  {number}. {words}"))

@@ -197,6 +197,7 @@ def test_what_was_changed_is_data_for_programs(tmp_path: Path) -> None:
     assert items(api, "resume", "a") == [{**at, "did": "nothing"}]
     assert items(api, "delete", "a", "--no-wait") == [{**at, "did": "deleted"}]
     assert "add --yes" in asked(tmp_path, api, "delete", "--all", "-o", "json").stderr
+    assert items(api, "delete", "--all", "--yes", "--no-wait") == [{**at, "name": "b", "did": "deleted"}]
     with_pod = Api(job(status=running()), pod(0))
     assert items(with_pod, "evict", "train", "--worker", "0") == [{**at, "name": "train", "did": "evicted", "pod": "train-worker-0"}]
     rows = json.loads(CliRunner().invoke(main, ["signals", "-o", "json"]).stdout)["signals"]

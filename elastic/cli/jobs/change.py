@@ -136,7 +136,7 @@ def delete(
         elif not (jobs := await found.jobs(kube, namespace, [kind] if kind is not None else None)):
             await found.check_namespace(kube, namespace)
             click.echo(f"there are no jobs in namespace {namespace}", err=True)
-        elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes):
+        elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes, is_shown=output == "table"):
             return
         for job in jobs:
             await _delete(kube, job)
