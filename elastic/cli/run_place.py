@@ -59,7 +59,7 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         return
     state = layout.read_state()
     if state is not None and layout.is_running():
-        if not state.control_plane and kubeconfig is None:
+        if not state.control_plane:
             again = f"`{command('down', layout.root)}`, then `{command('up', layout.root)}` without it"
             raise ClusterError(f"the cluster in {layout.root} has no control plane, for it was started with --cluster-only: {again}")
         _refuse_shape(

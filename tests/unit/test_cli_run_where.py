@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from elastic.cli import main
 from elastic.client import errors
 from elastic.client.cluster import connect
 from elastic.local.cluster import LocalCluster
+from elastic.local.files import ClusterState, Layout
 
 command = importlib.import_module("elastic.cli.run")
 place = importlib.import_module("elastic.cli.run_place")
@@ -172,3 +174,20 @@ def test_a_cluster_that_does_not_know_the_kind_is_given_what_fits_it(file: Path,
     assert (answer.exit_code, "the cluster does not know PyTorchJob; " in answer.stderr) == (2, True)
     assert ("--cluster-only: `elastic down`, then `elastic up` without it" in answer.stderr) == is_laptop
     assert ("`elastic install`" in answer.stderr) == (not is_laptop)
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--kubeconfig", "$KUBECONFIG"])
+def test_a_laptop_cluster_without_a_control_plane_is_refused_however_it_is_named(file: Path, tmp_path: Path, option: str) -> None:
+    """With the kubeconfig that `elastic up` says to export, a job whose kind an earlier life had left waited for a controller for ever."""
+    state = ClusterState(
+        supervisor=os.getpid(), sandbox="none", server="", kubeconfig="", nodes=1, gpus=0, control_plane=False, processes={}
+    )
+    layout = Layout(tmp_path / "laptop")
+    layout.root.mkdir()
+    layout.write_state(state)
+    layout.kubeconfig.touch()
+    named = {"--data-dir": layout.root, "--kubeconfig": layout.kubeconfig}
+    answer = run(file, option, str(named[option])) if option in named else run(file, kubeconfig=str(layout.kubeconfig))
+    where = f"--data-dir {layout.root}"
+    words = f"for it was started with --cluster-only: `elastic down {where}`, then `elastic up {where}` without it"
+    assert (answer.exit_code, words in answer.stderr) == (2, True)
