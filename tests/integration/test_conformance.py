@@ -49,9 +49,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "--data-dir",
             str(folder / "agents"),
         ]
-        agents = subprocess.Popen(
-            [*command, "--cwd", str(folder), "--nodes", "0", "--gpus", "0", "--ready-file", str(folder / "agents-ready")]
-        )
+        options = ["--cwd", str(folder), "--nodes", "0", "--gpus", "0", "--autoscaler-period-s", "2"]
+        agents = subprocess.Popen([*command, *options, "--ready-file", str(folder / "agents-ready")])
         wait_for(folder / "agents-ready", agents)
         yield folder / "kubeconfig"
     finally:
