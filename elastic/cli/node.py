@@ -158,7 +158,11 @@ def reclaim(name: str, like: str, seconds: int | None, take_back: bool, output: 
         outcomes.tell_of_node(name, "signal given", f"node {name}: {signal.name} given by {played.words}{lost}", signal=signal.name)
         if left_s is None:
             return
-        if await is_taken_back(kube, name, signal, within_s=left_s):
+
+        def left(seconds: float) -> None:
+            outcomes.say(f"node {name}: lost in {seconds:.0f} s")
+
+        if await is_taken_back(kube, name, signal, within_s=left_s, say=left):
             outcomes.say(f"node {name}: {signal.name} was taken back; the node stays")
             return
         await asyncio.to_thread(_ask, data_dir, Kill(name=name))

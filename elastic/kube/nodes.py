@@ -88,10 +88,15 @@ async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, st
 
 
 def those_there(name: str, known: Iterable[str]) -> str:
-    """What is said to who named a node that is not there."""
+    """What is said to who named a node that is not there. node-0 is not proposed for a node-1 that is gone: it is another machine."""
     listed = sorted(known)
+    alike = [node for node in listed if _without_numbers(node) != _without_numbers(name)]
     more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-    return f"; nodes: {', '.join(listed[:NAMED]) or 'none'}{more}{did_you_mean(name, listed)}"
+    return f"; nodes: {', '.join(listed[:NAMED]) or 'none'}{more}{did_you_mean(name, alike)}"
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub("[0-9]+", "0", name)
 
 
 async def check_node(kube: Kube, name: str) -> None:

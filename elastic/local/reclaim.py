@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from email.utils import format_datetime
@@ -47,6 +47,7 @@ SHORT: Mapping[str, str] = MappingProxyType(
 LOSS_S: Mapping[str, float] = MappingProxyType({"gke-termination": 30.0})
 """From the signal to the loss of the machine, where pods have less time than that."""
 LOOK_EVERY_S = 1.0
+SAY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,20 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
         await kube.patch(NODES, node, {"status": {"conditions": [condition]}}, kind=Patch.STRATEGIC, subresource="status")
 
 
-async def is_taken_back(kube: Kube, node: str, signal: Signal, *, within_s: float) -> bool:
-    """Waits so long, and less where the node shows the signal no more. A node that is gone took nothing back."""
+async def is_taken_back(
+    kube: Kube, node: str, signal: Signal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
+) -> bool:
+    """Waits so long, and less where the node shows the signal no more; `say` gets what is left, now and then. A node that is gone took
+    nothing back."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + within_s
+    said = loop.time()
+    end = said + within_s
     while (left_s := end - loop.time()) > 0:
         await asyncio.sleep(min(LOOK_EVERY_S, left_s))
         found = await kube.find(NODES, node)
         if found is not None and not on_node((signal,), found):
             return True
+        if loop.time() - said >= SAY_EVERY_S:
+            said = loop.time()
+            say(max(0.0, end - said))
     return False

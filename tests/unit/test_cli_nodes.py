@@ -121,6 +121,7 @@ def test_a_node_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path
 def test_of_many_nodes_the_one_that_was_meant_is_named() -> None:
     many = [f"node-{index}" for index in range(30)]
     assert those_there("spar", [*many, "spare"]).endswith(" and 21 more; did you mean spare?")
+    assert those_there("node-1", ["node-0"]) == "; nodes: node-0"
     assert those_there("spar", []) == "; nodes: none"
 
 

@@ -55,6 +55,17 @@ async def test_a_signal_that_stays_is_waited_for(signal: Signal, monkeypatch: py
     assert not await is_taken_back(Api(node(signal)), "node-1", signal, within_s=0.02)
 
 
+async def test_what_is_left_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command stood still for two minutes at a cloud that gives so much notice."""
+    monkeypatch.setattr(reclaim, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(reclaim, "SAY_EVERY_S", 0.005)
+    told: list[float] = []
+    await is_taken_back(Api(node(SIGNALS[0])), "node-1", SIGNALS[0], within_s=0.1, say=told.append)
+    assert len(told) > 1
+    assert told == sorted(told, reverse=True)
+    assert 0.0 <= told[-1] < told[0] <= 0.1
+
+
 async def test_a_node_that_went_meanwhile_took_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "LOOK_EVERY_S", 0.001)
     assert not await is_taken_back(Api(None), "node-1", SIGNALS[0], within_s=0.02)
