@@ -130,6 +130,11 @@ class Book:
             if decision.count == seen.replicas:
                 entry.memory = decision.memory
 
+    def rests(self, seen: JobSeen) -> None:
+        """The job is suspended or over: no figure of it is of now."""
+        if (entry := self._entries.get(seen.uid)) is not None:
+            entry.outcome = None
+
     def written(self, seen: JobSeen, record: Record, memory: Memory | None = None) -> None:
         entry = self._entries.get(seen.uid)
         if entry is not None:

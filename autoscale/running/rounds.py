@@ -120,6 +120,8 @@ class Rounds:
         for state in states:
             outcome = outcomes.get(state.seen.key)
             if outcome is None:
+                if not state.seen.is_active:
+                    self._book.rests(state.seen)
                 continue
             is_told = self._troubles.is_told(state.seen.uid, outcome.decision.trouble, self._monotonic())
             outcome = outcome if self._leads() else _as_annotated(state, outcome, now)

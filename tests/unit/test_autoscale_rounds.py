@@ -163,6 +163,19 @@ async def test_through_an_hpa_the_number_is_left_to_it() -> None:
     assert figures.wanted == 2
 
 
+async def test_a_job_that_rests_has_no_figures() -> None:
+    """Of a job that was over the metrics told workers and throughput until somebody deleted it."""
+    loop = Loop()
+    await loop.once()
+    assert loop.book.jobs()
+    loop.cluster.seen = replace(loop.cluster.seen, is_active=False)
+    await loop.once()
+    assert (loop.book.jobs(), loop.book.of(loop.cluster.seen.key)) == ([], None)
+    loop.cluster.seen = replace(loop.cluster.seen, is_active=True)
+    await loop.once()
+    assert loop.book.jobs()
+
+
 async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
     """Its HorizontalPodAutoscaler asked for throughput_per_worker, and no figure of such a job was known."""
     loop = Loop(policy=replace_policy(policy=PolicyName.HPA))
