@@ -12,7 +12,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import Key
 from controller.watching.observe import Observer, resources_of
 from controller.watching.snapshot import Node
-from elastic.kube.client import WatchEvent, WatchType
+from elastic.kube.answers import WatchEvent, WatchType
 from elastic.kube.placement import candidate, place
 
 ANNOTATED = {"annotations": {"karpenter.sh/node-termination-time": "2026-01-01T12:05:00Z"}}
