@@ -7,7 +7,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any
 
 from autoscale.serving.answers import VERSIONS
 from elastic.api.rights import AUTOSCALER, MANAGED_BY
@@ -29,6 +30,8 @@ class Registration:
         self._service: Object = {"name": place.name, "namespace": place.namespace, "port": port}
         self._others: dict[str, str] = {}
         """Who serves a group version, where it is not us."""
+        self._refused: dict[str, str] = {}
+        """By API service, why it could not be given up."""
 
     @property
     def others(self) -> dict[str, str]:
@@ -45,11 +48,27 @@ class Registration:
                     if not others:
                         await self._create(group, version, rank, bundle)
                 elif one in others:
-                    await self._release(one)
-                elif others:
-                    await self._withdraw(one)
+                    await self._tried(one, self._release(one))
                 else:
-                    await self._update(one, bundle)
+                    # Also what is to go: until then API servers ask us.
+                    ours = await self._update(one, bundle)
+                    if others:
+                        await self._tried(ours, self._withdraw(ours))
+
+    async def _tried(self, there: Object, act: Coroutine[Any, Any, None]) -> None:
+        """What is left undone of another server's group must not keep us from serving ours: an older role lacks the right, or a policy
+        guards what others own."""
+        name = there["metadata"]["name"]
+        try:
+            await act
+        except KubeError as error:
+            if not 400 <= error.code < 500:
+                raise
+            if self._refused.get(name) != error.message:
+                log.warning("an API service could not be given up; trying again", extra={"api_service": name, "error": error.message})
+            self._refused[name] = error.message
+        else:
+            self._refused.pop(name, None)
 
     def _is_ours(self, there: Object) -> bool:
         service = there["spec"].get("service") or {}
@@ -78,18 +97,20 @@ class Registration:
             await self._kube.delete(API_SERVICES, metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"])
             log.info("withdrew the metrics API", extra={"api_service": metadata["name"]})
 
-    async def _update(self, there: Object, bundle: str) -> None:
+    async def _update(self, there: Object, bundle: str) -> Object:
+        """The object as it is then."""
         spec, metadata = there["spec"], there["metadata"]
         if (
             spec.get("caBundle") == bundle
             and not spec.get("insecureSkipTLSVerify")
             and spec["service"].get("port") == self._service["port"]
         ):
-            return
+            return there
         change = {"caBundle": bundle, "insecureSkipTLSVerify": None, "service": self._service}
         version_seen = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
-        await self._kube.patch(API_SERVICES, metadata["name"], version_seen | {"spec": change})
+        changed = await self._kube.patch(API_SERVICES, metadata["name"], version_seen | {"spec": change})
         log.info("the API server now trusts the CA of the metrics API", extra={"api_service": metadata["name"]})
+        return changed
 
     async def _create(self, group: str, version: str, rank: int, bundle: str) -> None:
         name = _name(group, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -45,6 +46,12 @@ async def of_another(kube: Kube, name: str, **metadata: object) -> Object:
     return await kube.create(API_SERVICES, {"metadata": {"name": name} | metadata, "spec": spec})
 
 
+async def of_another_at(kube: Kube, name: str) -> None:
+    """It takes over what we have registered."""
+    taken = {"service": {"name": "adapter", "namespace": "monitoring"}, "caBundle": None, "insecureSkipTLSVerify": True}
+    await kube.patch(API_SERVICES, name, {"spec": taken})
+
+
 async def services(kube: Kube) -> dict[str, str]:
     """By API service of the two groups, who serves it."""
     found = {item["metadata"]["name"]: item["spec"].get("service") for item in (await kube.list(API_SERVICES)).items}
@@ -65,8 +72,7 @@ async def test_a_group_that_an_adapter_takes_over_is_given_up_and_does_not_go_wi
     registration = replica(kube)
     await registration.trust(b"ca")
     assert await services(kube) == {OLD: OURS, NEW: OURS, ONLY: OURS}
-    taken = {"service": {"name": "adapter", "namespace": "monitoring"}, "caBundle": None, "insecureSkipTLSVerify": True}
-    await kube.patch(API_SERVICES, OLD, {"spec": taken})
+    await of_another_at(kube, OLD)
     await registration.trust(b"ca")
     assert await services(kube) == {OLD: ADAPTER, ONLY: OURS}
     left = (await kube.get(API_SERVICES, OLD))["metadata"]
@@ -164,3 +170,20 @@ async def test_the_log_says_once_who_has_the_group(kube: Kube, caplog: pytest.Lo
             await registration.trust(b"ca")
     (record,) = [one for one in caplog.records if "another server has this group" in one.message]
     assert vars(record)["service"] == ADAPTER
+
+
+async def test_a_refusal_to_give_a_group_up_keeps_no_other_from_being_served(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
+    """With the role of an earlier release beside prometheus-adapter nothing was registered or renewed, and a new process served nothing."""
+    await replica(kube).trust(b"old ca")
+    await of_another_at(kube, OLD)
+
+    async def refused(*_: object, **__: object) -> Object:
+        raise KubeError(code=403, reason="Forbidden", message="no delete for you")
+
+    kube.delete = refused  # type: ignore[method-assign, assignment]
+    registration = replica(kube)
+    for _ in range(2):
+        await registration.trust(b"new ca")
+    bundles = {name: base64.b64decode((await kube.get(API_SERVICES, name))["spec"]["caBundle"]) for name in (NEW, ONLY)}
+    assert bundles == {NEW: b"new ca", ONLY: b"new ca"}
+    assert [line.message for line in caplog.records].count("an API service could not be given up; trying again") == 1
