@@ -79,9 +79,9 @@ class Kube:
         if self._renewing is not None:
             self._renewing.cancel()
         if self._sessions:
-            for session in self._sessions.values():
+            while self._sessions:
+                _, session = self._sessions.popitem()
                 await session.close()
-            self._sessions.clear()
             self._answering.abort()
             await asyncio.sleep(0)
 

@@ -91,6 +91,26 @@ async def test_no_request_waits_for_the_end_of_streams() -> None:
             stream.cancel()
 
 
+async def test_what_begins_while_the_client_closes_does_not_break_that() -> None:
+    """Requests and streams have connections of their own: the second kind appeared while the first was being closed."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"metadata": {"name": "a"}})
+
+    async with served(handler) as kube:
+        await kube.get(PODS, "a", namespace="n")
+        first = kube._open()
+        close = first.close
+
+        async def closing() -> None:
+            kube._open(2)
+            await close()
+
+        first.close = closing  # type: ignore[method-assign]
+        await kube.close()
+        assert (kube._sessions, first.closed) == ({}, True)
+
+
 async def test_a_listed_object_says_its_kind_as_a_watched_one_does() -> None:
     """A controller that read `kind` worked while it watched, and broke when it was started beside objects that were there already."""
 
