@@ -60,6 +60,19 @@ def test_an_option_that_is_missing_otherwise_is_told_as_before(tmp_path: Path) -
     assert "The script's own options stand after `--`" in said.stderr
 
 
+def test_a_network_that_is_too_slow_is_not_taken_for_the_users_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It printed a verdict without a name, and failed at the number of seconds that nobody had given."""
+
+    async def too_slow(*_: object) -> object:
+        raise TimeoutError
+
+    monkeypatch.setattr("elastic.cli.jobs.found.one", too_slow)
+    with served(Api(job()), tmp_path) as kubeconfig:
+        said = elastic(kubeconfig, "wait", "train", "-o", "json")
+    assert (said.exit_code, said.stdout) == (1, "")
+    assert "in time" in said.stderr
+
+
 def test_what_was_waited_for_is_data_for_programs(tmp_path: Path) -> None:
     def waited(api: Api, *words: str) -> tuple[int, dict[str, Any]]:
         with served(api, tmp_path) as kubeconfig:

@@ -30,6 +30,10 @@ KUBECTLS = "delete"
 WORDS = {"over": None, "running": "Running", "succeeded": "Succeeded", "failed": "Failed", "deleted": None}
 
 
+class _TooLong(Exception):
+    """What was waited for has not come true in the time that the user gave."""
+
+
 class _Met(Exception):
     """What was waited for has come true."""
 
@@ -54,8 +58,13 @@ def wait(words: tuple[str, ...], what: str, timeout_s: float | None, output: str
         return job, await _until(kube, job, what, Milestone(cluster.data_dir))
 
     async def bounded(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
-        async with asyncio.timeout(timeout_s):
-            return await watch(kube, namespace)
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await watch(kube, namespace)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise _TooLong from error
 
     def tell(text: str, end: str | None, *, is_met: bool) -> None:
         if output != "table":
@@ -70,7 +79,7 @@ def wait(words: tuple[str, ...], what: str, timeout_s: float | None, output: str
             raise
         tell(f"deleted: {error.format_message()}", what, is_met=True)
         sys.exit(MET)
-    except TimeoutError:
+    except _TooLong:
         tell("", None, is_met=False)
         raise click.ClickException(f"not {what} after {timeout_s:g} s; `elastic explain {words[-1]}` says why") from None
     is_met = outcome is None or (outcome is Outcome.SUCCEEDED if what == "over" else outcome.value.lower() == what)
