@@ -285,7 +285,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     last_rescale: Rescale | None = None
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
     """Restarts by cause."""
-    restart_count: Times = 0
+    restart_count: Times | None = None
     """All of these restarts, but for those that a user asked for."""
     open: tuple[Restart, ...] = ()
     """Of these restarts, those that may be reported again or turn out to have another cause; at most a few for each pod that exists."""

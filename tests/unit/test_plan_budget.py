@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, restarts
 from msgspec import structs
@@ -67,6 +68,12 @@ def test_one_number_counts_the_restarts_that_nobody_asked_for(counted: dict[str,
     assert status.elastic.restart_count == number
     assert with_restart_count(status) is status
     assert with_restart_count(None) is None
+
+
+def test_no_restart_is_a_number_too() -> None:
+    """kubectl's column was empty for a job that had never restarted."""
+    status = with_restart_count(JobStatus(elastic=ElasticStatus()))
+    assert msgspec.to_builtins(status)["elastic"]["restartCount"] == 0
 
 
 def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:
