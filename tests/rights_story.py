@@ -15,9 +15,10 @@ from control_plane import ROOT, SYSTEM, controller, install_crds, running
 from rights_used import Use
 
 from controller.watching.keys import JOBS
-from controller.watching.snapshot import IN_WORLD, pod_from
+from controller.watching.snapshot import pod_from
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
+from elastic.api.words import IN_WORLD
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.resources import (

@@ -12,6 +12,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.words import IN_WORLD
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
@@ -25,8 +26,6 @@ GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-IN_WORLD = "elastic-training/in-world"
-"""Condition that the readiness gate of workers at our rendezvous waits for."""
 
 
 class Phase(StrEnum):

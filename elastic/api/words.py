@@ -6,6 +6,10 @@ import enum
 
 GPU = "nvidia.com/gpu"
 """What a container asks for, and a node offers, as its GPUs."""
+IN_WORLD = "elastic-training/in-world"
+"""Condition of a worker's pod, and its readiness gate."""
+WORLD_STANDS = "WorldStands"
+"""Reason of that condition where the world has told no step and has stood for readyAfterSeconds."""
 UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
 """A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
 FAILED_FIRST = " First of all "

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from elastic.api.counting import counted
 from elastic.api.scaling import PolicyName
-from elastic.api.words import CHARGED, GPU
+from elastic.api.words import CHARGED, GPU, WORLD_STANDS
 from elastic.client.ages import age
-from elastic.client.summary import Summary, budget_used, pod_state, unscheduled
+from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
 
 PHASES = {
@@ -53,7 +53,7 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
         if job.unfollowed:
             yield f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
     yield from _cost(job)
-    if words := unreported(job):
+    if not progress and (words := unreported(job, pods)):
         yield f"It {words}."
     yield from _restarts(job, spec)
 
@@ -112,10 +112,13 @@ def _pause(disruption: Mapping[str, object]) -> str:
     return f", for which training paused {paused / 1000:.1f} s" if isinstance(paused, int) and paused else ""
 
 
-def unreported(job: Summary) -> str:
-    """What nobody but its script knows, once a change has started the processes of a job again that had told no step before."""
+def unreported(job: Summary, pods: Sequence[Object]) -> str:
+    """What nobody but its script knows, once a change has started the processes of a job again that had told no step: its workers are Ready
+    because their world has stood for long enough."""
     phases = job.rescale.get("phases") or {}
     if job.is_over or not job.world or job.step is not None or not job.rescale.get("fromSize") or "firstStep" in phases:
+        return ""
+    if {reason for pod in pods if (reason := in_world_reason(pod))} != {WORLD_STANDS}:
         return ""
     return (
         "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and "

@@ -8,7 +8,7 @@ from typing import Any
 
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import CHARGED, FAILED_FIRST, UNFOLLOWED, RdzvBackend
+from elastic.api.words import CHARGED, FAILED_FIRST, IN_WORLD, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
@@ -137,6 +137,13 @@ def rank_of(pod: Object, job: Object) -> int | None:
 def is_number(text: str) -> bool:
     """Of an index or a rank; other digits than ours, and very many of them, are text to `int`."""
     return text.isascii() and text.isdigit() and len(text) < 9
+
+
+def in_world_reason(pod: Object) -> str:
+    """Why a worker counts as Ready; empty where it does not, or has no such condition."""
+    conditions = _list(_dict(pod.get("status")).get("conditions"))
+    found = (one for one in conditions if one.get("type") == IN_WORLD and one.get("status") == "True")
+    return str(next((one.get("reason") for one in found), "") or "")
 
 
 def pod_state(pod: Object) -> str:

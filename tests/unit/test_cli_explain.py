@@ -25,6 +25,8 @@ UNREPORTED = (
     "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and loads it "
     "at its start (docs/own-script.md)"
 )
+READY = pod(0, conditions=[{"type": "elastic-training/in-world", "status": "True", "reason": "WorldStands"}])
+STEPPED = pod(1, conditions=[{"type": "elastic-training/in-world", "status": "True", "reason": "StepReported"}])
 CREATED = {"conditions": [{"type": "Created", "status": "True"}]}
 
 
@@ -40,7 +42,7 @@ def test_size_change_cost_and_restarts_are_in_words() -> None:
     status = running(worldSize=2, lastRescale=RESCALE, restarts={"user": 1, "disruption": 2, "plan": 9})
     status["replicaStatuses"]["Worker"]["active"] = 2
     of = job(status=status, **BOUNDS)
-    assert list(explained(summary(PYTORCH, of), [pod(0), pod(1)], of["spec"], NOW)) == [
+    assert list(explained(summary(PYTORCH, of), [READY, pod(1)], of["spec"], NOW)) == [
         "PyTorchJob train is running with 2 of 3 wanted workers; 2 of them train together. Between 1 and 4 are allowed.",
         "The last change of its size was 4m ago, from 3 to 2: train-worker-2 was evicted (cause disruption).",
         "It waits for nothing.",
@@ -91,7 +93,16 @@ def test_a_restart_at_the_same_size_is_called_so() -> None:
 )
 def test_a_script_whose_steps_nobody_knows_is_told_what_it_must_do(elastic: dict[str, Any], is_told: bool) -> None:
     of = job(status=running(**{"worldSize": 2, "lastRescale": RESCALE} | elastic), **BOUNDS)
-    assert (f"It {UNREPORTED}." in explained(summary(PYTORCH, of), [], of["spec"], NOW)) is is_told
+    told = summary(PYTORCH, of)
+    assert (f"It {UNREPORTED}." in explained(told, [READY], of["spec"], NOW)) is is_told
+
+
+def test_a_job_of_which_any_sign_of_steps_is_seen_is_not_said_to_report_none() -> None:
+    """The status has the highest step of the last restart: after a change that was asked for, and until the next step, it knows of none."""
+    of = job(status=running(worldSize=2, lastRescale=RESCALE), **BOUNDS)
+    told = summary(PYTORCH, of)
+    for pods, progress in (([READY, STEPPED], ""), ([], ""), ([pod(0)], ""), ([READY], "step 41")):
+        assert not any("reports no steps" in line for line in explained(told, pods, of["spec"], NOW, progress=progress))
 
 
 @pytest.mark.parametrize(

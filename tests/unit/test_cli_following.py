@@ -126,7 +126,8 @@ async def test_silent_times_say_what_the_job_waits_for() -> None:
 async def test_a_script_that_may_begin_anew_at_each_change_is_told_once() -> None:
     """A script without checkpoints began again after each change, and nothing said why."""
     rescale = {"fromSize": 3, "toSize": 2, "cause": "plan", "reason": "r", "phases": {"round": 20}}
-    server, said = Server(), list[str]()
+    stands = {"type": "elastic-training/in-world", "status": "True", "reason": "WorldStands"}
+    server, said = Server(pod(0, conditions=[stands])), list[str]()
     server.job = job(status=running(worldSize=2, backend="elastic", lastRescale=rescale))
     task = asyncio.create_task(follow(server, said))
     await until(said, "reports no steps")

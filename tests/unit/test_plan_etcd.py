@@ -9,8 +9,9 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
-from controller.watching.snapshot import IN_WORLD, Container, Phase, World
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Job
+from elastic.api.words import IN_WORLD
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 from elastic_worker.agent import last_words

@@ -12,10 +12,10 @@ from controller.deciding.derivation import derive
 from controller.deciding.plan import plan
 from controller.deciding.rendezvous.readiness import Readiness, of_workers
 from controller.deciding.settings import Settings
-from controller.watching.snapshot import IN_WORLD, Container, InWorld, Phase, Pod, World, pod_from
+from controller.watching.snapshot import Container, InWorld, Phase, Pod, World, pod_from
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, Job, JobStatus
-from elastic.api.words import Cause
+from elastic.api.words import IN_WORLD, Cause
 from elastic.kube.resources import SERVICES
 from elastic_worker.agent.presence_thread import process_id
 

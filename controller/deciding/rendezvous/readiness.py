@@ -17,8 +17,10 @@ from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.watching.snapshot import IN_WORLD, Container, Pod, Snapshot, World
+from controller.watching.snapshot import Container, Pod, Snapshot, World
+from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
+from elastic.api.words import IN_WORLD
 from elastic.membership.phases import WorldPhase
 
 NO_WORLD = World(generation=0, members=frozenset())
@@ -26,7 +28,7 @@ NO_WORLD = World(generation=0, members=frozenset())
 
 class Reason(StrEnum):
     STEP_REPORTED = "StepReported"
-    WORLD_STANDS = "WorldStands"
+    WORLD_STANDS = words.WORLD_STANDS
     SPARE = "SpareWorker"
     NOT_IN_WORLD = "NotInWorld"
     STARTED_ANEW = "StartedAnew"

@@ -75,7 +75,7 @@ async def _watch(
                 if current.object["metadata"]["uid"] != job.uid:
                     return Outcome.DELETED
                 reached = loop.time()
-                if not is_warned and (words := unreported(summary(job.kind, current.object))):
+                if not is_warned and (words := await _unreported(kube, current)) and not (await ahead(current)).has_steps:
                     say(words)
                     is_warned = True
                 if not silence.is_quiet(now):
@@ -92,6 +92,11 @@ async def _watch(
             wait = Wait(f"waits for the API server, which cannot be reached; gives up after {AWAY_S:.0f} s")
         if silence.is_to_say(wait.words, loop.time()):
             say(str(wait))
+
+
+async def _unreported(kube: Kube, job: Found) -> str:
+    told = summary(job.kind, job.object)
+    return unreported(told, await found.pods_of(kube, job)) if told.rescale.get("fromSize") and told.step is None else ""
 
 
 async def _waits(kube: Kube, job: Found) -> str:

@@ -19,6 +19,8 @@ class Wait:
 
     words: str = ""
     progress: str = ""
+    has_steps: bool = False
+    """Whether its training tells of steps, as far as is known."""
 
     def __str__(self) -> str:
         return f"{self.words}; {self.progress}" if self.progress else self.words
@@ -44,7 +46,8 @@ class Milestone:
         workers = f"{told.running} of {told.wanted} workers run"
         if told.world and not self.has_begun and (sample is None or sample.step is None):
             return Wait("waits for its first step", workers)
-        return Wait("trains on" if told.world else "runs on", sample.progress if sample is not None and sample.progress else workers)
+        progress = sample.progress if sample is not None and sample.progress else workers
+        return Wait("trains on" if told.world else "runs on", progress, has_steps=sample is not None and sample.step is not None)
 
     async def _sample(self, uid: str) -> Sample | None:
         laptops = of_laptop(Layout(self.data_dir)) if self.data_dir is not None else None
