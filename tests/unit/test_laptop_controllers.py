@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -34,24 +35,28 @@ from elastic.local.controllers.nodehealth import (
 from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, item, judge
 
 
+def an_owner(uid, *, blocks=True):
+    return Owner(uid, "", "Pod", uid, blocks)
+
+
 def an_item(uid="child", owners=("parent",), deleting=False, finalizers=(), blocks=True):
-    named = tuple(Owner(owner, "", "Pod", owner, blocks) for owner in owners)
+    named = tuple(an_owner(owner, blocks=blocks) for owner in owners)
     return Item(PODS, "default", uid, uid, named, deleting, finalizers)
 
 
 def test_an_object_goes_with_its_last_owner():
-    assert judge(an_item(), {"parent": State.ABSENT}, ()) == Delete("Background")
-    assert judge(an_item(), {"parent": State.PRESENT}, ()) is None
+    assert judge(an_item(), {an_owner("parent"): State.ABSENT}, ()) == Delete("Background")
+    assert judge(an_item(), {an_owner("parent"): State.PRESENT}, ()) is None
 
 
 def test_an_object_that_others_still_own_only_forgets_the_one_that_went():
-    states = {"parent": State.ABSENT, "other": State.PRESENT}
+    states = {an_owner("parent"): State.ABSENT, an_owner("other"): State.PRESENT}
     assert judge(an_item(owners=("parent", "other")), states, ()) == Disown(("parent",))
 
 
 def test_an_owner_that_waits_for_its_dependents_takes_them_along():
-    assert judge(an_item(), {"parent": State.WAITING}, ()) == Delete("Background")
-    assert judge(an_item(), {"parent": State.WAITING}, (an_item("grandchild", ("child",)),)) == Delete("Foreground")
+    assert judge(an_item(), {an_owner("parent"): State.WAITING}, ()) == Delete("Background")
+    assert judge(an_item(), {an_owner("parent"): State.WAITING}, (an_item("grandchild", ("child",)),)) == Delete("Foreground")
 
 
 def test_a_foreground_deletion_ends_when_nothing_blocks_it():
@@ -65,6 +70,30 @@ def test_an_orphaning_deletion_lets_the_dependents_go_first():
     parent = an_item("parent", (), deleting=True, finalizers=("orphan",))
     assert judge(parent, {}, (an_item(),)) == OrphanDependents()
     assert judge(parent, {}, ()) == Release("orphan")
+
+
+def test_an_object_is_owned_only_by_what_all_of_its_reference_means():
+    """A server may write the uid of another server's object."""
+    parent, child = an_item("parent", ()), an_item()
+    assert parent.owns(child)
+    assert parent.waits_for(child)
+    spoofed = [{"namespace": "other"}, {"name": "namesake"}, {"uid": "else"}]
+    spoofed += [{"resource": replace(PODS, **field)} for field in ({"group": "evil.example"}, {"kind": "Thing"})]
+    for wrong in spoofed:
+        other = replace(parent, **wrong)
+        assert not other.owns(child), wrong
+        assert not other.waits_for(child), wrong
+    assert not parent.waits_for(an_item(blocks=False))
+    of_cluster = replace(parent, resource=replace(PODS, namespaced=False), namespace="")
+    assert of_cluster.owns(child)
+    assert not parent.owns(replace(child, namespace=""))
+
+
+@pytest.mark.parametrize("namespaced", [True, False])
+def test_an_object_without_the_namespace_of_its_kind_or_with_one_is_refused(namespaced):
+    metadata = {"name": "n", "uid": "u"} | ({} if namespaced else {"namespace": "n"})
+    with pytest.raises(msgspec.ValidationError, match="a namespace"):
+        item(replace(PODS, namespaced=namespaced), {"metadata": metadata})
 
 
 def a_budget(**spec):
@@ -211,7 +240,7 @@ def test_an_object_of_any_shape_is_refused_or_can_be_judged(data):
     except msgspec.ValidationError:
         return
     assert {read_item.uid, read_item.name, read_item.namespace, *read_item.finalizers}
-    judge(read_item, {owner.uid: State.PRESENT for owner in read_item.owners}, ())
+    judge(read_item, dict.fromkeys(read_item.owners, State.PRESENT), ())
 
 
 async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_it():

@@ -1,4 +1,8 @@
-"""Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say."""
+"""Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say.
+
+What the server of an API service lists is its word about its own objects alone, whatever uids and owners it writes: an object is known
+by where it is, and is what a reference means only if all of the reference says so.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +23,9 @@ from elastic.local.controllers.ownership import (
     DeleteDependents,
     Disown,
     Item,
+    Key,
     OrphanDependents,
+    Owner,
     Release,
     State,
     item,
@@ -43,10 +49,11 @@ class GarbageCollector:
         self._services: Cache[Object] = Cache(kube, API_SERVICES, project=lambda found: found.get("status") or {})
         self._kinds = Kinds((), {})
         self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
-        self._items: dict[str, Item] = {}
-        self._dependents: dict[str, set[str]] = {}
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
+        self._items: dict[Key, Item] = {}
+        self._naming: dict[str, set[Key]] = {}
+        """By a uid, what has an owner reference with it."""
+        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+        self._queued: set[Key] = set()
         self._rediscover = asyncio.Event()
 
     async def run(self) -> None:
@@ -95,32 +102,42 @@ class GarbageCollector:
         if change.old is not None:
             self._forget(change.old)
         if change.new is not None:
-            self._items[change.new.uid] = change.new
+            self._items[change.new.key] = change.new
             for owner in change.new.owners:
-                self._dependents.setdefault(owner.uid, set()).add(change.new.uid)
+                self._naming.setdefault(owner.uid, set()).add(change.new.key)
             if change.new.owners or change.new.deleting:
-                self._enqueue([change.new.uid])
+                self._enqueue([change.new.key])
 
     def _forget(self, gone: Item) -> None:
-        self._items.pop(gone.uid, None)
+        self._items.pop(gone.key, None)
         for owner in gone.owners:
-            siblings = self._dependents.get(owner.uid, set())
-            siblings.discard(gone.uid)
+            siblings = self._naming.get(owner.uid, set())
+            siblings.discard(gone.key)
             if not siblings:
-                self._dependents.pop(owner.uid, None)
-        self._enqueue([*self._dependents.get(gone.uid, ()), *(owner.uid for owner in gone.owners)])
+                self._naming.pop(owner.uid, None)
+        self._enqueue([*self._naming.get(gone.uid, ()), *(found.key for owner in gone.owners if (found := self._known(gone, owner)))])
 
-    def _enqueue(self, uids: Iterable[str]) -> None:
-        for uid in uids:
-            if uid not in self._queued:
-                self._queued.add(uid)
-                self._queue.put_nowait(uid)
+    def _known(self, subject: Item, owner: Owner) -> Item | None:
+        """What is meant by that reference of the subject's, if a watch has shown it."""
+        resource = self._kinds.by_kind.get((owner.group, owner.kind)) or next(
+            (watched for watched in self._watches if (watched.group, watched.kind) == (owner.group, owner.kind)), None
+        )
+        if resource is None:
+            return None
+        found = self._items.get((resource, subject.namespace if resource.namespaced else "", owner.name))
+        return found if found is not None and found.uid == owner.uid else None
+
+    def _enqueue(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if key not in self._queued:
+                self._queued.add(key)
+                self._queue.put_nowait(key)
 
     async def _collect(self) -> None:
         while True:
-            uid = await self._queue.get()
-            self._queued.discard(uid)
-            subject = self._items.get(uid)
+            key = await self._queue.get()
+            self._queued.discard(key)
+            subject = self._items.get(key)
             if subject is None:
                 continue
             where = f"{subject.resource.plural} {subject.namespace}/{subject.name}"
@@ -130,27 +147,28 @@ class GarbageCollector:
                 if isinstance(error, KubeError) and error.code == 404:
                     continue
                 log.warning("garbage collection of %s failed, trying again: %r", where, error)
-                asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [uid])
+                asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [key])
             except Exception:
                 # One object that makes no sense must end neither the collection nor the node agents beside it. Its next change, or one of
                 # its owners, brings it here again.
                 log.exception("garbage collection of %s is not possible", where)
 
     async def _attend(self, subject: Item) -> None:
-        states = {owner.uid: await self._state(subject, owner.uid) for owner in subject.owners} if not subject.deleting else {}
-        dependents = tuple(self._items[uid] for uid in self._dependents.get(subject.uid, ()) if uid in self._items)
+        states = {owner: await self._state(subject, owner) for owner in subject.owners} if not subject.deleting else {}
+        naming = (self._items[key] for key in self._naming.get(subject.uid, ()) if key in self._items)
+        dependents = tuple(other for other in naming if subject.owns(other))
         action = judge(subject, states, dependents)
         if action is not None:
             await self._act(subject, dependents, action)
 
-    async def _state(self, subject: Item, uid: str) -> State:
-        """An owner we have not seen may be new: only the API server's own word makes it absent."""
-        known = self._items.get(uid)
+    async def _state(self, subject: Item, owner: Owner) -> State:
+        """An owner we have not seen may be new: only the word of the server that has it makes it absent."""
+        known = self._known(subject, owner)
         if known is None:
-            owner = next(owner for owner in subject.owners if owner.uid == uid)
             resource = self._kinds.by_kind.get((owner.group, owner.kind))
-            if resource is None:
-                # A kind we do not know, perhaps defined a moment ago: leave the object alone.
+            if resource is None or (resource.namespaced and not subject.namespace):
+                # A kind we do not know, perhaps defined a moment ago, or a namespaced owner of an object that has no namespace, which
+                # cannot be asked for: leave the object alone.
                 return State.PRESENT
             namespace = subject.namespace if resource.namespaced else None
             try:
@@ -159,7 +177,7 @@ class GarbageCollector:
                 if error.code != 404:
                     raise
                 return State.ABSENT
-            if found["metadata"]["uid"] != uid:
+            if found["metadata"]["uid"] != owner.uid:
                 return State.ABSENT
             known = item(resource, found)
         return State.WAITING if known.deleting and FOREGROUND in known.finalizers else State.PRESENT
@@ -173,11 +191,11 @@ class GarbageCollector:
             case Release(finalizer):
                 await self._release(subject, finalizer)
             case DeleteDependents():
-                self._enqueue(other.uid for other in dependents if not other.deleting)
+                self._enqueue(other.key for other in dependents if not other.deleting)
             case OrphanDependents():
                 for other in dependents:
                     await self._disown(other, {subject.uid})
-                self._enqueue([subject.uid])
+                self._enqueue([subject.key])
 
     async def _delete(self, subject: Item, propagation: str) -> None:
         namespace = subject.namespace or None

@@ -95,7 +95,7 @@ class NamespaceDeletion:
             if not resource.namespaced:
                 continue
             try:
-                items = [item(resource, found) for found in (await self._kube.list(resource, namespace=name)).items]
+                items = [_of(name, item(resource, found)) for found in (await self._kube.list(resource, namespace=name)).items]
                 anything = anything or bool(items)
                 for found in items:
                     await self._attend(found, name, waiting)
@@ -126,6 +126,13 @@ class NamespaceDeletion:
     async def _tell(self, name: str, waiting: Waiting) -> None:
         body = {"status": {"conditions": conditions(waiting, since=timestamp(time.time()))}}
         await self._kube.patch(NAMESPACES, name, body, kind=Patch.STRATEGIC, subresource="status")
+
+
+def _of(namespace: str, found: Item) -> Item:
+    """Raises ValidationError for an object of another namespace: its server has not said what this one holds."""
+    if found.namespace != namespace:
+        raise msgspec.ValidationError(f"an object of the namespace {found.namespace[:100]!r} is listed in {namespace!r}")
+    return found
 
 
 def conditions(waiting: Waiting, *, since: str) -> list[Object]:

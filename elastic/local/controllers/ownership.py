@@ -21,6 +21,10 @@ class Owner:
     blocks: bool
 
 
+Key = tuple[Resource, str, str]
+"""Where an object is: its resource, namespace and name. A uid is no key: a server may write that of another server's object."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """As much of an object as ownership needs."""
@@ -32,6 +36,22 @@ class Item:
     owners: tuple[Owner, ...]
     deleting: bool
     finalizers: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        return self.resource, self.namespace, self.name
+
+    def owns(self, other: "Item") -> bool:
+        return any(self._is(owner, other.namespace) for owner in other.owners)
+
+    def waits_for(self, other: "Item") -> bool:
+        return any(owner.blocks and self._is(owner, other.namespace) for owner in other.owners)
+
+    def _is(self, owner: Owner, namespace: str) -> bool:
+        """Whether an object of that namespace means this one by its reference."""
+        named = (owner.uid, owner.group, owner.kind, owner.name)
+        is_in_reach = self.namespace == namespace or not self.resource.namespaced
+        return is_in_reach and named == (self.uid, self.resource.group, self.resource.kind, self.name)
 
 
 class State(enum.Enum):
@@ -75,8 +95,10 @@ Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
 
 
 def item(resource: Resource, found: dict[str, Any]) -> Item:
-    """Raises ValidationError for what has no metadata like an object's: servers of API services may send anything."""
+    """Raises ValidationError for what has no metadata like an object's of that resource: servers of API services may send anything."""
     metadata = msgspec.convert(found.get("metadata"), _Metadata)
+    if bool(metadata.namespace) != resource.namespaced:
+        raise msgspec.ValidationError(f"an object {'without' if resource.namespaced else 'with'} a namespace")
     return Item(
         resource=resource,
         namespace=metadata.namespace or "",
@@ -109,15 +131,15 @@ def _owner(reference: _Reference) -> Owner:
     return Owner(reference.uid, group, reference.kind, reference.name, bool(reference.block_owner_deletion))
 
 
-def judge(subject: Item, states: dict[str, State], dependents: tuple[Item, ...]) -> Action | None:
-    """`states` has every owner of the subject, `dependents` everything that names it as an owner."""
+def judge(subject: Item, states: dict[Owner, State], dependents: tuple[Item, ...]) -> Action | None:
+    """`states` has every owner of the subject, `dependents` everything that it owns."""
     if subject.deleting:
         return _finish(subject, dependents)
     if not subject.owners:
         return None
-    absent = [owner.uid for owner in subject.owners if states[owner.uid] is State.ABSENT]
-    waiting = [owner.uid for owner in subject.owners if states[owner.uid] is State.WAITING]
-    present = [owner.uid for owner in subject.owners if states[owner.uid] is State.PRESENT]
+    absent = [owner.uid for owner in subject.owners if states[owner] is State.ABSENT]
+    waiting = [owner.uid for owner in subject.owners if states[owner] is State.WAITING]
+    present = [owner.uid for owner in subject.owners if states[owner] is State.PRESENT]
     if present:
         gone = (*absent, *waiting)
         return Disown(gone) if gone else None
@@ -130,8 +152,5 @@ def _finish(subject: Item, dependents: tuple[Item, ...]) -> Action | None:
     if ORPHAN in subject.finalizers:
         return OrphanDependents() if dependents else Release(ORPHAN)
     if FOREGROUND in subject.finalizers:
-        blocking = [other for other in dependents if any(owner.uid == subject.uid and owner.blocks for owner in other.owners)]
-        if not blocking:
-            return Release(FOREGROUND)
-        return DeleteDependents()
+        return DeleteDependents() if any(subject.waits_for(other) for other in dependents) else Release(FOREGROUND)
     return None
