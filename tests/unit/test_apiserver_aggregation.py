@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from arbitrary_json import anything, places, planted
 from hypothesis import given
 from hypothesis import strategies as st
 from test_kube_client import served
+from yarl import URL
 
 from elastic.local.apiserver import discovery, kinds
 from elastic.local.apiserver.aggregation import listed, passing
@@ -153,6 +155,25 @@ class Everybody:
         return True, ""
 
 
+@asynccontextmanager
+async def passing_to(server: str) -> AsyncIterator[tuple[aiohttp.ClientSession, Remote]]:
+    """Passes what this session asks on to that server."""
+    async with aiohttp.ClientSession(server) as session:
+        url, known = URL(server), remote("a.example", available=True)
+        asking: Any = SimpleNamespace(
+            request=lambda _, method, raw, **more: session.request(method, raw, **more),
+            connection=lambda _: asyncio.open_connection(url.host, url.port),
+        )
+        everybody: Any = Everybody()
+        passer = passing.Passing(everybody, asking, None)
+
+        async def ours(request: web.Request) -> web.StreamResponse:
+            return await passer.serve(request, known, User("ann"))
+
+        async with served(ours) as front, aiohttp.ClientSession(front.access.server) as client:
+            yield client, known
+
+
 @pytest.mark.parametrize(("query", "subresource"), [("?watch=true", ""), ("?watch=1&timeoutSeconds=5", ""), ("?follow=true", "/log")])
 async def test_a_long_answer_that_is_silent_is_not_cut_once_it_has_begun(
     monkeypatch: pytest.MonkeyPatch, query: str, subresource: str
@@ -170,16 +191,8 @@ async def test_a_long_answer_that_is_silent_is_not_cut_once_it_has_begun(
         await response.write(b"{}\n")
         return response
 
-    async with AsyncExitStack() as stack, served(extension) as behind, aiohttp.ClientSession(behind.access.server) as session:
-        asking: Any = SimpleNamespace(request=lambda _, method, raw, **more: session.request(method, raw, **more))
-        everybody: Any = Everybody()
-        passer, known = passing.Passing(everybody, asking, None), remote("a.example", available=True)
-
-        async def ours(request: web.Request) -> web.StreamResponse:
-            return await passer.serve(request, known, User("ann"))
-
-        front = await stack.enter_async_context(served(ours))
-        async with aiohttp.ClientSession(front.access.server) as client, client.get(f"{path}{query}&begin=1") as answer:
+    async with served(extension) as behind, passing_to(behind.access.server) as (client, known):
+        async with client.get(f"{path}{query}&begin=1") as answer:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.8):
                     await answer.content.readexactly(1)
@@ -191,3 +204,67 @@ async def test_a_long_answer_that_is_silent_is_not_cut_once_it_has_begun(
             say.set()
             assert await answer.content.readexactly(3) == b"{}\n"
         assert known.passed_on == 0
+
+
+THINGS = "/apis/a.example/v1/namespaces/n/things"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+@pytest.mark.parametrize("body", [b"{}", b"x" * 300_000], ids=len)
+async def test_a_request_that_offers_another_protocol_keeps_its_body(method: str, body: bytes) -> None:
+    """As clients do that would rather speak HTTP/2; the body was dropped, silently."""
+    heard: list[tuple[str, bytes]] = []
+
+    async def extension(request: web.Request) -> web.StreamResponse:
+        heard.append((request.headers.get("Upgrade", ""), await request.read()))
+        return web.Response(status=201)
+
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+    async with (
+        served(extension) as behind,
+        asyncio.timeout(20),
+        passing_to(behind.access.server) as (client, _),
+        client.request(method, THINGS, data=body, headers=offer) as answer,
+    ):
+        assert answer.status == 201
+    assert heard == [("", body)]
+
+
+async def test_a_request_for_no_protocol_in_particular_is_plain() -> None:
+    async def extension(request: web.Request) -> web.StreamResponse:
+        return web.Response(text="well")
+
+    async with (
+        served(extension) as behind,
+        asyncio.timeout(20),
+        passing_to(behind.access.server) as (client, _),
+        client.get(THINGS, headers={"Connection": "Upgrade"}) as answer,
+    ):
+        assert (answer.status, await answer.text()) == (200, "well")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 418 No\r\nContent-Type: text/plain\nX: y\r\nContent-Length: 0",
+        b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: tcp\nX: y",
+        b"HTTP/1.1 99999 No\r\nContent-Length: 0",
+    ],
+)
+async def test_an_answer_to_an_upgrade_that_is_no_http_is_an_error_with_words(head: bytes) -> None:
+    """The client got an empty reply."""
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    behind = await asyncio.start_server(answers, "127.0.0.1", 0)
+    async with (
+        behind,
+        asyncio.timeout(20),
+        passing_to("http://{}:{}".format(*behind.sockets[0].getsockname())) as (client, _),
+        client.get(THINGS, headers={"Connection": "Upgrade", "Upgrade": "tcp"}) as answer,
+    ):
+        assert (answer.status, await answer.text()) == (503, "error trying to reach service: the answer is no HTTP\n")

@@ -7,6 +7,7 @@ What the two sides speak, SPDY or WebSocket, is their own business.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,9 @@ ANSWER_S = 60.0
 MOST_HEAD, MOST_REFUSAL = 64 * 1024, 64 * 1024
 KEPT = ("Connection", "Upgrade", "User-Agent", "Origin", "X-Stream-Protocol-Version")
 """The client's headers that the agent gets, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
-
+_FIRST = re.compile(r"HTTP/1\.[01] ([1-9][0-9]{2})(?: .*)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+"""No part of a header, and an answer of ours with it would not be sent."""
 
 Headers = list[tuple[str, str]]
 Connect = Callable[[], Awaitable[Ends]]
@@ -44,7 +47,7 @@ class Refused(Exception):
 
 
 def is_upgrade(request: web.Request) -> bool:
-    return "upgrade" in request.headers.get("Connection", "").lower()
+    return "upgrade" in ",".join(request.headers.getall("Connection", ())).lower() and bool(request.headers.get("Upgrade"))
 
 
 async def passed_on(request: web.Request, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> web.StreamResponse:
@@ -57,7 +60,7 @@ async def passed_on(request: web.Request, *, address: tuple[str, int], path: str
 
 
 async def carried(request: web.Request, connect: Connect, *, host: str, path: str, headers: Headers) -> web.StreamResponse:
-    """Returns when both sides have gone. Raises OSError where the other side cannot be reached, and Refused."""
+    """Returns when both sides have gone. The request has no body. Raises OSError where the other side cannot be reached, and Refused."""
     answer, far = await _upgraded(_head(f"{request.method} {path}", host, headers), connect)
     try:
         async with taken_over(request, answer.headers) as taken:
@@ -122,16 +125,16 @@ def _head(what: str, host: str, headers: Headers) -> bytes:
 
 def _parsed(head: bytes) -> Answer:
     first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ", 2)
-    if len(words) < 2 or not words[1].isdigit():
+    status = _FIRST.fullmatch(first)
+    if status is None or any(_CONTROL.search(line) for line in lines):
         raise OSError("the answer is no HTTP")
     pairs = (line.partition(":") for line in lines if line)
-    return Answer(int(words[1]), {k.strip().title(): v.strip() for k, _, v in pairs})
+    return Answer(int(status[1]), {k.strip().title(): v.strip() for k, _, v in pairs})
 
 
 async def _body(answer: Answer, reader: asyncio.StreamReader) -> bytes:
     length = answer.headers.get("Content-Length", "")
-    return await reader.read(MOST_REFUSAL) if not length.isdigit() else await reader.readexactly(min(int(length), MOST_REFUSAL))
+    return await reader.read(MOST_REFUSAL) if not length.isdecimal() else await reader.readexactly(min(int(length), MOST_REFUSAL))
 
 
 def _status(refused: Refused) -> StatusError:

@@ -50,7 +50,8 @@ class Passing:
         response: web.StreamResponse | None = None
         remote.passed_on += 1
         try:
-            if is_upgrade(request):
+            if is_upgrade(request) and not request.body_exists:
+                # What has a body only offers another protocol, such as h2c, and can do without.
                 return await self._carried(request, remote, user)
             async with asyncio.timeout(REQUEST_S) as limit, self._asked(request, remote, user) as answer:
                 if 300 <= answer.status < 400 and answer.status != 304:
