@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +25,7 @@ from yarl import URL
 from elastic.local.apiserver import discovery, kinds
 from elastic.local.apiserver.aggregation import listed, passing
 from elastic.local.apiserver.aggregation.apiservices import APIServices
-from elastic.local.apiserver.aggregation.asking import about, is_about_user
+from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, is_about_user
 from elastic.local.apiserver.aggregation.listed import Listed, Malformed
 from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.calls import User
@@ -268,3 +271,18 @@ async def test_an_answer_to_an_upgrade_that_is_no_http_is_an_error_with_words(he
         client.get(THINGS, headers={"Connection": "Upgrade", "Upgrade": "tcp"}) as answer,
     ):
         assert (answer.status, await answer.text()) == (503, "error trying to reach service: the answer is no HTTP\n")
+
+
+@pytest.mark.parametrize("bundle", ["no base64", base64.b64encode(b"no certificate").decode()])
+async def test_a_server_whose_ca_is_none_is_not_dialled(bundle: str) -> None:
+    """The connection stayed open until it was collected as garbage."""
+    dialled: list[str] = []
+
+    async def dial(host: str, port: int) -> socket.socket:
+        dialled.append(host)
+        return socket.socket()
+
+    routes: Any = SimpleNamespace(dial=dial)
+    with pytest.raises(MISSED):
+        await Asking(routes, Path("none"), Path("none")).connection(remote("a.example", ca_bundle=bundle))
+    assert dialled == []

@@ -57,8 +57,8 @@ class Asking:
 
     async def connection(self, remote: Remote) -> Ends:
         """For another protocol than HTTP's, once that is agreed upon."""
-        plain = await self._routes.dial(remote.host, remote.port)
         trust = self._context(remote.ca_bundle, remote.unchecked)
+        plain = await self._routes.dial(remote.host, remote.port)
         return await asyncio.open_connection(sock=plain, ssl=trust, server_hostname=remote.host)
 
     def _made(self, ca_bundle: str, unchecked: bool) -> ssl.SSLContext:
