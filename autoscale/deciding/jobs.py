@@ -49,6 +49,7 @@ class Unscaled:
 
     uid: str
     least: int
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
 from autoscale.deciding.jobs import JobSeen, Unscaled
@@ -79,10 +80,13 @@ class Observer:
         return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if isinstance(job, JobSeen)), None)
 
     def pods(self) -> list[PodSeen]:
-        return [pod for pod in self._pods.list() if pod is not None]
+        """Whoever may make pods may name any job as their owner: one of another namespace is not taken for the job's."""
+        place = {job.uid: job.key.namespace for job in self.jobs()} | {job.uid: job.namespace for job in self.unscaled()}
+        seen = (pod for pod in self._pods.list() if pod is not None)
+        return [pod if place.get(pod.owner, pod.key[0]) == pod.key[0] else replace(pod, owner="", is_worker=False) for pod in seen]
 
     def workers(self, uid: str) -> list[PodSeen]:
-        """Of the job with this uid."""
+        """Of the job with this uid, as they say."""
         return [pod for pod in self._pods.by(BY_JOB, uid) if pod is not None]
 
     def cluster(self) -> tuple[list[NodeSeen], list[PodSeen]]:

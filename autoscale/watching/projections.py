@@ -50,7 +50,7 @@ def job_seen(raw: Object) -> JobSeen | Unscaled | None:
     except SpecError:
         return None
     if job.elastic is None or job.elastic.scaling_policy is None:
-        return Unscaled(job.metadata.uid, job.bounds[0]) if _is_active(job) else None
+        return Unscaled(job.metadata.uid, job.bounds[0], job.metadata.namespace) if _is_active(job) else None
     policy, (least, most) = job.elastic.scaling_policy, job.bounds
     metadata, worker = job.metadata, job.replicas[WORKER]
     refusals = [refused.message for refused in (job.status.elastic.refused if job.status.elastic else ()) if not refused.node]

@@ -41,9 +41,11 @@ def test_only_jobs_with_a_policy_of_ours_are_seen() -> None:
     assert seen.policy == ScalingPolicy()
     without = raw_job()
     del without["spec"]["elasticPolicy"]["scalingPolicy"]
-    assert job_seen(without) == Unscaled("u", without["spec"]["elasticPolicy"]["minReplicas"])
+    assert job_seen(without) == Unscaled("u", without["spec"]["elasticPolicy"]["minReplicas"], "default")
     del without["spec"]["elasticPolicy"]
-    assert job_seen(without) == Unscaled("u", without["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]), "no worker can be spared"
+    assert job_seen(without) == Unscaled("u", without["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], "default"), (
+        "no worker can be spared"
+    )
     without["spec"]["runPolicy"] = {"suspend": True}
     assert job_seen(without) is None
     with_metrics = raw_job(policy="hpa")
@@ -215,6 +217,24 @@ def test_workers_are_found_by_their_job_with_the_labels_that_selectors_ask_for()
         observer._pods._put({"metadata": metadata, "spec": {}, "status": {"phase": "Running"}})
     assert [(pod.key[1], pod.labels) for pod in observer.workers("u")] == [("one-worker-0", labels)]
     assert {pod.key[1]: dict(pod.labels) for pod in observer.pods() if pod.owner != "u"} == {"stranger": {}}
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_owner(is_scaled: bool) -> None:
+    """With the uid of another tenant's job, such a pod told steps for it, and two that found no room took one of its workers."""
+    kube: Any = None
+    observer = Observer(kube, kinds=["PyTorchJob"])
+    raw = raw_job()
+    if not is_scaled:
+        del raw["spec"]["elasticPolicy"]["scalingPolicy"]
+    observer._jobs["PyTorchJob"]._put(raw)
+    owner = {"kind": "PyTorchJob", "uid": raw["metadata"]["uid"], "controller": True}
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "x"}
+    for namespace in (raw["metadata"]["namespace"], "tenant-a"):
+        metadata = {"name": "worker", "namespace": namespace, "resourceVersion": "1", "labels": labels, "ownerReferences": [owner]}
+        observer._pods._put({"metadata": metadata, "spec": {}, "status": {"phase": "Running"}})
+    found = {pod.key[0]: (pod.owner, pod.is_worker) for pod in observer.pods()}
+    assert found == {raw["metadata"]["namespace"]: (owner["uid"], True), "tenant-a": ("", False)}
 
 
 def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
