@@ -73,6 +73,14 @@ def _open_closed_streams() -> None:
             setattr(sys, name, opened)
 
 
+def _plainly(error: click.ClickException) -> click.ClickException:
+    """What a cluster or a credential program has said may hold what a terminal would obey."""
+    from elastic.client.plain import plain
+
+    vars(error)["message"] = plain(error.message, keep="\n")  # final for click's types; the error keeps its class, exit code and usage
+    return error
+
+
 class Commands(click.Group):
     """Lists every command without importing one; imports the one that is called."""
 
@@ -118,7 +126,9 @@ class Commands(click.Group):
             if error.ctx is None or (words := why(error.ctx.info_name or "", error.option_name)) is None:
                 raise
             raise click.UsageError(words, error.ctx) from None
-        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+        except click.ClickException as error:
+            raise _plainly(error) from error.__cause__
+        except (click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             if isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None:
@@ -128,7 +138,7 @@ class Commands(click.Group):
             line = said(error)
             if line is None:
                 raise
-            raise click.ClickException(line) from error
+            raise _plainly(click.ClickException(line)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():

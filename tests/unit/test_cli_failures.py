@@ -84,3 +84,23 @@ def test_a_question_without_an_answer_is_no_interruption(tmp_path: Path, monkeyp
     result = CliRunner().invoke(main, ["get", "--kubeconfig", str(tmp_path / "config")], input="")
     assert result.exit_code == 1
     assert result.stderr == "Aborted!\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KubeError(code=403, reason="Forbidden", message="\x1b]0;owned\x07\u202eno\x9b31m\nsecond line"),
+        click.ClickException("there is no job x; there are: \x1b[31mred\x9b31m"),
+    ],
+)
+def test_no_terminal_obeys_what_a_server_says_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    (tmp_path / "config").write_text("")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Cluster, "ask", fail)
+    result = CliRunner().invoke(main, ["get", "--kubeconfig", str(tmp_path / "config")])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert all(line.isprintable() for line in result.stderr.splitlines())

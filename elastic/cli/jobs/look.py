@@ -66,7 +66,7 @@ def get(
         is_one = len(names) == 1 and len(objects) == 1
         click.echo(as_data(objects[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
     elif output == "name":
-        click.echo("\n".join(f"{job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)}/{job.key.name}" for job in there))
+        click.echo("\n".join(f"{job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)}/{plain(job.key.name)}" for job in there))
     elif not there:
         click.echo("there are no jobs", err=True)
     else:
