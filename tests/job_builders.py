@@ -107,6 +107,7 @@ class Cluster:
         self.owned: dict[tuple[str, str], Owned] = {}
         self.world: World | None = None
         self.is_forgotten = False
+        self.last_step: int | None = None
         self.nodes: dict[str, Node] = {}
         self.now = NOW
         self.made = 0
@@ -123,6 +124,7 @@ class Cluster:
             owned=tuple(self.owned.values()),
             world=self.world,
             is_forgotten=self.is_forgotten,
+            last_step=self.last_step,
             nodes=self.nodes,
             sights=on_job(BUILT_IN, to_object(self.job)),
             token="token",

@@ -135,7 +135,7 @@ class Applier:
         """The job is gone. If the server cannot be reached now, that does no harm: no member joins any more."""
         self._events.forget(job_uid)
         if self._membership is not None:
-            self._membership.forget(job_uid)
+            self._membership.drop(job_uid)
 
     async def _is_as_seen(self, key: Key, job: Object, outcome: Outcome) -> bool:
         """Before a pod goes, the API server's own word: no worker is lost to a spec that has been changed since we saw it."""

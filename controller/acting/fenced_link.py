@@ -17,8 +17,8 @@ class FencedServer:
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
         await in_time(self._left, lambda: self._server.expect(job_uid, expectation))
 
-    async def forget(self, job_uid: str) -> None:
-        await in_time(self._left, lambda: self._server.forget(job_uid))
+    async def forget(self, job_uid: str) -> int | None:
+        return await in_time(self._left, lambda: self._server.forget(job_uid))
 
     def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
         return self._server.worlds(on_open)

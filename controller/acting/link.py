@@ -36,6 +36,8 @@ class RendezvousLink:
         self.worlds: dict[str, World] = {}
         self.forgotten: set[str] = set()
         """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
+        self.last_steps: dict[str, int] = {}
+        """Of jobs that the server has forgotten."""
         self._to_confirm: set[str] = set()
         self._server = server
         self._clock = clock
@@ -54,6 +56,7 @@ class RendezvousLink:
         when it does.
         """
         self.forgotten.discard(job_uid)
+        self.last_steps.pop(job_uid, None)
         self._to_confirm.discard(job_uid)
         return self._outbox.tell(job_uid, told, is_awaited=is_awaited)
 
@@ -66,6 +69,11 @@ class RendezvousLink:
             self._to_confirm.discard(job_uid)
         if is_awaited or job_uid in self._outbox or job_uid in self.worlds:
             self._outbox.forget(job_uid)
+
+    def drop(self, job_uid: str) -> None:
+        """The job is gone: nothing is kept of it."""
+        self.last_steps.pop(job_uid, None)
+        self.forget(job_uid)
 
     async def run(self, changed: Callable[[str], None]) -> None:
         """Listens until cancelled; calls `changed` with the uid of each job whose world changed."""
@@ -99,13 +107,16 @@ class RendezvousLink:
             self.worlds[heard.job] = _world(heard, before, now=self._clock())
         return heard.forgotten or self.worlds[heard.job] != before
 
-    def _was_heard(self, job_uid: str, *, is_forgotten: bool) -> None:
+    def _was_heard(self, job_uid: str, *, is_forgotten: bool, last_step: int | None) -> None:
         if is_forgotten:
             self.worlds.pop(job_uid, None)
-            if job_uid not in self._to_confirm:
+            if last_step is not None:
+                self.last_steps[job_uid] = max(last_step, self.last_steps.get(job_uid, 0))
+            if job_uid in self._to_confirm:
+                self._to_confirm.discard(job_uid)
+                self.forgotten.add(job_uid)
+            elif last_step is None:
                 return
-            self._to_confirm.discard(job_uid)
-            self.forgotten.add(job_uid)
         self._changed(job_uid)
 
     def _was_refused(self, job_uid: str, words: str) -> None:

@@ -30,6 +30,7 @@ class Links:
         self._places = places
         known = [link.worlds for link in (server, etcd) if link is not None]
         self.worlds: Mapping[str, World] = ChainMap(*known)
+        self.last_steps: Mapping[str, int] = ChainMap(*(link.last_steps for link in self._all()))
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
         """True once it is acknowledged. An etcd that is out of reach is not waited for: the job's pods are counted."""
@@ -45,6 +46,10 @@ class Links:
             self._places.meet_at(job_uid, place)
         for link in self._all():
             link.forget(job_uid, is_awaited=is_awaited and (link is self._etcd) == (place is not None))
+
+    def drop(self, job_uid: str) -> None:
+        for link in self._all():
+            link.drop(job_uid)
 
     def has_forgotten(self, job_uid: str) -> bool:
         """Whether the answer has come that nothing is known of a suspended job any more."""

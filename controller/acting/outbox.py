@@ -31,19 +31,25 @@ class Membership(Protocol):
 
     def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None: ...
 
+    def drop(self, job_uid: str) -> None: ...
+
 
 class Listener(Protocol):
     """What is needed of elastic.membership.client.RendezvousClient to send."""
 
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None: ...
 
-    async def forget(self, job_uid: str) -> None: ...
+    async def forget(self, job_uid: str) -> int | None:
+        """Returns the last step of the job."""
+        ...
 
 
 class Heard(Protocol):
-    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job."""
+    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job.
+    last_step: of a job that is forgotten, where the server knew one.
+    """
 
-    def __call__(self, job_uid: str, *, is_forgotten: bool) -> None: ...
+    def __call__(self, job_uid: str, *, is_forgotten: bool, last_step: int | None) -> None: ...
 
 
 class Outbox:
@@ -151,11 +157,11 @@ class Outbox:
         async with self._gate:
             # Whether it arrives is not known until it is answered.
             self._heard.pop(job_uid, None)
-            told, starts = self._newest[job_uid], self._starts
+            told, starts, last_step = self._newest[job_uid], self._starts, None
             self._sent += 1
             try:
                 if told is None:
-                    await self._server.forget(job_uid)
+                    last_step = await self._server.forget(job_uid)
                 else:
                     word = msgspec.structs.replace(self._encode(told), speaker=self._name, number=self._sent)
                     await self._server.expect(job_uid, word)
@@ -166,10 +172,10 @@ class Outbox:
                 return False
         self._report_success(job_uid)
         if starts == self._starts:
-            self._take_answer(job_uid, told)
+            self._take_answer(job_uid, told, last_step)
         return True
 
-    def _take_answer(self, job_uid: str, told: SetExpectation | None) -> None:
+    def _take_answer(self, job_uid: str, told: SetExpectation | None, last_step: int | None) -> None:
         is_newest = self._newest[job_uid] == told
         if told is not None:
             self._heard[job_uid] = told
@@ -177,7 +183,7 @@ class Outbox:
             del self._newest[job_uid]
         if is_newest and (told is None or job_uid in self._awaited):
             self._awaited.discard(job_uid)
-            self._on_heard(job_uid, is_forgotten=told is None)
+            self._on_heard(job_uid, is_forgotten=told is None, last_step=last_step)
 
     def _report_failure(self, job_uid: str, error: Exception) -> None:
         """Logs once until all succeed again: if one expectation cannot be sent, mostly none can."""

@@ -160,6 +160,7 @@ class Process:
             settings=self._settings(),
             worlds=link.worlds if link is not None else {},
             has_forgotten=link.has_forgotten if link is not None else lambda uid: False,
+            last_steps=link.last_steps if link is not None else {},
             token_for=lambda uid, role: job_token(self._key, uid, role) if self._key else "",
             metrics=self._metrics,
         )

@@ -63,6 +63,7 @@ class Reconciler:
         settings: Settings,
         worlds: Mapping[str, World],
         has_forgotten: Callable[[str], bool],
+        last_steps: Mapping[str, int],
         token_for: Callable[[str, Role], str],
         metrics: Metrics,
         new_keys: Callable[[], KeyPair] = new_key_pair,
@@ -80,6 +81,7 @@ class Reconciler:
         self._settings = settings
         self._worlds = worlds
         self._has_forgotten = has_forgotten
+        self._last_steps = last_steps
         self._token_for = token_for
         self._metrics = metrics
         self._uids: dict[Key, str] = {}
@@ -292,6 +294,7 @@ class Reconciler:
             settings=self._settings,
             world=self._worlds.get(uid),
             is_forgotten=self._has_forgotten(uid),
+            last_step=self._last_steps.get(uid),
             token=self._token_for(uid, Role.AGENT),
             launcher_token=self._token_for(uid, Role.LAUNCHER),
             etcd_password=self._token_for(uid, Role.ETCD),

@@ -237,6 +237,8 @@ class Snapshot:
     world: World | None = None
     is_forgotten: bool = False
     """The rendezvous server has confirmed that it knows nothing of this suspended job."""
+    last_step: int | None = None
+    """The highest that the rendezvous knew when it forgot the job."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
     doomed: tuple[str, ...] = ()

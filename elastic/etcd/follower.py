@@ -87,6 +87,8 @@ class Follower:
         self._since: tuple[int, float] = (0, clock())
         self._marks: dict[str, float] = {}
         self._baseline = 0
+        self.last_step: int | None = None
+        """The highest one seen. Its record goes with the lease of the agent that wrote it."""
 
     # --- for the membership
 
@@ -289,6 +291,8 @@ class Follower:
     def _say(self) -> None:
         records, now = self._all(), self._clock()
         self._time(records, now)
+        if records.progress is not None:
+            self.last_step = max(records.progress.step, self.last_step or 0)
         ended = {observed.end_id(end) for end in self._wanted.ended} if self._wanted is not None else set()
         self._seen = {id: self._seen.get(id, now) for id in ended}
         silent = {id for id, at in self._seen.items() if now - at >= NOTICE_S}

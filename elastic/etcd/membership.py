@@ -55,12 +55,12 @@ class EtcdMembership:
             job_uid, place, seal=seal, visit=self._visit, emit=self._emit, room=self._room, clock=self._clock, worked_s=self._worked_s
         )
 
-    async def forget(self, job_uid: str, place: Place | None = None) -> None:
-        """Remove the job's records. Raises Away while its agents are there, or its etcd is not."""
+    async def forget(self, job_uid: str, place: Place | None = None) -> int | None:
+        """Remove the job's records; returns its last step. Raises Away while its agents are there, or its etcd is not."""
         await self._end(job_uid)
         follower = self._followers.get(job_uid) or (self._follower(job_uid, place) if place is not None else None)
         if follower is None:
-            return
+            return None
         began = self._forgetting.setdefault(job_uid, self._clock())
         try:
             await follower.clear()
@@ -69,6 +69,7 @@ class EtcdMembership:
                 raise Away(str(error)) from None
         self._forgetting.pop(job_uid, None)
         self._followers.pop(job_uid, None)
+        return follower.last_step
 
     async def _end(self, job_uid: str) -> None:
         task = self._tasks.pop(job_uid, None)

@@ -53,11 +53,11 @@ class EtcdThread:
             raise Away("where the job meets is not known yet")
         await self._there(membership.expect(job_uid, place, expectation))
 
-    async def forget(self, job_uid: str) -> None:
+    async def forget(self, job_uid: str) -> int | None:
         place = self._places.get(job_uid) or self._place_of_unknown(job_uid)
-        if place is not None:
-            await self._there(self._cleared(self._started(), job_uid, place))
+        step = await self._there(self._cleared(self._started(), job_uid, place)) if place is not None else None
         self._places.pop(job_uid, None)
+        return step
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
         """Until cancelled; the thread ends with it."""
@@ -77,8 +77,8 @@ class EtcdThread:
 
     # --- in the thread
 
-    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: Place) -> None:
-        await membership.forget(job_uid, place)
+    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: Place) -> int | None:
+        step = await membership.forget(job_uid, place)
         if place.is_own:
             store, accounts = self._visitor.administrator()
             try:
@@ -86,6 +86,7 @@ class EtcdThread:
                 await accounts.remove(place.job)
             finally:
                 await store.close()
+        return step
 
     async def _take_census(self) -> None:
         """Report jobs that have a user in the installation's etcd: one that is gone from the API is then forgotten."""

@@ -20,7 +20,7 @@ import msgspec
 from elastic.membership import limits, protocol
 from elastic.membership.phases import WorldPhase
 from elastic.membership.protocol import UnknownVersion
-from elastic.membership.training import Progress
+from elastic.membership.training import Forgotten, Progress
 from elastic.membership.wire import Expectation, World, unreadable
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ NOBODY = "?"
 """Stands for the job of a world whose job cannot be read either."""
 
 _worlds = msgspec.json.Decoder(World)
+_forgotten = msgspec.json.Decoder(Forgotten)
 _progress = msgspec.json.Decoder(Progress)
 _encode = msgspec.json.encode
 
@@ -74,9 +75,13 @@ class RendezvousClient:
         """Send who should be in the job's world. Always the full state; sending it twice changes nothing."""
         await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
 
-    async def forget(self, job_uid: str) -> None:
-        """Forget a job that is over. An unknown job is no error."""
-        await self._call("DELETE", f"/v1/jobs/{job_uid}")
+    async def forget(self, job_uid: str) -> int | None:
+        """Forget a job that is over; returns its last step. An unknown job is no error."""
+        answer = await self._call("DELETE", f"/v1/jobs/{job_uid}")
+        try:
+            return _forgotten.decode(answer).step if answer else None  # an older server answers nothing
+        except ValueError:
+            return None
 
     async def world(self, job_uid: str) -> World | None:
         """The job's world now, None for a job the server does not know."""

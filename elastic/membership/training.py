@@ -54,3 +54,9 @@ class Progress(Wire, frozen=True):
     values: Values = msgspec.field(default_factory=dict)
     rank_zero: NameOrNone = ""
     forgotten: bool = False
+
+
+class Forgotten(Wire, frozen=True):
+    """What was known of a job that is forgotten now. step: the highest one ever reported; None also if the job was unknown."""
+
+    step: Step | None = None

@@ -73,14 +73,16 @@ class HostLists:
         if (job := self._jobs.get(uid)) is not None:
             self._take(uid, with_proof(job, pod_uid, self._clock()))
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: str) -> int | None:
+        """Returns the highest step that its launchers reported."""
         self._jobs.pop(uid, None)
         self._versions.pop(uid, None)
-        self._highest.pop(uid, None)
+        step = self._highest.pop(uid, None)
         self._rates.pop(uid, None)
         if (timer := self._timers.pop(uid, None)) is not None:
             timer.cancel()
         self._wake(uid)
+        return step
 
     def state(self, uid: str) -> HostState | None:
         """What the controller hears; None for a job without hosts."""

@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
 from elastic.membership import limits
-from elastic.membership.training import Report
+from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Expectation, Name, World, unreadable
 from rendezvous.server.access import Busy, Gate
 from rendezvous.server.host_routes import HostRoutes
@@ -114,8 +114,8 @@ class Face:
     async def _forget(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
-        self._hub.forget(request.match_info["uid"])
-        return web.Response(status=204)
+        step = self._hub.forget(request.match_info["uid"])
+        return web.Response(body=_encode(Forgotten(step=step)), content_type="application/json")
 
     async def _world(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]

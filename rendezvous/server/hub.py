@@ -134,16 +134,16 @@ class Hub:
             self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
 
-    def forget(self, uid: str) -> None:
-        """The job is over: let go of its members and its state."""
+    def forget(self, uid: str) -> int | None:
+        """The job is over: let go of its members and its state. Returns the highest step that was reported."""
         active = self._jobs.pop(uid, None)
         if active is None:
-            return
+            return None
         if active.timer is not None:
             active.timer.cancel()
         for _, link in list(active.links.values()):
             link.end("the job is over")
-        self.hosts.forget(uid)
+        through_launcher = self.hosts.forget(uid)
         self.progress.forget(uid)
         self._published.pop(uid, None)
         self._version += 1
@@ -152,6 +152,7 @@ class Hub:
         while len(self._forgotten) > MAX_JOBS:
             del self._forgotten[next(iter(self._forgotten))]
         self._announce()
+        return active.job.progress.step if through_launcher is None else through_launcher
 
     def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
         """A member's connection presented itself."""

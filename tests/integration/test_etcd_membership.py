@@ -189,7 +189,7 @@ async def test_records_go_with_the_job(etcd: Etcd) -> None:
         with pytest.raises(Away):
             await following.thread.forget("job")
         etcd.call("kv/deleterange", {"key": coded("/elastic-training/job/members/w0")})
-        await following.thread.forget("job")
+        assert await following.thread.forget("job") is None
         assert etcd.keys("/elastic-training/job/") == []
 
 

@@ -139,16 +139,16 @@ def test_the_controller_hears_of_every_world_over_a_restart_of_the_server(server
                 lambda: any(w.phase == "running" and len(w.members) == 2 and w.generation == 1 for w in heard),
                 what=lambda: f"the same world is found again: {heard}",
             )
-        asyncio.run(_forget(server, "job"))
+        assert asyncio.run(_forget(server, "job")) is None
         wait_until(lambda: any(w.forgotten for w in heard), what="the end of the job is heard")
     finally:
         stop.set()
         listener.join(10)
 
 
-async def _forget(server: Server, job: str) -> None:
+async def _forget(server: Server, job: str) -> int | None:
     async with server.client() as client:
-        await client.forget(job)
+        return await client.forget(job)
 
 
 def test_training_signals_are_answered_and_readable(server: Server) -> None:
@@ -180,6 +180,7 @@ def test_training_signals_are_answered_and_readable(server: Server) -> None:
         assert answer.reason == "w0 is leaving (disruption)"
         assert 30 < (answer.checkpoint_s or 0) <= 40
         reporter.close()
+        assert asyncio.run(_forget(server, "job")) == 11, "the last step of the world before it was told to re-form"
 
 
 def test_training_keeps_its_pace_beside_a_server_that_is_gone_or_stands_still(server: Server) -> None:

@@ -294,11 +294,12 @@ class EtcdReach:
         await self._awake.wait()
         await self.membership.expect(job_uid, self._places[job_uid], expectation)
 
-    async def forget(self, job_uid: str) -> None:
+    async def forget(self, job_uid: str) -> int | None:
         await self._awake.wait()
-        if (place := self._places.get(job_uid)) is not None:
-            await self.membership.forget(job_uid, place)
+        place = self._places.get(job_uid)
+        step = await self.membership.forget(job_uid, place) if place is not None else None
         self._places.pop(job_uid, None)
+        return step
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
         if on_open is not None:

@@ -84,6 +84,7 @@ class Controller:
             new_keys=lambda: KeyPair(private="private", public="public"),
             worlds=self._link.worlds,
             has_forgotten=self._link.has_forgotten,
+            last_steps=self._link.last_steps,
             token_for=lambda uid, role: f"{role} token of {uid}",
             metrics=Metrics(CollectorRegistry(), waiting=self.queue.__len__, sent={}),
             clock=loop.time,
@@ -192,9 +193,9 @@ class _Reach:
         await self._awake.wait()
         await self._server.expect(job_uid, expectation, by=self._name)
 
-    async def forget(self, job_uid: str) -> None:
+    async def forget(self, job_uid: str) -> int | None:
         await self._awake.wait()
-        await self._server.forget(job_uid)
+        return await self._server.forget(job_uid)
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
         async for world in self._server.worlds(on_open):

@@ -168,9 +168,9 @@ class SimServer:
         if not self.hub.expect(job_uid, expectation):
             raise Unreachable("a newer leader has spoken")
 
-    async def forget(self, job_uid: str) -> None:
+    async def forget(self, job_uid: str) -> int | None:
         await self._reach()
-        self.hub.forget(job_uid)
+        return self.hub.forget(job_uid)
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
         while True:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import sim_time
+from sim_api import Write
 from sim_client import Weather
 from sim_jobs import job_of
 from sim_right import silences
@@ -76,6 +77,63 @@ def test_a_job_that_loses_a_worker_at_its_end_has_succeeded(backend: str, loss: 
         assert "user" not in storms[0].restarts
         if backend == "elastic" and not restarts_server:
             assert storms[0].step == storms[0].reached > 0, "the status keeps how far training came"
+
+
+class OutOfTime(Storm):
+    """A job that trains up to its deadline, with one worker lost before, or none."""
+
+    def __init__(self, seed: int, manifest: Any, *, loses_one: bool) -> None:
+        super().__init__(seed, QUIET, manifest)
+        self.loses_one = loses_one
+        self.step = self.at_end = 0
+        self.server.hears_steps = True
+        self.api.observers.append(self._see)
+
+    def _see(self, write: Write) -> None:
+        if write.resource == self.resource and not _has_failed(write.before) and _has_failed(write.after):
+            self.at_end = max(self.server.steps.values(), default=0)
+
+    async def _storm(self) -> None:
+        self.keep_controllers()
+        self.api.create(self.resource, self.manifest, actor="user")
+        if self.loses_one:
+            await asyncio.sleep(50.0)
+            self.cluster.evict(self.cluster.running()[1])
+            await asyncio.sleep(50.0)
+        else:
+            await asyncio.sleep(100.0)
+
+    async def _calm(self) -> None:
+        assert self.job is not None
+        assert not _has_failed(self.job)
+        await asyncio.sleep(60.0)
+        await self._settled()
+        assert _has_failed(self.job)
+        self.step = self.job["status"]["elastic"].get("step", 0)
+
+    async def _finish(self) -> None:
+        return
+
+
+def _has_failed(job: Any) -> bool:
+    conditions = ((job or {}).get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Failed" and condition["status"] == "True" for condition in conditions)
+
+
+@pytest.mark.parametrize("loses_one", [False, True])
+def test_a_job_that_trains_up_to_its_deadline_keeps_its_last_step(*, loses_one: bool) -> None:
+    """Its world works to the end, and of such a world no step is told: it kept the step of its last restart, or none."""
+    for seed in range(3):
+        storms: list[OutOfTime] = []
+
+        async def life(seed: int = seed, storms: list[OutOfTime] = storms) -> None:
+            manifest = job(workers=3, least=1)
+            manifest["spec"]["runPolicy"] |= {"activeDeadlineSeconds": 120, "cleanPodPolicy": "All"}
+            storms.append(OutOfTime(seed, manifest, loses_one=loses_one))
+            await storms[0].play()
+
+        sim_time.run(life())
+        assert storms[0].step >= storms[0].at_end > 5, (seed, storms[0].step, storms[0].at_end)
 
 
 class NoRoom(Storm):

@@ -43,8 +43,9 @@ class Kube:
     async def expect(self, *_: object) -> None:
         await self._send("expect")
 
-    async def forget(self, *_: object) -> None:
+    async def forget(self, *_: object) -> int | None:
         await self._send("forget")
+        return 70
 
     async def _send(self, verb: str) -> Object:
         await self.may_answer.wait()
@@ -71,6 +72,10 @@ async def test_the_rendezvous_server_hears_nothing_either() -> None:
     with pytest.raises(Lapsed):
         await server.forget("uid")
     assert kube.sent == []
+
+
+async def test_while_the_lease_is_held_the_answer_with_a_jobs_last_step_comes_through() -> None:
+    assert await FencedServer(Kube(), HELD).forget("uid") == 70  # type: ignore[arg-type]
 
 
 async def test_a_request_that_waits_for_its_turn_is_given_up_when_the_lease_lapses() -> None:

@@ -29,6 +29,7 @@ class Server:
         self.heard: list[wire.Expectation] = []
         self.said: asyncio.Queue[wire.Expectation] = asyncio.Queue()
         self.forgotten: list[str] = []
+        self.last_steps: dict[str, int] = {}
         self.worlds_to_tell: asyncio.Queue[wire.World] = asyncio.Queue()
         self.is_away = False
         self.open: Callable[[], None] | None = None
@@ -43,10 +44,11 @@ class Server:
         self.heard.append(expectation)
         self.said.put_nowait(expectation)
 
-    async def forget(self, job_uid: str) -> None:
+    async def forget(self, job_uid: str) -> int | None:
         if self.is_away:
             raise RuntimeError("away")
         self.forgotten.append(job_uid)
+        return self.last_steps.pop(job_uid, None)
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
         self.open = on_open

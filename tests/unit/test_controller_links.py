@@ -21,6 +21,7 @@ class Both:
     def __init__(self) -> None:
         self.server, self.etcds = Server(), Server()
         self.places: dict[str, Place] = {}
+        self.changed: list[str] = []
         links = [RendezvousLink(each, errors=(RuntimeError,)) for each in (self.server, self.etcds)]
         self.links = Links(links[0], links[1], self)
 
@@ -31,7 +32,7 @@ class Both:
 @pytest.fixture
 async def both() -> AsyncIterator[Both]:
     made = Both()
-    running = asyncio.create_task(made.links.run(lambda uid: None))
+    running = asyncio.create_task(made.links.run(made.changed.append))
     await made.server.is_listened_to.wait()
     await made.etcds.is_listened_to.wait()
     yield made
@@ -62,6 +63,42 @@ async def test_worlds_of_both_are_known_and_a_job_is_forgotten_where_it_was_know
     both.links.forget("in-etcd")
     await a_few_turns()
     assert (both.etcds.forgotten, both.server.forgotten) == (["in-etcd"], [])
+
+
+async def test_the_last_step_of_a_job_comes_with_the_answer_that_it_is_forgotten_and_stays_until_the_job_goes_or_is_told_of(
+    both: Both,
+) -> None:
+    both.server.last_steps, both.etcds.last_steps = {"at-server": 70, "other": 60}, {"in-etcd": 80}
+    for each in (both.server, both.etcds):
+        for uid in each.last_steps:
+            each.worlds_to_tell.put_nowait(wire.World(job=uid, generation=1, phase="running"))
+    await a_few_turns()
+    both.changed.clear()
+    for uid in ("at-server", "in-etcd", "other"):
+        both.links.forget(uid)
+    await a_few_turns()
+    assert dict(both.links.last_steps) == {"at-server": 70, "other": 60, "in-etcd": 80}
+    assert sorted(both.changed) == ["at-server", "in-etcd", "other"], "their status is to be written"
+    both.links.forget("other", is_awaited=True)
+    await a_few_turns()
+    assert both.links.last_steps["other"] == 60, "the server has nothing to add"
+    both.links.drop("at-server")
+    both.links.drop("in-etcd")
+    both.links.tell("other", tell(), is_awaited=False)
+    assert dict(both.links.last_steps) == {}
+
+
+async def test_of_a_job_that_goes_before_the_answer_no_last_step_is_kept(both: Both) -> None:
+    both.server.last_steps = {"job": 70}
+    both.server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running"))
+    await a_few_turns()
+    both.changed.clear()
+    both.links.drop("job")
+    await a_few_turns()
+    assert both.changed == ["job"], "what is known of a job that is gone is dropped when that is heard of"
+    both.links.drop("job")
+    assert dict(both.links.last_steps) == {}
+    assert both.server.forgotten == ["job"]
 
 
 async def test_a_suspended_job_is_forgotten_where_it_meets_also_if_this_controller_never_spoke_of_it(both: Both) -> None:

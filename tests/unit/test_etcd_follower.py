@@ -77,17 +77,21 @@ def test_an_older_leader_does_not_overwrite_what_a_newer_one_expects() -> None:
     play(story())
 
 
-def test_records_are_removed_with_the_job_once_its_agents_have_gone() -> None:
+@pytest.mark.parametrize("last", [None, 7])
+def test_records_are_removed_with_the_job_once_its_agents_have_gone_and_its_last_step_is_told(last: int | None) -> None:
     async def story() -> None:
         town = Town()
         town.job.start("w0")
         await town.expect("w0")
         await town.live(2)
+        if last is not None:
+            town.job.agents["w0"].step(last)
+            await town.live(1)
         with pytest.raises(Away):
             await town.membership.forget(JOB)
         town.job.end("w0", politely=True)
         await town.live(1)
-        await town.membership.forget(JOB)
+        assert await town.membership.forget(JOB) == last
         assert [key for key in town.job.etcd.keys if key.startswith(PREFIX)] == []
 
     play(story())

@@ -123,6 +123,7 @@ async def test_the_autoscaler_hears_of_progress_that_a_launcher_reports(site: Si
     site.hub.hosts.report("j1", LauncherReport(launcher="l2", assigned=("w0",), assignment=1, size=1, step=50))
     (told,) = site.hub.progress_since(-1)
     assert (told.step, told.highest) == (50, 70), "a new launcher went on from an earlier commit"
+    assert site.hub.forget("j1") == 70
 
 
 async def test_a_caller_that_sees_no_headers_may_ask_for_the_version_in_the_lines(site: Site) -> None:

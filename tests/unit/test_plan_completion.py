@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job
 
-from controller.deciding.actions import SetExpectation
+from controller.deciding.actions import Forget, SetExpectation
 from controller.watching.snapshot import Container, Phase, World
 
 LATE = "train-worker-1"
@@ -181,3 +181,27 @@ def test_the_status_of_a_job_that_ends_keeps_its_last_step(before: int | None, l
         assert cluster.state() == ends
         assert cluster.job.status.elastic is not None
         assert cluster.job.status.elastic.step == kept
+
+
+@pytest.mark.parametrize(("before", "last", "kept"), [(None, 70, 70), (40, 70, 70), (40, None, 40), (None, None, None)])
+@pytest.mark.parametrize("policy", [{"activeDeadlineSeconds": 60}, {"backoffLimit": 0}])
+def test_the_last_step_of_a_world_that_works_up_to_the_end_is_written_once_the_rendezvous_has_forgotten_the_job(
+    policy: dict[str, int], before: int | None, last: int | None, kept: int | None
+) -> None:
+    """Its last step was never told: no step is a message by itself."""
+    cluster = training(policy=policy)
+    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
+    cluster.settle()
+    if "backoffLimit" in policy:
+        runs(cluster, LATE, since_s=0, last_exit_code=1, restarts=1)
+    else:
+        cluster.now += timedelta(seconds=61)
+    cluster.settle()
+    assert cluster.state() == "Failed"
+    assert cluster.names() == []
+    assert any(isinstance(action, Forget) for action in cluster.told)
+    cluster.world, cluster.last_step = None, last
+    plans = cluster.settle()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.step == kept
+    assert [planned.status for planned in plans].count(None) == len(plans) - (kept != before), "it is written once"

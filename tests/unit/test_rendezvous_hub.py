@@ -116,6 +116,19 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
     assert hub.world("job") is None
 
 
+async def test_who_has_a_job_forgotten_hears_its_last_step(hub: Hub) -> None:
+    """Of a world that works up to the job's end the controller hears no step before."""
+    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
+    attach(hub, "w0")
+    await turn()
+    for step in (1, 40):
+        hub.report("job", Report(member="w0", generation=1, step=step))
+        await turn()
+    assert [world.highest for world in hub.since(-1)] == [None]
+    assert hub.forget("job") == 40
+    assert hub.forget("job") is None
+
+
 async def test_a_job_that_was_forgotten_has_no_world_with_the_id_of_a_former_one(hub: Hub) -> None:
     """It was suspended before the status had its newest generation, and counted on from the one before."""
     ids = []

@@ -40,6 +40,7 @@ ROOTS = (
     training.Answer,
     training.Signal,
     training.Progress,
+    training.Forgotten,
     hosts.LauncherReport,
 )
 """What is sent; all other types are parts of these."""

@@ -10,6 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
 from controller.deciding.moments import after
 from controller.deciding.objects.differences import reconciled
+from controller.deciding.rendezvous.world_status import with_last_step
 from controller.deciding.replicas import missing_workers
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import Tally
@@ -48,9 +49,10 @@ def clean_up(view: JobView) -> Plan | None:
     actions += [*cleaned(job, snapshot), *_stopped(job, snapshot)]
     actions += reconciled(snapshot, (), managed=ACTIVE_ONLY)
     news = tuple(of_group(snapshot))
+    status = with_last_step(view)
     due = None if policy.suspend else due_at(job.status, policy.ttl_seconds_after_finished)
     if due is None or due > snapshot.now:
-        return Plan(tuple(actions), news=news, look_again_at=due)
+        return Plan(tuple(actions), status if status != job.status else None, news, look_again_at=due)
     return Plan((*actions, DeleteJob()), news=news)
 
 

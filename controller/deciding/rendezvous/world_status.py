@@ -26,11 +26,15 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
 
 
 def with_last_step(view: JobView) -> JobStatus:
-    """The status of a job that ends now: soon nobody else remembers how far its training has come."""
+    """The status of a job that ends now or is over: soon nobody else remembers how far its training has come. Of a world that works up to
+    its end that is known once the rendezvous has forgotten the job.
+    """
     known, world = view.status.elastic, view.snapshot.world
-    if known is None or world is None or world.highest is None or not view.sees_members:
+    highest = world.highest if world is not None and view.sees_members else None
+    told = [step for step in (highest, view.snapshot.last_step) if step is not None]
+    if known is None or not told:
         return view.status
-    return replace(view.status, elastic=replace(known, step=max(world.highest, known.step or 0)))
+    return replace(view.status, elastic=replace(known, step=max(*told, known.step or 0)))
 
 
 def record_restarts(view: JobView) -> Plan | None:
