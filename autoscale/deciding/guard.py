@@ -95,7 +95,8 @@ def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
     """Room that others need first is given back at once; room that is not there is not asked for. A trial that lacks some goes all the
     way back: the numbers between are those that it looked past.
     """
-    bounds, trial, is_growth = signals.bounds, signals.memory.trial, not signals.memory.was_whole
+    bounds, memory = signals.bounds, signals.memory
+    trial, is_growth = memory.trial, memory.changed_at is not None and not memory.was_whole
     most = replicas if trial is None else trial.origin
     ends = None if trial is None else Step.BROKEN_OFF
     if signals.give_back > 0:

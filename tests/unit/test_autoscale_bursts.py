@@ -76,6 +76,20 @@ def test_room_that_returns_is_taken_as_soon_after_a_day_of_bursts_as_after_the_f
     assert job.memory.reversals == 0
 
 
+@pytest.mark.parametrize("lost", ["stuck", "unmade"])
+def test_a_number_that_was_submitted_and_found_no_room_is_no_growth_of_the_jobs_own(lost: str) -> None:
+    """It is submitted with four to a cluster with room for one, and room for all comes after five minutes."""
+
+    def world(at: float, replicas: int) -> dict[str, Any]:
+        lacks = max(0, replicas - 1) if at < 300 else 0
+        return {"rescale_s": 30.0, "lacks": lacks, lost: lacks if at >= 40 else 0, "room": 3 if at >= 300 else 0}
+
+    job = Job(world).run(1200)
+    assert [count for _, count in job.sizes] == [1, 4]
+    (given_up, _), (back, _) = job.sizes
+    assert given_up < 300 <= back < 320, "a change costs 30 s: a turn of its own would wait for ten minutes"
+
+
 def test_growth_that_never_finds_room_is_tried_ever_more_rarely() -> None:
     def world(at: float, replicas: int) -> dict[str, Any]:
         """The room is free, and no worker ever gets it: a rule of placement that is not looked at here."""
