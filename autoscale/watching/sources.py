@@ -22,6 +22,7 @@ from elastic.api.log_pattern import Part, numbers, parts_of
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.interim import bound
 
 log = logging.getLogger(__name__)
 MOST_SOURCES = 512
@@ -137,7 +138,8 @@ class Sources:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         url = f"http://{host}:{page.port}{page.path}"
         if self._session is None:
-            self._session = aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": "identity"})
+            connector = bound(aiohttp.TCPConnector())
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, headers={"Accept-Encoding": "identity"})
         while True:
             timeout = aiohttp.ClientTimeout(total=PAGE_S)
             async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:

@@ -21,6 +21,7 @@ from elastic.kube.answering import Answering
 from elastic.kube.answers import WatchEvent, event_of, items_of, lines, text_of
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError, error_from_response
+from elastic.kube.interim import bound
 from elastic.kube.resources import SERVICE_ACCOUNTS, Object, Resource
 
 log = logging.getLogger(__name__)
@@ -325,7 +326,7 @@ class Kube:
         """Streams, which stay open, have connections of their own: no request waits for the end of a watch."""
         session = self._sessions.get(most)
         if session is None or session.closed:
-            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most)
+            connector = bound(aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most))
             self._sessions[most] = session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from elastic.kube.interim import bound
+
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
     from aiohttp.client_reqrep import ClientRequest
@@ -24,6 +26,7 @@ class DialledConnector(aiohttp.BaseConnector):
     def __init__(self, dial: Dial) -> None:
         super().__init__(force_close=True)
         self._dial = dial
+        bound(self)
 
     async def _create_connection(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> ResponseHandler:
         host, port = req.url.host or "", req.url.port or 0
@@ -54,6 +57,8 @@ async def bounded(answer: aiohttp.ClientResponse, *, most: int) -> bytes:
 def reason(error: Exception) -> str:
     """Why a request was not answered, without what the client's own words add to it."""
     cause: Exception = error
+    if isinstance(error, TimeoutError):
+        return "timed out"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):

@@ -179,15 +179,12 @@ async def test_an_extension_that_has_gone_is_unavailable_and_all_else_is_served(
         label = {"metadata": {"labels": {"kubernetes.io/service-name": "nobody"}}}
         await admin.ask("PATCH", endpoints, label, media="application/merge-patch+json")
 
-        async def reason() -> str:
-            return str((await extension.condition(admin)).get("reason"))
-
-        await until(lambda: _equals(reason, "EndpointsNotFound"), "no endpoints", within_s=60)
+        await until(lambda: _equals(lambda: _reason(extension, admin), "EndpointsNotFound"), "no endpoints", within_s=60)
         async with admin.session.get(f"{extension.path}/namespaces/default/pods/one/heat") as answer:
             assert (answer.status, (await answer.text()).strip()) == (503, "service unavailable")
         back = {"metadata": {"labels": {"kubernetes.io/service-name": extension.service}}}
         await admin.ask("PATCH", endpoints, back, media="application/merge-patch+json")
-        await until(lambda: _equals(reason, "FailedDiscoveryCheck"), "it answers 500", within_s=60)
+        await until(lambda: _equals(lambda: _reason(extension, admin), "FailedDiscoveryCheck"), "it answers 500", within_s=60)
         message = (await extension.condition(admin))["message"]
         assert message.startswith("failing or missing response from https://"), message
         assert message.endswith(": 500"), message
@@ -328,6 +325,47 @@ async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(se
         for task in silent:
             task.cancel()
         await asyncio.gather(*silent, return_exceptions=True)
+
+
+async def test_an_extension_that_never_ends_to_say_continue_costs_only_its_own_requests(
+    server: Server, admin: Client, tmp_path: Path
+) -> None:
+    """The API server read that and answered nobody: others came to no TLS handshake, and nodes were declared unreachable."""
+    if server.certificate is not None:
+        pytest.skip("a real one passes all of them on to its client")
+    async with extended(server, admin, tmp_path) as extension:
+        well = extension.answer
+
+        async def endless(request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/well/heat"):
+                return well(request)  # type: ignore[no-any-return]
+            assert request.transport is not None
+            while not request.transport.is_closing():
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+                await asyncio.sleep(0)
+            return web.Response()
+
+        extension.answer = endless
+        pods = f"{extension.path}/namespaces/default/pods"
+        status, words = await _plain(admin, f"{pods}/one/heat")
+        assert status in (502, 503)
+        assert "informational" in words
+        refused = await asyncio.gather(*(_plain(admin, f"{pods}/one/heat") for _ in range(20)))
+        assert {status for status, _ in refused} <= {502, 503}
+        assert (await admin.ask("GET", f"{pods}/well/heat"))[0] == 200
+        await extension.touch(admin)
+        await until(lambda: _equals(lambda: _reason(extension, admin), "FailedDiscoveryCheck"), "it is not available", within_s=60)
+        assert "informational" in (await extension.condition(admin))["message"]
+        assert (await admin.ask("GET", "/api/v1/namespaces/default/pods"))[0] == 200
+
+
+async def _plain(admin: Client, path: str) -> tuple[int, str]:
+    async with admin.session.get(path) as answer:
+        return answer.status, await answer.text()
+
+
+async def _reason(extension: Extension, admin: Client) -> str:
+    return str((await extension.condition(admin)).get("reason"))
 
 
 async def test_another_protocol_is_carried_both_ways_with_who_asks(server: Server, admin: Client, tmp_path: Path) -> None:

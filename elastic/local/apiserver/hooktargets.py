@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from elastic.kube.interim import bound
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.routes import DOMAIN, Routes
 from elastic.local.dialled import DialledConnector, bounded
@@ -45,7 +46,7 @@ class Targets:
         if client.get("service"):
             self._by_service = self._by_service or aiohttp.ClientSession(connector=DialledConnector(self._routes.dial))
             return self._by_service
-        self._by_url = self._by_url or aiohttp.ClientSession()
+        self._by_url = self._by_url or aiohttp.ClientSession(connector=bound(aiohttp.TCPConnector()))
         return self._by_url
 
     async def ask(self, client: Json, review: Json, *, seconds: int) -> Json:

@@ -11,6 +11,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from elastic.kube.interim import bound
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
@@ -29,7 +30,7 @@ class Kubelets:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=self._tls(), limit=0)
+            connector = bound(aiohttp.TCPConnector(ssl=self._tls(), limit=0))
             self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5))
         return self._session
 

@@ -4,6 +4,7 @@ server. What is between two neighbours only (hop by hop), and the client's crede
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from functools import cache
@@ -25,6 +26,8 @@ _NAMED = re.compile(r"(?:(?P<scheme>https?):)?(?P<name>[^:]+)(?::(?P<port>[^:]*)
 OURS = {"host", "authorization", "content-length", "expect"}
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
 WAIT = aiohttp.ClientTimeout(total=None, sock_read=300)
+REQUEST_S = 60.0
+"""Until an answer begins."""
 
 
 class Proxy:
@@ -80,11 +83,13 @@ class Proxy:
         headers = [(k, v) for k, v in request.headers.items() if k.lower() not in OURS | HOP_BY_HOP]
         connector = DialledConnector(lambda host, port: self._routes.reach(place))
         async with (
+            asyncio.timeout(REQUEST_S) as limit,
             aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=WAIT) as session,
             session.request(
                 request.method, url, headers=headers, data=call.body or None, allow_redirects=False, ssl=_trusting_anybody()
             ) as answer,
         ):
+            limit.reschedule(None)
             kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
             response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
             await response.prepare(request)

@@ -19,7 +19,7 @@ from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.datadir import FRONT_PROXY
 from elastic.local.apiserver.routes import Routes
-from elastic.local.dialled import DialledConnector, reason
+from elastic.local.dialled import DialledConnector
 from elastic.local.takeover import Ends
 
 PREFIX = "X-Remote-"
@@ -77,7 +77,3 @@ def about(user: User) -> list[tuple[str, str]]:
 
 def is_about_user(header: str) -> bool:
     return header.lower() in (USER.lower(), UID.lower(), GROUP_HEADER.lower()) or header.lower().startswith(EXTRA.lower())
-
-
-def why_missed(error: Exception) -> str:
-    return "timed out" if isinstance(error, TimeoutError) else reason(error)

@@ -11,7 +11,7 @@ import logging
 import aiohttp
 
 from elastic.local.apiserver.aggregation.apiservices import STORAGE, available
-from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, why_missed
+from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about
 from elastic.local.apiserver.aggregation.listed import Listed, Malformed, read
 from elastic.local.apiserver.aggregation.remotes import Remote, Remotes
 from elastic.local.apiserver.calls import User
@@ -19,7 +19,7 @@ from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.objects import now_text
 from elastic.local.apiserver.routes import Routes, Unreachable
 from elastic.local.apiserver.store import Change, Stale, Store, Unwritable
-from elastic.local.dialled import bounded
+from elastic.local.dialled import bounded, reason
 
 log = logging.getLogger(__name__)
 AGGREGATOR = User("system:kube-aggregator", ("system:masters",))
@@ -116,7 +116,7 @@ class Availability:
                 if not 200 <= answer.status < 300:
                     raise ValueError(f"bad status from {url}: {answer.status}")
         except MISSED as error:
-            return _condition("False", "FailedDiscoveryCheck", f"failing or missing response from {url}: {why_missed(error)}")
+            return _condition("False", "FailedDiscoveryCheck", f"failing or missing response from {url}: {reason(error)}")
         remote.resources = await self._resources(remote)
         return _condition("True", "Passed", "all checks passed")
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from elastic.local.apiserver import paths
-from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, is_about_user, why_missed
+from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, is_about_user
 from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.calls import User
@@ -23,6 +23,7 @@ from elastic.local.apiserver.proxying import HOP_BY_HOP, OURS
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.upgrades import Refused, carried, is_upgrade
 from elastic.local.apiserver.watch import LONGEST_WATCH_S
+from elastic.local.dialled import reason
 
 MOST_AT_ONCE = 200
 REQUEST_S = 60.0
@@ -69,7 +70,7 @@ class Passing:
                 return response
         except MISSED as error:
             if response is None or not response.prepared:
-                return _plain(503, f"error trying to reach service: {why_missed(error)}")
+                return _plain(503, f"error trying to reach service: {reason(error)}")
             # The answer has begun; a stream that breaks off says that it is not whole.
             if request.transport is not None:
                 request.transport.abort()
