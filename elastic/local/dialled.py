@@ -23,8 +23,8 @@ Dial = Callable[[str, int], Awaitable[socket.socket]]
 class DialledConnector(aiohttp.BaseConnector):
     """A connection serves one request: what is behind the same name may be another process by the next."""
 
-    def __init__(self, dial: Dial) -> None:
-        super().__init__(force_close=True)
+    def __init__(self, dial: Dial, *, most: int = 100) -> None:
+        super().__init__(force_close=True, limit=most)
         self._dial = dial
         bound(self)
 

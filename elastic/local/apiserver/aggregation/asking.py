@@ -50,7 +50,9 @@ class Asking:
         data: bytes | None = None,
     ) -> aiohttp.client._RequestContextManager:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=DialledConnector(self._routes.dial), auto_decompress=False)
+            # Each server has its places; a number for all of them would let one take those of the others.
+            connector = DialledConnector(self._routes.dial, most=0)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         url = URL(f"https://{remote.host}:{remote.port}{raw_path}", encoded=True)
         trust = self._context(remote.ca_bundle, remote.unchecked)
         return self._session.request(method, url, headers=list(headers), data=data, ssl=trust, timeout=timeout, allow_redirects=False)

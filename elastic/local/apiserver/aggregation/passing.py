@@ -6,8 +6,6 @@ log, another protocol) has to begin in time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
@@ -25,7 +23,6 @@ from elastic.local.apiserver.upgrades import Refused, carried, is_upgrade
 from elastic.local.apiserver.watch import LONGEST_WATCH_S
 from elastic.local.dialled import reason
 
-MOST_AT_ONCE = 200
 REQUEST_S = 60.0
 STALLED_S = 60.0
 """A client that takes nothing of a long answer for so long is cut off."""
@@ -43,24 +40,30 @@ class Passing:
         target = paths.parse(request.path)
         is_watch = request.query.get("watch", "false").lower() not in ("false", "0", "")
         self._authorize(request, target, user, is_watch=is_watch)
+        # A client may take its time to send it, and the server's places are for requests that are on their way to it.
+        body = await request.read() if request.body_exists else None
         if not remote.available:
             return _plain(503, "service unavailable")
-        if remote.passed_on >= MOST_AT_ONCE:
-            message = f"{remote.name} has {MOST_AT_ONCE} requests that it has not answered; try again later"
-            raise StatusError(429, "TooManyRequests", message, details={"retryAfterSeconds": 1}, headers={"Retry-After": "1"})
-        response: web.StreamResponse | None = None
-        remote.passed_on += 1
-        try:
-            if is_upgrade(request) and not request.body_exists:
+        with remote.places.one_for(user):
+            if is_upgrade(request) and body is None:
                 # What has a body only offers another protocol, such as h2c, and can do without.
                 return await self._carried(request, remote, user)
-            async with asyncio.timeout(REQUEST_S) as limit, self._asked(request, remote, user) as answer:
+            is_long = target is not None and target.subresource in LONG
+            return await self._answered(request, remote, user, body=body, is_watch=is_watch, is_long=is_watch or is_long)
+
+    async def _answered(
+        self, request: web.Request, remote: Remote, user: User, *, body: bytes | None, is_watch: bool, is_long: bool
+    ) -> web.StreamResponse:
+        headers, path = _told(request, user), request.rel_url.raw_path_qs
+        response: web.StreamResponse | None = None
+        try:
+            asked = self._asking.request(remote, request.method, path, headers=headers, data=body, timeout=UNBOUNDED)
+            async with asyncio.timeout(REQUEST_S) as limit, asked as answer:
                 if 300 <= answer.status < 400 and answer.status != 304:
                     return _plain(503, "the backend attempted to redirect this request, which is not permitted")
                 kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
                 response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
                 await response.prepare(request)
-                is_long = is_watch or (target is not None and target.subresource in LONG)
                 if is_long:
                     limit.reschedule(asyncio.get_running_loop().time() + _most_s(request) if is_watch else None)
                 async for chunk in answer.content.iter_any():
@@ -70,20 +73,11 @@ class Passing:
                 return response
         except MISSED as error:
             if response is None or not response.prepared:
-                return _plain(503, f"error trying to reach service: {reason(error)}")
+                return _missed(error)
             # The answer has begun; a stream that breaks off says that it is not whole.
             if request.transport is not None:
                 request.transport.abort()
             return response
-        finally:
-            remote.passed_on -= 1
-
-    @contextlib.asynccontextmanager
-    async def _asked(self, request: web.Request, remote: Remote, user: User) -> AsyncIterator[aiohttp.ClientResponse]:
-        body = await request.read() if request.body_exists else None
-        headers, path = _told(request, user), request.rel_url.raw_path_qs
-        async with self._asking.request(remote, request.method, path, headers=headers, data=body, timeout=UNBOUNDED) as answer:
-            yield answer
 
     async def _carried(self, request: web.Request, remote: Remote, user: User) -> web.StreamResponse:
         headers = [*_told(request, user), ("Connection", "Upgrade"), ("Upgrade", request.headers.get("Upgrade", ""))]
@@ -95,6 +89,8 @@ class Passing:
                 return _plain(503, f"error trying to reach service: invalid upgrade response: status code {refused.answer.status}")
             media = refused.answer.headers.get("Content-Type", "text/plain")
             return web.Response(body=refused.body, status=refused.answer.status, headers={"Content-Type": media})
+        except MISSED as error:
+            return _missed(error)
 
     def _authorize(self, request: web.Request, target: paths.Target | None, user: User, *, is_watch: bool) -> None:
         if target is None:
@@ -129,6 +125,10 @@ def _most_s(request: web.Request) -> float:
     """As long as a watch of this server's own would last, and a little longer: its server should be the one to end it."""
     asked = request.query.get("timeoutSeconds", "")
     return REQUEST_S + (float(asked) if asked.isdecimal() and len(asked) < 10 and int(asked) else LONGEST_WATCH_S)
+
+
+def _missed(error: Exception) -> web.Response:
+    return _plain(503, f"error trying to reach service: {reason(error)}")
 
 
 def _plain(status: int, words: str) -> web.Response:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from elastic.local.apiserver import usage
 from elastic.local.apiserver.aggregation.apiservices import STORAGE, available
 from elastic.local.apiserver.aggregation.listed import Listed
+from elastic.local.apiserver.aggregation.places import Places
 from elastic.local.apiserver.resources import Registry
 from elastic.local.apiserver.store import Change, Entry, Store
 
@@ -34,10 +35,12 @@ class Remote:
     """As it lists them for discovery; None while it does not answer that, or nonsense."""
     unread: str = ""
     """Why its list cannot be read."""
-    passed_on: int = 0
-    """Requests that it has not finished yet."""
     ended: list[Callable[[], object]] = field(default_factory=list)
     """Called when it is no more, or is another."""
+    places: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.places = Places(self.name)
 
     @property
     def host(self) -> str:
