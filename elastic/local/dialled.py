@@ -63,4 +63,6 @@ def reason(error: Exception) -> str:
         cause = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
+    elif isinstance(error, aiohttp.ClientResponseError):
+        return "the answer is no HTTP"  # its own words quote the answer
     return (cause.strerror if isinstance(cause, OSError) else None) or str(cause) or type(cause).__name__

@@ -30,7 +30,7 @@ WORDS = f"it sent more than {MOST_INTERIM} informational answers and no final on
 
 
 @asynccontextmanager
-async def sending(head: bytes, *, forever: bool = False) -> AsyncIterator[tuple[int, asyncio.Event]]:
+async def sending(head: bytes, *, forever: bool = False, closes: bool = False) -> AsyncIterator[tuple[int, asyncio.Event]]:
     """The port, and whether a client has closed its connection."""
     gone = asyncio.Event()
 
@@ -41,7 +41,8 @@ async def sending(head: bytes, *, forever: bool = False) -> AsyncIterator[tuple[
             while forever:
                 writer.write(head)
                 await writer.drain()
-            await reader.read()
+            if not closes:
+                await reader.read()
         except ConnectionError:
             pass
         finally:

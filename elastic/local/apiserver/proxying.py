@@ -20,6 +20,7 @@ from elastic.local.apiserver.kubelet import Kubelets
 from elastic.local.apiserver.paths import beyond_proxy
 from elastic.local.apiserver.routes import Place, Routes, Unreachable, numbered
 from elastic.local.apiserver.store import Store
+from elastic.local.apiserver.upgrades import CONTROL
 from elastic.local.dialled import DialledConnector, reason
 
 _NAMED = re.compile(r"(?:(?P<scheme>https?):)?(?P<name>[^:]+)(?::(?P<port>[^:]*))?")
@@ -45,7 +46,7 @@ class Proxy:
         url = URL(f"{text}?{asked.raw_query_string}" if asked.raw_query_string else text, encoded=True)
         try:
             return await self._passed_on(request, call, place, url)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _unavailable(f"error trying to reach service: {reason(error)}") from None
 
     def _pod(self, namespace: str, name: str, port: str) -> Place:
@@ -90,13 +91,27 @@ class Proxy:
             ) as answer,
         ):
             limit.reschedule(None)
-            kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
-            response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
+            response = begun(answer)
             await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
-            await response.write_eof()
+            try:
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                # An error now would be taken for more of the answer; a stream that breaks off says that it is not whole.
+                if request.transport is not None:
+                    request.transport.abort()
             return response
+
+
+def begun(answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """What of an answer goes on to the client. Raises ValueError where that could not be sent, and the client would hear nothing."""
+    if not 200 <= answer.status < 600:
+        raise ValueError(f"the answer is no HTTP: its status is {answer.status}")
+    kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
+    if unsendable := next((k for k, v in kept.items() if CONTROL.search(k + v)), None):
+        raise ValueError(f"the answer is no HTTP: {unsendable!a} has control characters")
+    return web.StreamResponse(status=answer.status, headers=kept)
 
 
 @cache

@@ -23,8 +23,9 @@ ANSWER_S = 60.0
 MOST_HEAD, MOST_REFUSAL = 64 * 1024, 64 * 1024
 KEPT = ("Connection", "Upgrade", "User-Agent", "Origin", "X-Stream-Protocol-Version")
 """The client's headers that the agent gets, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
-_FIRST = re.compile(r"HTTP/1\.[01] ([1-9][0-9]{2})(?: .*)?")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FIRST = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:.*")
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 """No part of a header, and an answer of ours with it would not be sent."""
 
 Headers = list[tuple[str, str]]
@@ -126,15 +127,20 @@ def _head(what: str, host: str, headers: Headers) -> bytes:
 def _parsed(head: bytes) -> Answer:
     first, *lines = head.decode("latin-1").split("\r\n")
     status = _FIRST.fullmatch(first)
-    if status is None or any(_CONTROL.search(line) for line in lines):
+    lines = [line for line in lines if line]
+    if status is None or not all(_HEADER.fullmatch(line) and not CONTROL.search(line) for line in lines):
         raise OSError("the answer is no HTTP")
-    pairs = (line.partition(":") for line in lines if line)
+    pairs = (line.partition(":") for line in lines)
     return Answer(int(status[1]), {k.strip().title(): v.strip() for k, _, v in pairs})
 
 
 async def _body(answer: Answer, reader: asyncio.StreamReader) -> bytes:
+    if answer.status < 400:
+        return b""  # there need be none, and it says nothing of why
     length = answer.headers.get("Content-Length", "")
-    return await reader.read(MOST_REFUSAL) if not length.isdecimal() else await reader.readexactly(min(int(length), MOST_REFUSAL))
+    if not length.isdecimal() or len(length) > 9:
+        return await reader.read(MOST_REFUSAL)
+    return await reader.readexactly(min(int(length), MOST_REFUSAL))
 
 
 def _status(refused: Refused) -> StatusError:

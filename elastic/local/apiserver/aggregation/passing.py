@@ -9,7 +9,6 @@ import asyncio
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from elastic.local.apiserver import paths
 from elastic.local.apiserver.aggregation.asking import MISSED, Asking, about, is_about_user
@@ -17,7 +16,7 @@ from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.audit import Audit
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json, StatusError, forbidden
-from elastic.local.apiserver.proxying import HOP_BY_HOP, OURS
+from elastic.local.apiserver.proxying import HOP_BY_HOP, OURS, begun
 from elastic.local.apiserver.rbac import Rbac
 from elastic.local.apiserver.upgrades import Refused, carried, is_upgrade
 from elastic.local.apiserver.watch import LONGEST_WATCH_S
@@ -61,8 +60,7 @@ class Passing:
             async with asyncio.timeout(REQUEST_S) as limit, asked as answer:
                 if 300 <= answer.status < 400 and answer.status != 304:
                     return _plain(503, "the backend attempted to redirect this request, which is not permitted")
-                kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
-                response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
+                response = begun(answer)
                 await response.prepare(request)
                 if is_long:
                     limit.reschedule(asyncio.get_running_loop().time() + _most_s(request) if is_watch else None)
