@@ -49,15 +49,13 @@ class Registration:
                         await self._create(group, version, rank, bundle)
                 elif one in others:
                     await self._tried(one, self._release(one))
-                else:
-                    # Also what is to go: until then API servers ask us.
-                    ours = await self._update(one, bundle)
-                    if others:
-                        await self._tried(ours, self._withdraw(ours))
+                elif not others or not _is_made_by_us(one) or not await self._tried(one, self._withdraw(one)):
+                    # Also what could not be given up: API servers still ask us.
+                    await self._update(one, bundle)
 
-    async def _tried(self, there: Object, act: Coroutine[Any, Any, None]) -> None:
-        """What is left undone of another server's group must not keep us from serving ours: an older role lacks the right, or a policy
-        guards what others own."""
+    async def _tried(self, there: Object, act: Coroutine[Any, Any, None]) -> bool:
+        """Whether it was not refused. What is left undone of another server's group must not keep us from serving ours: an older role lacks
+        the right, or a policy guards what others own."""
         name = there["metadata"]["name"]
         try:
             await act
@@ -67,8 +65,9 @@ class Registration:
             if self._refused.get(name) != error.message:
                 log.warning("an API service could not be given up; trying again", extra={"api_service": name, "error": error.message})
             self._refused[name] = error.message
-        else:
-            self._refused.pop(name, None)
+            return False
+        self._refused.pop(name, None)
+        return True
 
     def _is_ours(self, there: Object) -> bool:
         service = there["spec"].get("service") or {}
@@ -89,28 +88,23 @@ class Registration:
                 await self._kube.patch(API_SERVICES, metadata["name"], {"metadata": version_seen | change})
 
     async def _withdraw(self, there: Object) -> None:
-        """What somebody else has made for our service stays."""
         metadata = there["metadata"]
-        if not _is_made_by_us(there):
-            return
         with _somebody_may_be_first():
             await self._kube.delete(API_SERVICES, metadata["name"], uid=metadata["uid"], resource_version=metadata["resourceVersion"])
             log.info("withdrew the metrics API", extra={"api_service": metadata["name"]})
 
-    async def _update(self, there: Object, bundle: str) -> Object:
-        """The object as it is then."""
+    async def _update(self, there: Object, bundle: str) -> None:
         spec, metadata = there["spec"], there["metadata"]
         if (
             spec.get("caBundle") == bundle
             and not spec.get("insecureSkipTLSVerify")
             and spec["service"].get("port") == self._service["port"]
         ):
-            return there
+            return
         change = {"caBundle": bundle, "insecureSkipTLSVerify": None, "service": self._service}
         version_seen = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
-        changed = await self._kube.patch(API_SERVICES, metadata["name"], version_seen | {"spec": change})
+        await self._kube.patch(API_SERVICES, metadata["name"], version_seen | {"spec": change})
         log.info("the API server now trusts the CA of the metrics API", extra={"api_service": metadata["name"]})
-        return changed
 
     async def _create(self, group: str, version: str, rank: int, bundle: str) -> None:
         name = _name(group, version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,8 @@ def test_a_script_that_always_fails_before_it_meets_anybody_comes_to_an_end(clus
     (tmp_path / "failing.sh").write_text("exit 4\n")
     done = elastic("run", *at(cluster), "--workers", "4", str(tmp_path / "failing.sh"))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].endswith("Job failing has failed because it has reached the specified backoff limit")
+    first = r"First of all failing-worker-\d failed with exit code 4\.$"
+    assert re.search(rf"Job failing has failed because it has reached the specified backoff limit\. {first}", done.stdout.splitlines()[-1])
 
 
 def test_a_job_that_is_there_is_replaced_only_when_asked(cluster: LocalCluster) -> None:
