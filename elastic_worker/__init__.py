@@ -12,4 +12,4 @@ mpi/            the `kubectl` of MPI launchers
 `elastic_worker.report` and `elastic_worker.torchrun` are named by users' programs and by images; they must not move.
 """
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
