@@ -36,6 +36,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=True,
     help="The cluster makes nodes for pods that wait: free room is a limit for the policy capacity only.",
 )
+@click.option(
+    "--pages-through-api",
+    is_flag=True,
+    help="Read pages of elasticPolicy.progress through the API server, where pods cannot be reached from here; takes get of pods/proxy.",
+)
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
 @click.option(

@@ -17,6 +17,7 @@ class Options:
     rendezvous_token: Path | None
     rendezvous_ca: Path | None
     cluster_grows: bool
+    pages_through_api: bool
     health_port: int
     metrics_port: int
     metrics_api_port: int

@@ -42,7 +42,16 @@ class Process:
         setting = Setting(grows=options.cluster_grows, sees_nodes=self._observer.sees_nodes)
         scaler = Scaler(kube, self._election.left_s if self._election is not None else None)
         self._api = _metrics_api(kube, options, self.figures, self._observer)
-        self._rounds = Rounds(kube, self._observer, scaler, self.figures, self._metrics, setting=setting, leads=self._leads)
+        self._rounds = Rounds(
+            kube,
+            self._observer,
+            scaler,
+            self.figures,
+            self._metrics,
+            setting=setting,
+            leads=self._leads,
+            pages_through_api=options.pages_through_api,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""

@@ -47,6 +47,7 @@ class Rounds:
         *,
         setting: Setting,
         leads: Callable[[], bool],
+        pages_through_api: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,7 +61,7 @@ class Rounds:
         self._monotonic = monotonic
         self._queue: WorkQueue[JobKey] = WorkQueue(clock=monotonic)
         self._changed = asyncio.Event()
-        self._sources = Sources(kube, self._read)
+        self._sources = Sources(kube, self._read, pages_through_api=pages_through_api)
         self._troubles = Troubles()
         self._working: dict[str, int] = {}
         """Running workers of the jobs whose progress is read."""

@@ -18,18 +18,18 @@ import aiohttp
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.jobs import JobSeen
 from autoscale.figures import JobKey
+from autoscale.watching import pages
+from autoscale.watching.pages import Pages
 from elastic.api.log_pattern import Part, numbers, parts_of
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.interim import bound
+from elastic.membership.wire import printable
 
 log = logging.getLogger(__name__)
 MOST_SOURCES = 512
 LONGEST_LINE = 4096
-LONGEST_PAGE = 1024 * 1024
 PAGE_EVERY_S = 5.0
-PAGE_S = 3.0
 BYTES_A_SECOND, BURST = 64 * 1024, 256 * 1024
 """Of one source, in the long run and at once: all of them are read in one thread."""
 FIRST_LINES, SKIPPED_TO_LINES = 1, 20
@@ -61,11 +61,11 @@ class _Source:
 
 
 class Sources:
-    def __init__(self, kube: Kube, heard: Heard) -> None:
+    def __init__(self, kube: Kube, heard: Heard, *, pages_through_api: bool = False) -> None:
         self._kube = kube
         self._heard = heard
         self._sources: dict[JobKey, _Source] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._pages = Pages(kube, through_api=pages_through_api)
 
     def look(self, wanted: Iterable[tuple[JobSeen, PodSeen]]) -> None:
         """Reads from these pods and from no others. Of too many jobs the last ones of the namespaces with most of them wait."""
@@ -86,8 +86,7 @@ class Sources:
 
     async def close(self) -> None:
         self.look(())
-        if self._session is not None:
-            await self._session.close()
+        await self._pages.close()
 
     async def _read(self, seen: JobSeen, pod: PodSeen) -> None:
         """Until cancelled; what fails is tried again, later each time."""
@@ -100,7 +99,7 @@ class Sources:
                 elif seen.progress.log_pattern is not None:
                     await self._follow_log(seen, pod, parts_of(seen.progress.log_pattern))
             except (KubeError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-                words = f"no answer within {PAGE_S:g} s" if isinstance(error, TimeoutError) else str(error)[:100] or type(error).__name__
+                words = f"no answer within {pages.PAGE_S:g} s" if isinstance(error, TimeoutError) else _told(error)
                 self._note(seen, f"{'/'.join(pod.key)} could not be read: {words}; {REMEDIES[_field(seen)]}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -133,21 +132,8 @@ class Sources:
         return False
 
     async def _follow_page(self, seen: JobSeen, pod: PodSeen, page: PrometheusProgress) -> None:
-        if not pod.address:
-            raise ValueError("the pod has no address")
-        host = f"[{pod.address}]" if ":" in pod.address else pod.address
-        url = f"http://{host}:{page.port}{page.path}"
-        if self._session is None:
-            connector = bound(aiohttp.TCPConnector())
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, headers={"Accept-Encoding": "identity"})
         while True:
-            timeout = aiohttp.ClientTimeout(total=PAGE_S)
-            async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
-                if response.status != 200:
-                    raise ValueError(f"{page.path} on port {page.port} answered {response.status}")
-                if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-                    raise ValueError(f"its page came as {encoding[:20]!r}, although it was asked for as it is")
-                text = await _bounded(response.content)
+            text = await self._pages.read(pod, page)
             step = amount(text, page.step)
             if step is None or not 0 <= step <= MOST_STEP:
                 self._note(seen, f"the page of {pod.key[1]} has no number for {page.step}; name a metric that it has")
@@ -163,6 +149,11 @@ class Sources:
         source = self._sources.get(seen.key)
         if source is not None:
             source.trouble = trouble
+
+
+def _told(error: Exception) -> str:
+    """In one line, and shown in a terminal only as text: a pod may have written it."""
+    return printable(" ".join(str(error).split()))[:100] or type(error).__name__
 
 
 def _field(seen: JobSeen) -> str:
@@ -188,15 +179,6 @@ def _newest(parts: list[Part], lines: list[bytes]) -> Report | None:
             samples = found.get("samples")
             return Report(found["step"], None if samples is None else float(samples))
     return None
-
-
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    body = bytearray()
-    async for chunk in content.iter_any():
-        body += chunk
-        if len(body) >= LONGEST_PAGE:
-            break
-    return bytes(body[:LONGEST_PAGE])
 
 
 def amount(text: bytes, name: str) -> float | None:

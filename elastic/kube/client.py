@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from elastic.kube.access import Access, AccessError, TokenCommand
 from elastic.kube.answering import Answering
@@ -22,7 +23,7 @@ from elastic.kube.answers import WatchEvent, event_of, items_of, lines, text_of
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError, error_from_response
 from elastic.kube.interim import bound
-from elastic.kube.resources import SERVICE_ACCOUNTS, Object, Resource
+from elastic.kube.resources import PODS, SERVICE_ACCOUNTS, Object, Resource
 
 log = logging.getLogger(__name__)
 PAGE = 500
@@ -229,6 +230,21 @@ class Kube:
             async for chunk in response.content.iter_any():
                 yield chunk
 
+    @asynccontextmanager
+    async def asked_of_pod(
+        self, name: str, path: str, *, namespace: str, port: int, timeout_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """What a port of a pod answers over HTTP, or the API server in its place: nothing is unpacked, no redirect followed."""
+        way = self._url(PODS.path(namespace=namespace, name=f"{name}:{port}", subresource="proxy"))
+        # As a client of the pod itself would send it: what goes up in it ends at the pod's root, and is no other path of the API server.
+        url = URL(way + URL(f"http://pod{path}").raw_path_qs, encoded=True)
+        headers = await self._headers() | {"Accept": "*/*", "Accept-Encoding": "identity"}
+        self.sent["GET"] += 1
+        async with self._open(AS_MANY_AS_ASKED_FOR).get(
+            url, headers=headers, timeout=aiohttp.ClientTimeout(total=timeout_s), allow_redirects=False, auto_decompress=False
+        ) as response:
+            yield response
+
     async def request(
         self,
         method: str,
@@ -331,6 +347,7 @@ class Kube:
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
+                cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
                 trace_configs=[self._answering.trace()],
             )
         return session

@@ -6,6 +6,8 @@ import orjson
 
 MALFORMED = "Malformed"
 """The reason of an answer that makes no sense: of a server behind an API service, or of what is no API server."""
+UNTOLD = "Unknown"
+"""The reason where the answer names none, as that of what is no API server."""
 WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
 """Reasons of errors with code 0 that do not mean that the API server is away."""
 
@@ -50,7 +52,7 @@ def error_from_status(status: dict[str, Any]) -> KubeError:
     code = status.get("code")
     return KubeError(
         code=code if code and isinstance(code, int) else 500,
-        reason=str(status.get("reason") or "Unknown"),
+        reason=str(status.get("reason") or UNTOLD),
         message=str(status.get("message") or "no message"),
         body=status,
     )
@@ -65,4 +67,4 @@ def error_from_response(code: int, body: bytes) -> KubeError:
     if isinstance(parsed, dict) and parsed.get("kind") == "Status":
         return error_from_status({**parsed, "code": found if (found := parsed.get("code")) and isinstance(found, int) else code})
     text = body[:500].decode(errors="replace").strip()
-    return KubeError(code=code, reason="Unknown", message=text or "empty answer")
+    return KubeError(code=code, reason=UNTOLD, message=text or "empty answer")

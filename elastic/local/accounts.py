@@ -1,12 +1,12 @@
-"""The control plane's own accounts on a laptop: its processes act with the rights that deploy/ gives them in a cluster, and no others. Each
-has a kubeconfig beside a file with its token, which is renewed in time.
+"""The control plane's own accounts on a laptop: its processes act with the rights that deploy/ gives them in a cluster, and with PAGES
+where the API server is the laptop's own. Each has a kubeconfig beside a file with its token, which is renewed in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -38,12 +38,28 @@ TOKEN_S = 24 * 3600
 RENEWED_EVERY_S = TOKEN_S / 4
 RETRY_S = 5.0
 MANAGER = "elastic-up"
+PAGES = rights.Role(
+    f"{AUTOSCALER}-pages",
+    (
+        rights.Right(
+            groups=("",),
+            resources=("pods/proxy",),
+            verbs=("get",),
+            why="elasticPolicy.progress.prometheus: only the API server finds the way to pods.",
+        ),
+    ),
+    True,
+    AUTOSCALER,
+)
 
 
 class Accounts:
-    def __init__(self, admin_kubeconfig: Path, folder: Path) -> None:
+    def __init__(self, admin_kubeconfig: Path, folder: Path, *, is_guest: bool) -> None:
+        """`is_guest`: the API server is that of another cluster."""
         self._admin_kubeconfig = admin_kubeconfig
         self._folder = folder
+        self._roles = [*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles(), *rights.dashboard_roles()]
+        self._roles += [] if is_guest else [PAGES]
 
     def kubeconfig(self, account: str) -> Path:
         return self._folder / f"{account}.kubeconfig"
@@ -51,7 +67,7 @@ class Accounts:
     async def make(self, admin: Kube) -> None:
         """Accounts, roles, tokens and kubeconfigs, as they should be now."""
         await _apply(admin, NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": rights.SYSTEM}})
-        await asyncio.gather(*(_apply(admin, resource, item) for resource, item in _objects()))
+        await asyncio.gather(*(_apply(admin, resource, item) for resource, item in _objects(self._roles)))
         await self._renew(admin)
         for account in ALL:
             write_private(self.kubeconfig(account), self._config(account).encode())
@@ -105,10 +121,10 @@ async def _apply(admin: Kube, resource: Resource, item: Object) -> None:
     await admin.patch(resource, name, item, namespace=namespace, kind=Patch.APPLY, field_manager=MANAGER, force=True)
 
 
-def _objects() -> Iterator[tuple[Resource, Object]]:
+def _objects(roles: Iterable[rights.Role]) -> Iterator[tuple[Resource, Object]]:
     for account in ALL:
         yield SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": rights.SYSTEM}}
-    for role in (*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles(), *rights.dashboard_roles()):
+    for role in roles:
         made, binding = rights.as_objects(role)
         yield CLUSTER_ROLES if role.is_everywhere else ROLES, made
         yield CLUSTER_ROLE_BINDINGS if role.is_everywhere else ROLE_BINDINGS, binding

@@ -201,7 +201,7 @@ class Supervisor:
         layout, options = self._layout, self._options
         folder = layout.installation
         ensure_installation(folder, addresses=self._addresses())
-        accounts = Accounts(self._kubeconfig, folder)
+        accounts = Accounts(self._kubeconfig, folder, is_guest=bool(options.join))
         await accounts.make(kube)
         self._keepers.append(asyncio.create_task(accounts.keep(), name="accounts"))
         given = ["--installation", str(folder), "--kubeconfig"]
@@ -218,6 +218,7 @@ class Supervisor:
         await self._begin(self._waiting(controller))
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
         arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
+        arguments += [] if options.join else ["--pages-through-api"]
         autoscaler = self._child("autoscaler", "autoscale.running.main", arguments)
         if not self._options.join:
             await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))

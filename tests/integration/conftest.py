@@ -44,7 +44,7 @@ LONGEST = f"""
 rendezvous_torchrun etcd_torchrun operator_suite warm_start rolling_update rendezvous_completion laptop_resume faults_control_plane
 laptop_losses autoscale_through_hpa cli_run laptop_up laptop_autoscaling laptop_streams webhook_flood demo examples_mpi metrics_api sdk
 gloo_endings drain_keeps_state discover_hosts rendezvous_hostile examples_light laptop_docs kopf_watch rendezvous_credentials
-laptop_holder laptop_pod_lives laptop_pods controller_rights laptop_usage faults_api
+autoscale_reads_page laptop_holder laptop_pod_lives laptop_pods controller_rights laptop_usage faults_api
 """
 """Modules that take long, the longest first. They begin in this order, so that no lane is left alone with one of them."""
 

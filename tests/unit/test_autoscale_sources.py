@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from test_autoscale_round import pod, state
+from test_kube_client import refusal, served
 
 from autoscale.deciding.jobs import JobSeen
 from autoscale.deciding.training import SAMPLES
 from autoscale.figures import JobKey
 from autoscale.running.book import Book
-from autoscale.watching import sources
+from autoscale.watching import pages, sources
 from autoscale.watching.sources import Report, Sources, amount
 from elastic.api.scaling import ProgressSource, PrometheusProgress
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.membership.training import Progress
 
@@ -52,7 +54,7 @@ def job(source: ProgressSource) -> JobSeen:
     return replace(state("one", 2).seen, progress=source, container="pytorch")
 
 
-async def heard(logs: Logs, seen: JobSeen, words: str = "", **of_pod: Any) -> tuple[list[Report], str]:
+async def heard(logs: Logs | Kube, seen: JobSeen, words: str = "", *, through_api: bool = False, **of_pod: Any) -> tuple[list[Report], str]:
     """What a source says first, or all that it has said once its trouble has these words."""
     reports: list[Report] = []
     is_heard = asyncio.Event()
@@ -61,12 +63,12 @@ async def heard(logs: Logs, seen: JobSeen, words: str = "", **of_pod: Any) -> tu
         reports.append(report)
         is_heard.set()
 
-    found = Sources(logs, hear)  # type: ignore[arg-type]
+    found = Sources(logs, hear, pages_through_api=through_api)  # type: ignore[arg-type]
     found.look([(seen, replace(pod("one-0", on="n", owner=seen.uid, index=0), **of_pod))])
     async with asyncio.timeout(PATIENCE_S):
         if not words:
             await is_heard.wait()
-        while words not in found.trouble(seen.key) or not logs.is_read():  # noqa: ASYNC110
+        while words not in found.trouble(seen.key) or (isinstance(logs, Logs) and not logs.is_read()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     trouble = found.trouble(seen.key)
     await found.close()
@@ -129,6 +131,58 @@ async def page(body: bytes, *, status: int = 200, encoding: str = "identity") ->
         await runner.cleanup()
 
 
+STRANGER = "192.0.2.7"
+"""An address to which no request may go."""
+
+
+@contextlib.asynccontextmanager
+async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
+    """For the page of one-0 at port 8000."""
+
+    async def handler(request: web.Request) -> web.Response:
+        assert request.raw_path == "/api/v1/namespaces/default/pods/one-0:8000/proxy/metrics"
+        return answer()
+
+    async with served(handler) as kube:
+        yield kube
+
+
+async def test_a_page_is_read_through_the_api_server_where_so_chosen() -> None:
+    async with api_server(lambda: web.Response(body=b"train_step_total 42\n")) as kube:
+        reports, _ = await heard(kube, job(paged(8000)), through_api=True, address=STRANGER)
+    assert reports == [Report(42, None)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda: refusal(503, "ServiceUnavailable"), "ServiceUnavailable it is"),
+        (lambda: refusal(403, "Forbid\x1b[2J\n"), "Forbid\\x1b[2J it is"),
+        (lambda: web.Response(status=404, text="not here"), "/metrics on port 8000 answered 404"),
+        (lambda: web.Response(status=302, headers={"Location": "/version"}), "/metrics on port 8000 answered 302"),
+        (
+            lambda: web.Response(body=gzip.compress(b"train_step_total 5\n"), headers={"Content-Encoding": "gzip"}),
+            "its page came as 'gzip', although it was asked for as it is",
+        ),
+    ],
+)
+async def test_what_the_api_server_says_instead_of_a_page_is_told(answer: Callable[[], web.Response], words: str) -> None:
+    async with api_server(answer) as kube:
+        reports, trouble = await heard(kube, job(paged(8000)), "could not be read", through_api=True, address=STRANGER)
+    assert reports == []
+    assert trouble == (
+        f"elasticPolicy.progress.prometheus: default/one-0 could not be read: {words}; "
+        "correct port and path, or see why the page does not answer"
+    )
+
+
+async def test_an_endless_page_through_the_api_server_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LONGEST_PAGE", 1000)
+    async with api_server(lambda: web.Response(body=b"x 1\n" * 1000 + b"train_step_total 5\n")) as kube:
+        reports, trouble = await heard(kube, job(paged(8000)), "has no number", through_api=True)
+    assert (reports, "has no number" in trouble) == ([], True)
+
+
 def paged(port: int) -> ProgressSource:
     return ProgressSource(prometheus=PrometheusProgress(port=port, step="train_step_total", samples="train_samples"))
 
@@ -163,7 +217,7 @@ async def test_a_page_of_nonsense_is_told(body: bytes, status: int, words: str) 
 
 
 async def test_a_page_that_never_answers_is_told_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PAGE_S", 0.05)
+    monkeypatch.setattr(pages, "PAGE_S", 0.05)
     monkeypatch.setattr(sources, "FIRST_PAUSE_S", 0.0)
     asked: list[asyncio.Task[None]] = []
 
@@ -187,7 +241,7 @@ async def test_a_page_that_never_answers_is_told_and_asked_again(monkeypatch: py
 
 
 async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST_PAGE", 1000)
+    monkeypatch.setattr(pages, "LONGEST_PAGE", 1000)
     async with page(b"x 1\n" * 1000 + b"train_step_total 5\n") as port:
         reports, trouble = await heard(Logs(), job(paged(port)), "has no number", address="127.0.0.1")
     assert reports == []

@@ -80,6 +80,7 @@ async def autoscaler(kubeconfig: Path) -> AsyncIterator[int]:
         rendezvous_token=None,
         rendezvous_ca=None,
         cluster_grows=False,
+        pages_through_api=False,
         health_port=0,
         metrics_port=0,
         metrics_api_port=0,

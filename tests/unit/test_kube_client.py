@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -89,6 +90,62 @@ async def test_no_request_waits_for_the_end_of_streams() -> None:
         assert await asyncio.wait_for(kube.get(PODS, "a", namespace="n"), 20) == {"metadata": {"name": "a"}}
         for stream in streams:
             stream.cancel()
+
+
+ROOT = "/api/v1/namespaces/n/pods/a:80/proxy"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/metrics", "/metrics"),
+        ("/m/x?name[]=y&z=%31#here", "/m/x?name%5B%5D=y&z=1"),
+        ("/../../../secrets/key", "/secrets/key"),
+        ("/%2e%2e/%2E%2e/../secrets", "/secrets"),
+        ("/..%2f..%2fsecrets", "/..%2F..%2Fsecrets"),
+        ("//other:1/x", "//other:1/x"),
+        ("/@other/", "/@other/"),
+        ("/", "/"),
+    ],
+)
+async def test_a_page_of_a_pod_is_asked_for_below_that_pod(path: str, asked: str) -> None:
+    """The path is a user's, and the right to ask is ours."""
+    seen: list[tuple[str, str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        seen.append((request.raw_path, request.headers["Accept-Encoding"]))
+        return web.Response(status=302, headers={"Location": "/elsewhere", "Set-Cookie": "of=pod"})
+
+    async with served(handler) as kube, kube.asked_of_pod("a", path, namespace="n", port=80, timeout_s=20) as response:
+        assert response.status == 302
+    assert seen == [(ROOT + asked, "identity")]
+
+
+@pytest.mark.parametrize("name", ["../secrets", "a/../b", "a?x", "a#", "%2e%2e", "a b"])
+async def test_no_page_is_asked_of_what_is_no_name_of_a_pod(name: str) -> None:
+    async def handler(_: web.Request) -> web.Response:
+        raise AssertionError("it was asked")
+
+    async with served(handler) as kube:
+        with pytest.raises(KubeError, match="is no name of an object"):
+            async with kube.asked_of_pod(name, "/", namespace="n", port=80, timeout_s=20):
+                pass
+
+
+async def test_what_a_pod_would_have_kept_is_not_sent_with_other_requests() -> None:
+    cookies: list[str | None] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        cookies.append(request.headers.get("Cookie"))
+        return web.json_response({}, headers={"Set-Cookie": "of=pod; Path=/"})
+
+    async with served(handler) as kube:
+        named = Kube(replace(kube.access, server=kube.access.server.replace("127.0.0.1", "localhost")))
+        for _ in range(2):
+            async with named.asked_of_pod("a", "/", namespace="n", port=80, timeout_s=20):
+                pass
+        await named.close()
+    assert cookies == [None, None]
 
 
 async def test_what_begins_while_the_client_closes_does_not_break_that() -> None:
