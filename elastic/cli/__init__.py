@@ -10,8 +10,6 @@ from typing import Any
 
 import click
 
-from elastic_worker import __version__
-
 INTERRUPTED = 130
 """As shells have it for a command that Ctrl-C ended."""
 
@@ -149,6 +147,6 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="elastic")
+@click.version_option(package_name="elastic-training", prog_name="elastic")
 def main() -> None:
     """Elastic distributed training: jobs, the laptop cluster and what runs on it."""
