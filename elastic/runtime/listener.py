@@ -256,7 +256,9 @@ class Listener:
                 del self._receiving[connection]
             self._cut_those_before(now - bounds.body_s, self._receiving)
             for connection in _before(now - bounds.pause_s, self._pausing):
-                if connection.takes_more():
+                if connection.is_over():
+                    self._gone(connection)
+                elif connection.takes_more():
                     del self._pausing[connection]
                     connection.since = now
                     self._pausing[connection] = None
@@ -326,7 +328,8 @@ class Connection(asyncio.Protocol):
             self._socket.close()
 
     def is_over(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+        """Not every transport says that its socket has been closed."""
+        return self._transport is None or self._transport.is_closing() or self._socket.fileno() < 0
 
     def takes_more(self) -> bool:
         """Whether an answer still waits for the peer, which has taken something of it since this was last asked."""
