@@ -24,7 +24,8 @@ class Line(logging.Formatter):
         return f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
 
 
-SERVERS = logging.getLogger("aiohttp.server")
+SERVERS, LOOPS = logging.getLogger("aiohttp.server"), logging.getLogger("asyncio")
+PLAIN = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
 def quotes_no_request(record: logging.LogRecord) -> bool:
@@ -35,8 +36,26 @@ def quotes_no_request(record: logging.LogRecord) -> bool:
     return all(kind.__module__ != "aiohttp.http_exceptions" for kind in type(error).__mro__)
 
 
+def tells_no_peer_that_left(record: logging.LogRecord) -> bool:
+    """uvloop reports as an error that a peer has gone in the middle of a handshake, or of what it was sent over TLS."""
+    error = record.exc_info[1] if record.exc_info else None
+    left = isinstance(error, ConnectionError) and record.getMessage().startswith("Future exception was never retrieved")
+    return not left and not (isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"))
+
+
 def log_to(stream: TextIO, *, level: str) -> None:
-    SERVERS.addFilter(quotes_no_request)
+    _leave_out_peers()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Line())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def log_plainly() -> None:
+    """As the laptop cluster's own processes log, whose files are read by people."""
+    _leave_out_peers()
+    logging.basicConfig(level=logging.INFO, format=PLAIN)
+
+
+def _leave_out_peers() -> None:
+    SERVERS.addFilter(quotes_no_request)
+    LOOPS.addFilter(tells_no_peer_that_left)

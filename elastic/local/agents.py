@@ -27,6 +27,7 @@ from elastic.local.controllers.namespaces import NamespaceDeletion
 from elastic.local.controllers.nodes import NodeLifecycle
 from elastic.local.identities import CONTROLLERS, NODE_AGENT, SCHEDULER, acting_as
 from elastic.local.scheduler.loop import Scheduler
+from elastic.logs import log_plainly
 
 log = logging.getLogger("elastic.local.agents")
 
@@ -110,7 +111,7 @@ def _comes(file: Path) -> bool:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_plainly()
     args = arguments()
     try:
         args.images = Images(parse_images(args.image))

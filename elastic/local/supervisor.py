@@ -31,6 +31,7 @@ from elastic.local.ownership import AlreadyRunning, sole_owner
 from elastic.local.ports import free_port
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
+from elastic.logs import log_plainly
 from elastic.runtime.files import write_private
 
 if TYPE_CHECKING:
@@ -378,7 +379,7 @@ async def _run(layout: Layout, options: argparse.Namespace, *, lock: int) -> Non
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_plainly()
     options = arguments()
     layout = Layout(options.data_dir.resolve())
     try:

@@ -60,6 +60,20 @@ def test_a_token_of_bytes_that_are_no_text_is_a_wrong_token(server: ApiProcess) 
         assert s.recv(1000).startswith(b"HTTP/1.1 401 ")
 
 
+def test_a_request_that_cannot_be_read_stays_out_of_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with running(tmp_path) as one:
+        context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+        with (
+            socket.create_connection(("127.0.0.1", one.port), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as s,
+        ):
+            s.sendall(b"GET /api HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\x01\r\n\r\n")
+            assert s.recv(1000).startswith(b"HTTP/1.0 400 ")
+    logged = capfd.readouterr().err
+    assert "secret" not in logged
+    assert "Traceback" not in logged
+
+
 async def test_a_token_lasts_a_year_at_most(server: ApiProcess) -> None:
     path = "/api/v1/namespaces/default/serviceaccounts"
     async with server.client() as client:

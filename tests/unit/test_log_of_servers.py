@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from elastic.logs import SERVERS, log_to, quotes_no_request
+from elastic.logs import LOOPS, SERVERS, log_to, quotes_no_request, tells_no_peer_that_left
 
 LONG = b"a" * 9000
 HEAD = b"GET /login?token=secret HTTP/1.1\r\nHost: localhost\r\n"
@@ -22,6 +22,7 @@ def as_a_process_logs() -> Iterator[None]:
     log_to(io.StringIO(), level="info")
     yield
     SERVERS.removeFilter(quotes_no_request)
+    LOOPS.removeFilter(tells_no_peer_that_left)
 
 
 async def answer(request: web.BaseRequest) -> web.Response:
@@ -69,3 +70,26 @@ async def test_a_secret_in_a_request_that_cannot_be_read_stays_out_of_the_log(
 async def test_a_defect_of_ours_is_logged_with_its_traceback(port: int, caplog: pytest.LogCaptureFixture) -> None:
     assert b"500" in await asked(port, HEAD + b"\r\n")
     assert "a defect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "is_told"),
+    [
+        ("Future exception was never retrieved", ConnectionResetError(), False),
+        (
+            "Fatal error on SSL protocol",
+            RuntimeError("unable to perform this; the handler is closed"),
+            False,
+        ),
+        ("Future exception was never retrieved", ValueError("a defect"), True),
+        ("Task exception was never retrieved", ConnectionResetError("a defect"), True),
+        ("Fatal error on SSL protocol", RuntimeError("a defect"), True),
+    ],
+    ids=str,
+)
+def test_a_peer_that_has_gone_is_no_error_of_a_server(
+    message: str, error: Exception, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever left during a handshake, or with a stream under way, wrote tracebacks into the log."""
+    LOOPS.error("%s\nfuture: <Future finished>", message, exc_info=error)
+    assert bool(caplog.records) == is_told

@@ -24,6 +24,7 @@ from elastic.local.agent.service import Options, authority, base_environment, st
 from elastic.local.files import FolderError, take_folder
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
+from elastic.logs import log_plainly
 
 log = logging.getLogger("elastic.local.agent")
 
@@ -132,7 +133,7 @@ def refusal(error: Exception) -> str | None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_plainly()
     args = arguments()
     try:
         take_folder(args.data_dir)

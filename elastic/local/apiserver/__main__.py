@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from elastic.local.apiserver.datadir import DataDir
 from elastic.local.apiserver.faults import Faults
 from elastic.local.apiserver.server import ApiServer
 from elastic.local.files import FolderError
+from elastic.logs import log_plainly
 
 GUARDS_OWNERS = "OwnerReferencesPermissionEnforcement"
 
@@ -95,7 +95,7 @@ async def serve(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_plainly()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(arguments()))
 

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from elastic.local.sandbox import linux
+from elastic.logs import log_plainly
 
 log = logging.getLogger("elastic.local.etcd")
 
@@ -126,7 +127,7 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    log_plainly()
     parser = argparse.ArgumentParser(prog="python -m elastic.local.etcd", description="The etcd of the laptop cluster.")
     parser.add_argument("--program", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
