@@ -50,6 +50,19 @@ if os.environ["PAIR"]:
     server.socket = tls.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 """
+ENDLESS = """
+import socket, threading
+def answer(peer):
+    try:
+        peer.recv(65536)
+        while True:
+            peer.sendall(b"HTTP/1.1 100 Continue\\r\\n\\r\\n" * 3000)
+    except OSError:
+        peer.close()
+server = socket.create_server(("0.0.0.0", 8443), backlog=100)
+while True:
+    threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +73,11 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-async def served(kube: Kube, name: str, pair: Pair | None = None) -> None:
+async def served(kube: Kube, name: str, pair: Pair | None = None, *, program: str = SERVER) -> None:
     """A pod and its service by this name, over TLS where it has a certificate; back when the pod is ready."""
     text = (pair.certificate + b"\n" + pair.key).decode() if pair else ""
     main = container(
-        "python", "-c", SERVER, env=[{"name": "PAIR", "value": text}],
+        "python", "-c", program, env=[{"name": "PAIR", "value": text}],
         readinessProbe={"tcpSocket": {"port": 8443}, "periodSeconds": 1}, ports=[{"name": "serving", "containerPort": 8443}],
     )  # fmt: skip
     made = service(name, {"app": name}, 443)
@@ -136,3 +149,19 @@ async def test_requests_are_passed_on_to_pods_and_services(cluster: LocalCluster
     for place, words in ((f"pods/{name}:1", "error trying to reach service: dial tcp"), (f"services/{name}:other", "no service port")):
         out, err = await raw(cluster, f"{below}/{place}/proxy/")
         assert (out, "ServiceUnavailable" in err, words in err) == ("", True, True), err
+
+
+async def test_a_pod_that_only_says_continue_keeps_the_api_server_from_nothing(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+    """Forty requests to it made others wait, for as long as their client lived."""
+    name = f"endless-{unique}"
+    await served(kube, name, program=ENDLESS)
+    path = PODS.path(namespace=NAMESPACE, name=name, subresource="proxy")
+
+    async def refused() -> KubeError:
+        with pytest.raises(KubeError) as error:
+            await kube.request("GET", f"{path}/")
+        return error.value
+
+    errors = await asyncio.gather(*(refused() for _ in range(40)), kube.get(PODS, name, namespace=NAMESPACE))
+    words = {(error.code, error.message) for error in errors if isinstance(error, KubeError)}
+    assert words == {(503, "error trying to reach service: it sent more than 16 informational answers and no final one")}
