@@ -9,7 +9,8 @@ import socket
 import pytest
 
 from elastic.runtime import listener
-from elastic.runtime.listener import Bounds, Connection, Listener
+from elastic.runtime.connection import Connection
+from elastic.runtime.listener import Bounds, Listener
 
 
 class Unknowing(asyncio.Transport):

@@ -12,7 +12,7 @@ from aiohttp import web
 from controller.webhook.judges import Busy, Turns, _Asking
 from controller.webhook.server import BOUNDS, Room
 from elastic.runtime import listener
-from elastic.runtime.listener import Connection
+from elastic.runtime.connection import Connection
 
 MOST, MOST_OF_ONE_ADDRESS = BOUNDS.most, BOUNDS.of_one_address
 
