@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-from real_servers import machine_address
+import pytest
+from real_servers import ControlPlane, machine_address
 
 from autoscale.serving.answers import VERSIONS
 from elastic.api import KINDS
@@ -26,6 +29,7 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
+from elastic.local import LocalCluster
 from elastic.runtime.cert_rotation import Place
 
 PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
@@ -33,6 +37,17 @@ ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=F
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
 PATIENCE_S = 90.0
+
+
+@contextlib.contextmanager
+def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]:
+    """The kubeconfig of the laptop's, or of a real one, as the fixture's parameter says. options: of the laptop cluster."""
+    if request.param == "own":
+        with LocalCluster(control_plane=False, **options) as cluster:
+            yield cluster.kubeconfig
+    else:
+        plane: ControlPlane = request.getfixturevalue("real_plane")
+        yield plane.kubeconfig
 
 
 async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:

@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from job_builders import snapshot
-from metrics_groups import JOBS, PLACE, PYTORCH, ROLES, available, clear, deleted, discovered, furnish, publish, until, withdraw
-from real_servers import ControlPlane, machine_address
+from metrics_groups import JOBS, PLACE, PYTORCH, ROLES, api_server, available, clear, deleted, discovered, furnish, publish, until, withdraw
+from real_servers import machine_address
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
@@ -39,19 +39,14 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
-from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.cluster)])
 def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
-    if request.param == "own":
-        with LocalCluster(control_plane=False, autoscaler_period_s=2) as cluster:
-            yield cluster.kubeconfig
-    else:
-        plane: ControlPlane = request.getfixturevalue("real_plane")
-        yield plane.kubeconfig
+    with api_server(request, autoscaler_period_s=2) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest_asyncio.fixture

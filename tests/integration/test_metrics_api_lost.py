@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from control_plane import ROOT, wait_for
-from metrics_groups import JOBS, PLACE, available, clear, deleted, discovered, furnish, gone, leave, publish, until, withdraw
-from real_servers import ControlPlane, machine_address
+from metrics_groups import JOBS, PLACE, api_server, available, clear, deleted, discovered, furnish, gone, leave, publish, until, withdraw
+from real_servers import machine_address
 
 from autoscale.running.process import LEASE
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
@@ -26,7 +26,6 @@ from elastic.api.scaling import MANAGER
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import LEASES, NAMESPACES, Object
-from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 LEASE_S = 30.0
@@ -130,12 +129,8 @@ def _all_day(replicas: int) -> Object:
 
 @pytest.fixture(scope="module", params=["own", pytest.param("real", marks=pytest.mark.cluster)])
 def kubeconfig(request: pytest.FixtureRequest) -> Iterator[Path]:
-    if request.param == "own":
-        with LocalCluster(control_plane=False) as cluster:
-            yield cluster.kubeconfig
-    else:
-        plane: ControlPlane = request.getfixturevalue("real_plane")
-        yield plane.kubeconfig
+    with api_server(request) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest_asyncio.fixture
