@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from autoscale.figures import JobKey
 from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
@@ -23,7 +21,7 @@ from elastic.signals.signal import Meaning, Signal
 
 KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 LONGEST_TEXT = 1024
-MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_DISRUPTIONS, MOST_NOTICES = 16, 16, 16, 16, 8
+MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_NOTICES = 16, 16, 16, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +129,7 @@ def job_seen(kind: Kind, raw: Object) -> JobSeen:
         rank_of_index={index: rank for rank, index in ranks(raw).items()},
         rescale=_rescale(told.rescale),
         conditions=tuple(_condition(found) for found in conditions_of(raw)[-MOST_CONDITIONS:]),
-        disruptions=tuple(_disruptions(elastic.get("disruptions"))),
+        disruptions=tuple(told.disruptions),
         leaving={_text(found.get("member")): _text(found.get("cause")) for found in _list(elastic.get("leaving"))},
         is_suspended=policy.get("suspend") is True,
         restarts_charged=budget_used(told.restarts, _dict(raw.get("spec")).get("elasticPolicy")),
@@ -157,14 +155,6 @@ def _condition(raw: Mapping[str, Any]) -> ConditionSeen:
     return ConditionSeen(
         _text(raw.get("type"), 64), _text(raw.get("status"), 16), _text(raw.get("message")), _text(raw.get("lastTransitionTime"), 64)
     )
-
-
-def _disruptions(raw: object) -> Iterable[Disruption]:
-    for found in _list(raw)[-MOST_DISRUPTIONS:]:
-        try:
-            yield msgspec.convert(found, Disruption, strict=False)
-        except msgspec.ValidationError:
-            continue
 
 
 def pod_seen(table: Sequence[Signal], raw: Object) -> PodSeen:

@@ -6,6 +6,8 @@ import enum
 
 GPU = "nvidia.com/gpu"
 """What a container asks for, and a node offers, as its GPUs."""
+LEFT, TAKEN_BACK = "Left", "TakenBack"
+"""Outcomes of a disruption."""
 IN_WORLD = "elastic-training/in-world"
 """Condition of a worker's pod, and its readiness gate."""
 WORLD_STANDS = "WorldStands"

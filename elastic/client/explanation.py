@@ -7,7 +7,7 @@ from datetime import datetime
 
 from elastic.api.counting import counted
 from elastic.api.scaling import PolicyName
-from elastic.api.words import CHARGED, GPU, WORLD_STANDS
+from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
@@ -99,24 +99,24 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
     if not job.disruptions:
         return
     last = job.disruptions[-1]
-    ago, workers = age(last.get("noticedAt"), now), counted(int(last.get("workers") or 0), "worker")
-    what = f"{last.get('node') or 'a node'} ({last.get('signal', 'unknown')})"
-    if last.get("outcome") == "TakenBack":
+    ago, what = age(last.noticed_at, now), f"{last.node or 'a node'} ({last.signal})"
+    if last.outcome == TAKEN_BACK:
         yield f"The notice for {what} of {ago} ago was taken back."
         return
-    yield f"{ago} ago a notice came for {what}: {workers} {'had to leave' if last.get('endedAt') else 'must leave'}{_pause(last)}."
+    paused = f", for which training paused {last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
+    yield f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave{paused}."
 
 
-def _pause(disruption: Mapping[str, object]) -> str:
-    paused = disruption.get("pauseMilliseconds")
-    return f", for which training paused {paused / 1000:.1f} s" if isinstance(paused, int) and paused else ""
+def has_told_no_step(job: Summary) -> bool:
+    """As far as its status knows, since a change started its processes again."""
+    phases = job.rescale.get("phases") or {}
+    return bool(not job.is_over and job.world and job.step is None and job.rescale.get("fromSize") and "firstStep" not in phases)
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
     """What nobody but its script knows, once a change has started the processes of a job again that had told no step: its workers are Ready
     because their world has stood for long enough."""
-    phases = job.rescale.get("phases") or {}
-    if job.is_over or not job.world or job.step is not None or not job.rescale.get("fromSize") or "firstStep" in phases:
+    if not has_told_no_step(job):
         return ""
     if {reason for pod in pods if (reason := in_world_reason(pod))} != {WORLD_STANDS}:
         return ""

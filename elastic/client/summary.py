@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from elastic.api.book import Disruption
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, IN_WORLD, UNFOLLOWED, RdzvBackend
@@ -13,6 +16,7 @@ from elastic.kube.resources import Object
 
 PLAN = "plan"
 MOST = 2**53
+MOST_DISRUPTIONS = 16
 ENDS = ("Succeeded", "Failed")
 MEETING = tuple(backend.value for backend in (RdzvBackend.ELASTIC, RdzvBackend.ETCD))
 """Backends whose worlds the control plane knows."""
@@ -41,8 +45,8 @@ class Summary:
     """Why fewer workers run than are wanted."""
     autoscaler: Mapping[str, Any]
     """Its last decision, where the job has a scalingPolicy."""
-    disruptions: Sequence[Mapping[str, Any]]
-    """That the cluster announced, the newest last."""
+    disruptions: Sequence[Disruption]
+    """That the cluster announced, the newest last; without any that cannot be read."""
     step: int | None
     """The highest that training had reported at the last restart, or at the end of the job."""
 
@@ -91,9 +95,17 @@ def summary(kind: Kind, job: Object) -> Summary:
         created=str(job["metadata"].get("creationTimestamp", "")),
         waits_for=str(elastic.get("waitsFor") or ""),
         autoscaler=_dict(elastic.get("autoscaler")),
-        disruptions=[_dict(one) for one in _list(elastic.get("disruptions"))],
+        disruptions=tuple(_disruptions(elastic.get("disruptions"))),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
     )
+
+
+def _disruptions(raw: object) -> Iterator[Disruption]:
+    for found in _list(raw)[-MOST_DISRUPTIONS:]:
+        try:
+            yield msgspec.convert(found, Disruption, strict=False)
+        except msgspec.ValidationError:
+            continue
 
 
 def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] | None:

@@ -126,6 +126,12 @@ def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dic
     assert list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[2] == words
 
 
+def test_a_disruption_that_nobody_can_read_ends_no_explanation() -> None:
+    """A cluster whose definition is not ours takes any status."""
+    of = job(status=running(worldSize=3, disruptions=[{"signal": "aws-spot", "workers": "many"}, "nonsense"]), **BOUNDS)
+    assert list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[2] == "It waits for nothing."
+
+
 @pytest.mark.parametrize(("scaling", "is_told"), [({}, True), ({"scalingPolicy": {"policy": "hpa"}}, True), ({"scalingPolicy": {}}, False)])
 def test_who_scales_a_job_by_its_metrics_is_told(scaling: dict[str, Any], is_told: bool) -> None:
     of = job(status=running(), elasticPolicy={"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Object"}], **scaling})

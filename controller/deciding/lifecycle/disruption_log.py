@@ -15,11 +15,10 @@ from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption, Leaving
 from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus, Job
-from elastic.api.words import Cause
+from elastic.api.words import LEFT, TAKEN_BACK, Cause
 from elastic.signals.signal import Meaning
 
 MOST = 16
-LEFT, TAKEN_BACK = "Left", "TakenBack"
 RESCALED_WITHIN_S = 60.0
 """A rescale so soon after the last worker had gone is taken for that disruption's."""
 Place = tuple[str, str]

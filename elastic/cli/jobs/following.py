@@ -14,7 +14,7 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Wait
 from elastic.cli.silence import Silence
-from elastic.client.explanation import unreported, waits_for
+from elastic.client.explanation import has_told_no_step, unreported, waits_for
 from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -96,7 +96,7 @@ async def _watch(
 
 async def _unreported(kube: Kube, job: Found) -> str:
     told = summary(job.kind, job.object)
-    return unreported(told, await found.pods_of(kube, job)) if told.rescale.get("fromSize") and told.step is None else ""
+    return unreported(told, await found.pods_of(kube, job)) if has_told_no_step(told) else ""
 
 
 async def _waits(kube: Kube, job: Found) -> str:
