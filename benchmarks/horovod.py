@@ -1,6 +1,7 @@
-"""What a host that comes, goes or is killed costs elastic Horovod: stock horovodrun with a discovery script that prints a file, beside
-ours with an unmodified program and with one that uses our library, on one machine and in one run. Ratios are to stock, of the medians of
-all rounds.
+"""What a host that comes, goes or is killed costs elastic Horovod.
+
+Stock horovodrun with a discovery script that prints a file, beside ours with an unmodified program and with one that uses our library, on
+one machine and in one run. Ratios are to stock, of the medians of all rounds.
 
 `added` and `removed`: from a ready host, or the word that one leaves, to the first step in the new world; `listed` and `delisted`: to the
 list that horovodrun has (stock has no other than the file). `stands still`: the longest pause between two steps while a host is added.
@@ -78,8 +79,10 @@ class Ours:
 
 
 def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
-    """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it. So every host is killed
-    once at most, and every other time it is that of rank 0."""
+    """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it.
+
+    So every host is killed once at most, and every other time it is that of rank 0.
+    """
     figures: dict[str, list[float]] = {figure: [] for figure in (*FIGURES, *OF_THE_LIST, *PARTS)}
     hosts = ["w0", "w1"]
     side.list(*hosts)

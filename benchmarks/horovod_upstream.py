@@ -1,5 +1,7 @@
-"""Horovod's own elastic integration tests with its static script, and with the script replaced by the rendezvous server's list of hosts: by
-curl, as a script of one's own would ask, and by the library in the launcher. Counts what passes each way; nothing of theirs is kept here.
+"""Horovod's own elastic integration tests with its static script, and with the script replaced by the rendezvous server's list of hosts.
+
+By curl, as a script of one's own would ask, and by the library in the launcher. Counts what passes each way; nothing of theirs is kept
+here.
 
     scripts/frameworks horovod
     git clone --depth 1 https://github.com/horovod/horovod

@@ -1,5 +1,6 @@
-"""Pollux's own simulator (OSDI 2021) with its workload 6, 160 jobs on 16 nodes of 4 GPUs: Tiresias, Optimus and Pollux as published, beside
-our autoscaler's decisions.
+"""Pollux's own simulator (OSDI 2021) with its workload 6, 160 jobs on 16 nodes of 4 GPUs.
+
+Tiresias, Optimus and Pollux as published, beside our autoscaler's decisions.
 
 The simulator's traces say how fast each program trains on which GPUs, and Pollux's jobs choose their batch size anew. Ours keep the
 batch size with which they were submitted, as Optimus's and Tiresias's do, begin with the submitted number of workers, may have between one

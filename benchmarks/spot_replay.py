@@ -1,5 +1,6 @@
-"""How much of a spot cluster's time becomes training: replays a trace of nodes for our backend, stock torchrun, checkpoint-and-restart, and
-an oracle whose changes cost nothing.
+"""How much of a spot cluster's time becomes training.
+
+Replays a trace of nodes for our backend, stock torchrun, checkpoint-and-restart, and an oracle whose changes cost nothing.
 
 Run it as `python -m benchmarks.spot_replay`. It simulates; what a change costs is drawn from what bench-rescale measured. Without
 `--trace` it generates traces of 24 nodes with 14.3 changes an hour; `--trace` takes a CSV of seconds and nodes, as Bamboo's, or a JSON
@@ -73,8 +74,9 @@ def main() -> None:
 
 
 def _with_processes(chosen: argparse.Namespace) -> None:
-    """Each slice is played by each setting, one after the other, so that a slow moment of the machine meets all of them. A generated trace
-    has the same churn with fewer nodes; another is scaled down.
+    """Each slice is played by each setting, one after the other, so that a slow moment of the machine meets all of them.
+
+    A generated trace has the same churn with fewer nodes; another is scaled down.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the agents are ended, too
     length_s = chosen.slice_minutes * 60

@@ -29,15 +29,16 @@ PLAIN = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
 def quotes_no_request(record: logging.LogRecord) -> bool:
-    """aiohttp reports each request that it cannot read as an error, and quotes it: anybody may send any number of them, and what is quoted
-    may be a token or a cookie. Who sent it is told what is wrong.
+    """Aiohttp reports each request that it cannot read as an error, and quotes it.
+
+    Anybody may send any number of them, and what is quoted may be a token or a cookie. Who sent it is told what is wrong.
     """
     error = record.exc_info[1] if record.exc_info else None
     return all(kind.__module__ != "aiohttp.http_exceptions" for kind in type(error).__mro__)
 
 
 def tells_no_peer_that_left(record: logging.LogRecord) -> bool:
-    """uvloop reports as an error that a peer has gone in the middle of a handshake, or of what it was sent over TLS."""
+    """Uvloop reports as an error that a peer has gone in the middle of a handshake, or of what it was sent over TLS."""
     error = record.exc_info[1] if record.exc_info else None
     left = isinstance(error, ConnectionError) and record.getMessage().startswith("Future exception was never retrieved")
     return not left and not (isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"))

@@ -1,6 +1,7 @@
-"""What reading YAML and JSON may cost, found out without recursion. PyYAML composes by recursion in C without a limit, so that a few
-kilobytes of brackets end the process; what reads the values afterwards recurses in Python. PyYAML also copies what an alias merges
-(`<<: *a`), and its numbers of base 60 cost the square of their length.
+"""What reading YAML and JSON may cost, found out without recursion.
+
+PyYAML composes by recursion in C without a limit, so that a few kilobytes of brackets end the process; what reads the values afterwards
+recurses in Python. PyYAML also copies what an alias merges (`<<: *a`), and its numbers of base 60 cost the square of their length.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
 
 
 def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
-    """torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
+    """Torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
     from elastic_worker.agent import early_end
     from elastic_worker.agent.handler import create
 

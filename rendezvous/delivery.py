@@ -79,8 +79,10 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a worker's pod is to be given. `endpoint` is the server or the etcd as pods reach it; `secret` holds `token`, and for the server
-    `ca.crt`; `etcd_secret` is the user's own, with a login.
+    """What a worker's pod is to be given.
+
+    `endpoint` is the server or the etcd as pods reach it; `secret` holds `token`, and for the server `ca.crt`; `etcd_secret` is the user's
+    own, with a login.
     """
 
     job_uid: str

@@ -1,6 +1,7 @@
-"""How elastic_worker gets into the launcher of an elastic MPIJob: pure changes to its pod. There it comes before horovodrun on PATH, and
-leaves every other program alone. A launcher that cannot have it works too: its discover_hosts.sh asks for the hosts. The workers
-have it too, for training programs that import it.
+"""How elastic_worker gets into the launcher of an elastic MPIJob: pure changes to its pod.
+
+There it comes before horovodrun on PATH, and leaves every other program alone. A launcher that cannot have it works too: its
+discover_hosts.sh asks for the hosts. The workers have it too, for training programs that import it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -49,7 +49,7 @@ class Packages:
         return f"fetching packages {bar(len(self.found), len(self.pinned))} {self.newest}".rstrip()
 
     def installed(self) -> set[str]:
-        """pip writes a package's metadata last."""
+        """Pip writes a package's metadata last."""
         there = self.venv.glob("lib/python*/site-packages/*.dist-info")
         return {canonical(path.name.removesuffix(".dist-info").rpartition("-")[0]) for path in there} & self.pinned
 

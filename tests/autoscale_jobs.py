@@ -104,8 +104,9 @@ class TrainingJob:
 
 @dataclass
 class ReportingJob:
-    """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs. Each
-    worker does two steps a second, less what the others cost it (`contention`), now and then only a third of that.
+    """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs.
+
+    Each worker does two steps a second, less what the others cost it (`contention`), now and then only a third of that.
     """
 
     seed: int

@@ -90,7 +90,9 @@ def run_to_end(
     cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float, framework: str = "", meanwhile: Meanwhile | None = None
 ) -> Outcome:
     """Creates the job, waits until it is over, and gathers what its pods said; skips the test where its framework is not there.
-    What shall happen to the job while it runs is `meanwhile`."""
+
+    What shall happen to the job while it runs is `meanwhile`.
+    """
     if framework:
         environment(framework)
     return asyncio.run(_run_to_end(cluster, dict(job), within_s=within_s, meanwhile=meanwhile))

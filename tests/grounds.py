@@ -1,5 +1,7 @@
-"""On what a test's cluster stands: the laptop's own API server, or a real one with its controller manager and scheduler, to which the
-laptop's nodes and control plane are brought. Either is a LocalCluster to the test.
+"""On what a test's cluster stands.
+
+The laptop's own API server, or a real one with its controller manager and scheduler, to which the laptop's nodes and control plane are
+brought. Either is a LocalCluster to the test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Estimates from what was measured of a job's throughput with each number of workers: bounds, and a model for the sizes between and beyond.
+
 It decides nothing.
 
 The model is n / X(n) = a + b (n - 1) + c n (n - 1): a worker's time for its share of the work, which grows with contention (b) and with
@@ -31,8 +32,9 @@ class Estimate:
 
 
 class Curve:
-    """Estimates for one job at a time. `share` is a worker's throughput at the least number of workers, the unit of efficiency and gain.
-    now: None where measures do not fade.
+    """Estimates for one job at a time.
+
+    `share` is a worker's throughput at the least number of workers, the unit of efficiency and gain. now: None where measures do not fade.
     """
 
     def __init__(self, known: Sizes, *, least: int, now: float | None) -> None:
@@ -83,15 +85,18 @@ class Curve:
         return Estimate((other.low - one.high) / scale, (other.mid - one.mid) / scale, (other.high - one.low) / scale)
 
     def marginal(self, size: int) -> float:
-        """What the last of so many workers adds, as a part of what one brings at the least size. Workers that only make good what those
-        before them have cost add no more than all of them together.
+        """What the last of so many workers adds, as a part of what one brings at the least size.
+
+        Workers that only make good what those before them have cost add no more than all of them together.
         """
         starts = {size - 1, *(one.size for one in self._known if size <= 2 * one.size < 2 * size)}
         return min(self.gain(start, size).mid for start in starts)
 
     def hoped_gain(self, before: int, after: int) -> float:
-        """What each worker between the two sizes adds at best, whatever the sizes between them brought: a worker then does as much as with
-        the best measured size from half of `after` on. What was measured with that size itself counts for less the older it is.
+        """What each worker between the two sizes adds at best, whatever the sizes between them brought.
+
+        A worker then does as much as with the best measured size from half of `after` on. What was measured with that size itself counts
+        for less the older it is.
         """
         found, linear = self._by_size.get(after), self._linear(after, before)
         hope = linear if found is None else self._faded(found, linear)
@@ -157,8 +162,9 @@ class Curve:
 
 
 def speedup(curve: Curve, size: int, least: int) -> float:
-    """What the worker that makes it `size` workers adds, as a part of the job's throughput with the least number of them. No worker counts
-    for more than one of those; a job that reports nothing, or nonsense, takes part with the default curve.
+    """What the worker that makes it `size` workers adds, as a part of the job's throughput with the least number of them.
+
+    No worker counts for more than one of those; a job that reports nothing, or nonsense, takes part with the default curve.
     """
     if size <= least:
         return 1 / least

@@ -26,8 +26,9 @@ Price = TypeVar("Price", bound=tuple[float, ...])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surplus:
-    """Workers of a job above its minimum, the first to go first. held: all that it has. gain(n): what the n-th of them adds, as a part of
-    the job's throughput at its minimum.
+    """Workers of a job above its minimum, the first to go first. held: all that it has. gain(n).
+
+    What the n-th of them adds, as a part of the job's throughput at its minimum.
     """
 
     key: JobKey
@@ -49,8 +50,9 @@ class Waiting:
 def given_back(
     room: Room, waiting: Iterable[Waiting], surplus: Iterable[Surplus], *, free: Room | None = None
 ) -> dict[JobKey, tuple[int, str]]:
-    """How many workers each job gives back, and for which pod. What waiting pods find in `free`, the room without that of pods which are
-    leaving, is taken there too.
+    """How many workers each job gives back, and for which pod.
+
+    What waiting pods find in `free`, the room without that of pods which are leaving, is taken there too.
     """
     jobs = _Jobs(room, surplus)
     found: dict[JobKey, tuple[int, str]] = {}
@@ -120,8 +122,9 @@ class _Queue(Generic[Price]):
 
 @dataclass(slots=True)
 class _Search:
-    """Who may give for one kind of pod. alone: by class and namespace, jobs that make room by themselves. together: nodes on which several
-    do. is_vain: nothing more helps.
+    """Who may give for one kind of pod. alone: by class and namespace, jobs that make room by themselves. together.
+
+    Nodes on which several do. is_vain: nothing more helps.
     """
 
     givers: Mapping[str, _Giver]

@@ -1,5 +1,7 @@
-"""What holds for every policy: limits, allowed sizes, free room, the number that someone else has set, pauses and votes, so that no signal
-makes the number of workers go up and down.
+"""What holds for every policy.
+
+Limits, allowed sizes, free room, the number that someone else has set, pauses and votes, so that no signal makes the number of workers go
+up and down.
 """
 
 from dataclasses import replace
@@ -17,8 +19,9 @@ MOST_REVERSALS = 16
 
 
 def held(signals: Signals, replicas: int, now: float) -> Decision | None:
-    """The number that someone else has set stands for as long as the policy says, and ends a trial. It is remembered for as long as it is
-    the last one.
+    """The number that someone else has set stands for as long as the policy says, and ends a trial.
+
+    It is remembered for as long as it is the last one.
     """
     memory, hand = signals.memory, signals.memory.hand
     if hand is None or not is_held(memory, now):
@@ -92,8 +95,9 @@ def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> Decision:
 
 
 def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
-    """Room that others need first is given back at once; room that is not there is not asked for. A trial that lacks some goes all the
-    way back: the numbers between are those that it looked past.
+    """Room that others need first is given back at once; room that is not there is not asked for.
+
+    A trial that lacks some goes all the way back: the numbers between are those that it looked past.
     """
     bounds, memory = signals.bounds, signals.memory
     trial, is_growth = memory.trial, memory.changed_at is not None and not memory.was_whole
@@ -157,8 +161,10 @@ def _turns(memory: Memory, direction: int) -> bool:
 
 
 def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> float:
-    """Since the last change. A job that grows on waits only until the workers that it wants would have brought as much as a change costs:
-    that ends. Each turn doubles the pause before the next one.
+    """Since the last change.
+
+    A job that grows on waits only until the workers that it wants would have brought as much as a change costs: that ends. Each turn
+    doubles the pause before the next one.
     """
     cost_s, cooldown_s = signals.rescale_s or 0.0, float(signals.policy.cooldown_seconds)
     if _turns(memory, 1 if count > replicas else -1):

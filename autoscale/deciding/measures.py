@@ -28,8 +28,9 @@ OLD_S, OLD_CHANGES = 86400.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The throughput with one number of workers. odd: outliers in a row, by their side. at: when it was measured last. changes: of the
-    number of workers since. again: measurements since the job came back to this size, until there are enough of them.
+    """The throughput with one number of workers. odd: outliers in a row, by their side. at: when it was measured last. changes.
+
+    Of the number of workers since. again: measurements since the job came back to this size, until there are enough of them.
     """
 
     size: int

@@ -95,8 +95,9 @@ def memory_of(record: Record | None) -> Memory:
 
 
 def _sizes(record: Record) -> Sizes:
-    """Where a former release has not written when a size was measured, that was before it wrote. Who may edit the job may have written a
-    size twice: its last measure counts.
+    """Where a former release has not written when a size was measured, that was before it wrote.
+
+    Who may edit the job may have written a size twice: its last measure counts.
     """
     return tuple(
         Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count, at=one.at or _seconds(record), changes=one.changes)

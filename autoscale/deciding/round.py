@@ -25,8 +25,10 @@ Gain = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is the same for all jobs. grows: the cluster makes nodes for pods that wait, so free room limits only the policy `capacity`.
-    sees_nodes: False for an autoscaler of one namespace, which knows neither free room nor prices.
+    """What is the same for all jobs. grows.
+
+    The cluster makes nodes for pods that wait, so free room limits only the policy `capacity`. sees_nodes: False for an autoscaler of one
+    namespace, which knows neither free room nor prices.
     """
 
     grows: bool = False
@@ -40,8 +42,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    """A job's workers. The last ones go first. going: those on nodes that were scaled in, and are there still. unmade: those that the API
-    server refuses. priority: of the least of them, so that one pod of a higher class does not speak for the others.
+    """A job's workers.
+
+    The last ones go first. going: those on nodes that were scaled in, and are there still. unmade: those that the API server refuses.
+    priority: of the least of them, so that one pod of a higher class does not speak for the others.
     """
 
     workers: tuple[PodSeen, ...] = ()

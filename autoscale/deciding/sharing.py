@@ -20,8 +20,9 @@ DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Room that a job wants: `more` workers beyond `replicas`. gain(n): what the n-th worker adds, as a part of the job's throughput at its
-    minimum. held: workers above that. is_whole: all of them or none.
+    """Room that a job wants: `more` workers beyond `replicas`. gain(n).
+
+    What the n-th worker adds, as a part of the job's throughput at its minimum. held: workers above that. is_whole: all of them or none.
     """
 
     key: JobKey
@@ -65,8 +66,9 @@ def _fill(
     used: Mapping[str, float],
     most: Callable[[Claim], int],
 ) -> None:
-    """One worker at a time, to the namespace that has least and still wants more; in it, and among equals, to the best claim. What one
-    leaves is so shared by the others again: no report moves more than the last worker from one namespace to another.
+    """One worker at a time, to the namespace that has least and still wants more; in it, and among equals, to the best claim.
+
+    What one leaves is so shared by the others again: no report moves more than the last worker from one namespace to another.
     """
 
     def rank(claim: Claim) -> float:

@@ -1,5 +1,6 @@
-"""What a decision about one job starts from, and what it is. Values only. Times are seconds since 1970: what is remembered outlives the
-process that measured it.
+"""What a decision about one job starts from, and what it is.
+
+Values only. Times are seconds since 1970: what is remembered outlives the process that measured it.
 """
 
 from dataclasses import dataclass, field
@@ -58,8 +59,9 @@ class Hand:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A number of workers that is tried, although what is known speaks against it: from which other one, and since when. has_failed: the
-    job is to go back, and has not yet.
+    """A number of workers that is tried, although what is known speaks against it: from which other one, and since when. has_failed.
+
+    The job is to go back, and has not yet.
     """
 
     origin: int
@@ -156,9 +158,10 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing: although urgent, it
-    takes back growth of this autoscaler's for which there was no room, and so delays the next try. is_whole: no number between would do,
-    and nobody else wants the room. trial: what becomes of one with this wish.
+    """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing.
+
+    Although urgent, it takes back growth of this autoscaler's for which there was no room, and so delays the next try. is_whole: no number
+    between would do, and nobody else wants the room. trial: what becomes of one with this wish.
     """
 
     count: int
@@ -171,8 +174,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set.
-    is_whole: as in the wish. trouble: what keeps the policy from deciding, for the user.
+    """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set. is_whole.
+
+    As in the wish. trouble: what keeps the policy from deciding, for the user.
     """
 
     count: int

@@ -1,4 +1,5 @@
 """What a job's progress says: how fast it is with its present number of workers, where its time goes, and what a rescale costs.
+
 `now` is the caller's monotonic clock.
 """
 
@@ -80,8 +81,9 @@ class Training:
 
 
 def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool = False) -> tuple[Training, float | None]:
-    """What is known after this message, and the throughput where enough time has passed to measure it. counts_steps: a step is the same
-    work with any number of workers.
+    """What is known after this message, and the throughput where enough time has passed to measure it. counts_steps.
+
+    A step is the same work with any number of workers.
     """
     mark, last = _mark(progress, now, counts_steps=counts_steps), known.last
     known = _booked(known, progress, now)

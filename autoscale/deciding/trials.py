@@ -28,8 +28,10 @@ LONGEST_S = 1800.0
 
 
 def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
-    """The larger number of workers to try now, if any. The nearest of those of which most is hoped. A number that is looked past may grow
-    faster and become the next step instead: the job then takes a smaller step, and never none.
+    """The larger number of workers to try now, if any.
+
+    The nearest of those of which most is hoped. A number that is looked past may grow faster and become the next step instead: the job then
+    takes a smaller step, and never none.
     """
     if not is_due(signals, now):
         return None

@@ -101,8 +101,9 @@ class Book:
         return training
 
     def saw(self, seen: JobSeen, *, now: float) -> None:
-        """One version of a job. A number that somebody set counts at once: a HorizontalPodAutoscaler may ask, or overwrite it, before the
-        next round.
+        """One version of a job.
+
+        A number that somebody set counts at once: a HorizontalPodAutoscaler may ask, or overwrite it, before the next round.
         """
         entry = self._entry(seen, now)
         hand, outcome = entry.memory.hand, entry.outcome

@@ -1,5 +1,6 @@
-"""What the two metrics APIs answer to a path, from jobs' figures: documents for discovery, and values. Discovery needs no figures, for
-a group that cannot be discovered holds up the deletion of every namespace. Pure.
+"""What the two metrics APIs answer to a path, from jobs' figures: documents for discovery, and values.
+
+Discovery needs no figures, for a group that cannot be discovered holds up the deletion of every namespace. Pure.
 """
 
 from __future__ import annotations

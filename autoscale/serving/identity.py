@@ -1,5 +1,7 @@
-"""Who asks. The API server says so in headers, and its certificate says that these are true; another client shows a token. What that
-certificate must be is in a config map that every API server writes, and is read again while we run.
+"""Who asks.
+
+The API server says so in headers, and its certificate says that these are true; another client shows a token. What that certificate must be
+is in a config map that every API server writes, and is read again while we run.
 """
 
 from __future__ import annotations

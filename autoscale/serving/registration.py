@@ -1,5 +1,7 @@
-"""Registers us as the server of the two metrics groups, and has API servers trust our CA. A group of which another server has any version
-is left to it as a whole: callers take the version that they prefer, and would miss the other server's metrics in ours.
+"""Registers us as the server of the two metrics groups, and has API servers trust our CA.
+
+A group of which another server has any version is left to it as a whole: callers take the version that they prefer, and would miss the
+other server's metrics in ours.
 """
 
 from __future__ import annotations
@@ -54,8 +56,11 @@ class Registration:
                     await self._update(one, bundle)
 
     async def _tried(self, there: Object, act: Coroutine[Any, Any, None]) -> bool:
-        """Whether it was not refused. What is left undone of another server's group must not keep us from serving ours: an older role lacks
-        the right, or a policy guards what others own."""
+        """Whether it was not refused.
+
+        What is left undone of another server's group must not keep us from serving ours: an older role lacks the right, or a policy guards
+        what others own.
+        """
         name = there["metadata"]["name"]
         try:
             await act

@@ -1,6 +1,8 @@
-"""Which number `desired_workers` answers, so that a HorizontalPodAutoscaler does what is wanted: the wanted number with
-`behavior.*.tolerance: 0`. A server that drops these fields (before 1.35) leaves a target alone whose ratio is within a tenth of 1: a step
-that this would swallow is rounded to the next size that the job may have and that passes, where it would stay there; else it waits. Pure.
+"""Which number `desired_workers` answers, so that a HorizontalPodAutoscaler does what is wanted.
+
+The wanted number with `behavior.*.tolerance: 0`. A server that drops these fields (before 1.35) leaves a target alone whose ratio is within
+a tenth of 1: a step that this would swallow is rounded to the next size that the job may have and that passes, where it would stay there;
+else it waits. Pure.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ def passes(current: int, wanted: int, *, tolerance: float = TOLERANCE) -> bool:
 
 
 def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int, is_exact: bool) -> Answer:
-    """bounds: the sizes that the job may have. least, most: what the autoscaler would set. is_exact: it was read back with a tolerance of
-    0 for both directions.
+    """bounds: the sizes that the job may have. least, most: what the autoscaler would set. is_exact.
+
+    It was read back with a tolerance of 0 for both directions.
     """
     if is_exact or current <= 0 or wanted == current or passes(current, wanted):
         return Answer(wanted)

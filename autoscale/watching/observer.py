@@ -44,8 +44,9 @@ class Observer:
         return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
 
     async def run(self, changed: Callable[[], None], saw: Callable[[JobSeen], None]) -> None:
-        """Keeps the caches until cancelled; calls `changed` after a change that decisions could depend on, and `saw` with each version of
-        a job that has a scaling policy.
+        """Keeps the caches until cancelled.
+
+        Calls `changed` after a change that decisions could depend on, and `saw` with each version of a job that has a scaling policy.
         """
         for jobs in self._jobs.values():
             jobs.subscribe(lambda change: saw(change.new) if isinstance(change.new, JobSeen) else None)

@@ -182,8 +182,9 @@ def _newest(parts: list[Part], lines: list[bytes]) -> Report | None:
 
 
 def amount(text: bytes, name: str) -> float | None:
-    """The first value of a metric in the text format; None if there is none, or it is no number. A page of a million lines costs no more
-    than three searches.
+    """The first value of a metric in the text format; None if there is none, or it is no number.
+
+    A page of a million lines costs no more than three searches.
     """
     found = [at for end in "{ \t" if (at := (b"\n" + text).find(f"\n{name}{end}".encode())) >= 0]
     if not found:

@@ -1,4 +1,5 @@
 """Stands in for all kubelets of a cluster without nodes: a pod runs as soon as it is there, and ends well once it is told to.
+
 What it writes is what a kubelet writes, containers' states included, for these decide how much the controller has to say.
 """
 

@@ -1,5 +1,7 @@
-"""A cluster in virtual time that trains submitted jobs. The numbers of workers come from the autoscaler's own decisions (`decide_all`) in
-each round; the rest is as simple as can be: a pod takes the first node with room, a change stops its job for a while.
+"""A cluster in virtual time that trains submitted jobs.
+
+The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round; the rest is as simple as can be: a pod takes
+the first node with room, a change stops its job for a while.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ LARGEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run torchrun. `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise
-    torch's own c10d: the first agent hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
+    """One way to run torchrun.
+
+    `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise torch's own c10d: the first agent
+    hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
     """
 
     name: str
@@ -30,7 +32,7 @@ class Setting:
     most: int = LARGEST
 
     def command(self, *, is_host: bool, port: int) -> list[str]:
-        """torchrun's own options, where they are not in the environment."""
+        """Torchrun's own options, where they are not in the environment."""
         common = [f"--nnodes=1:{self.most}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common

@@ -1,5 +1,6 @@
-"""What changes cost, drawn from what bench-rescale measured: from its raw samples, or from the table in docs/rescale.md, whose cells are
-median, least and most.
+"""What changes cost, drawn from what bench-rescale measured.
+
+From its raw samples, or from the table in docs/rescale.md, whose cells are median, least and most.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were. load: mean of the
-    machine's at the start, at each change and at the end.
+    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were. load.
+
+    Mean of the machine's at the start, at each change and at the end.
     """
 
     setting: str

@@ -18,9 +18,11 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a job meets changes. `setting`: of bench-rescale. hears: it is told of a loss before it comes, saves, and goes on without the
-    node at once; otherwise the loss is a SIGKILL, and costs what was done since the last checkpoint. saves: it does so before it takes a
-    new node in. `restarts`: it begins as a whole at each change.
+    """How a job meets changes.
+
+    `setting`: of bench-rescale. hears: it is told of a loss before it comes, saves, and goes on without the node at once; otherwise the
+    loss is a SIGKILL, and costs what was done since the last checkpoint. saves: it does so before it takes a new node in. `restarts`: it
+    begins as a whole at each change.
     """
 
     name: str
@@ -45,8 +47,9 @@ WAYS = (
 
 @dataclass(slots=True)
 class Ledger:
-    """Node-seconds: what was there, and where it went. left: nodes that the job left at a notice; joining: new nodes before their first
-    step; pauses: nobody trained; repeated: done again after a loss.
+    """Node-seconds: what was there, and where it went. left: nodes that the job left at a notice; joining.
+
+    New nodes before their first step; pauses: nobody trained; repeated: done again after a loss.
     """
 
     there: float = 0.0

@@ -1,4 +1,5 @@
 """Carries out a plan: words to the rendezvous server first, then objects, then one status patch, then Events.
+
 What is already so counts as done; what fails is reported, and the next reconcile starts from what is really there.
 """
 

@@ -1,4 +1,5 @@
 """Writes Events about a job, each once: an Event's name follows from its content, so that the API server refuses a second one.
+
 News of one sort from one reconcile shares an Event; after a restart some may appear again in another combination.
 """
 

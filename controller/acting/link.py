@@ -1,5 +1,6 @@
-"""The connection to the rendezvous server, or to the etcds where jobs meet: sends expectations, repeats them after a break, and receives
-worlds.
+"""The connection to the rendezvous server, or to the etcds where jobs meet.
+
+Sends expectations, repeats them after a break, and receives worlds.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -52,8 +53,9 @@ class RendezvousLink:
         self._changed: Callable[[str], None] = lambda job_uid: None
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
-        """True once the server has acknowledged exactly this. Where it has not, and that is awaited, the job is said to have changed
-        when it does.
+        """True once the server has acknowledged exactly this.
+
+        Where it has not, and that is awaited, the job is said to have changed when it does.
         """
         self.forgotten.discard(job_uid)
         self.last_steps.pop(job_uid, None)

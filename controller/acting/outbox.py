@@ -1,5 +1,6 @@
-"""Sends the rendezvous server the newest expectation of each job, without making a reconcile wait: one request
-at a time, again after a failure and after the server was restarted. It says when a word was acknowledged; it decides nothing.
+"""Sends the rendezvous server the newest expectation of each job, without making a reconcile wait.
+
+One request at a time, again after a failure and after the server was restarted. It says when a word was acknowledged; it decides nothing.
 """
 
 import asyncio
@@ -45,16 +46,19 @@ class Listener(Protocol):
 
 
 class Heard(Protocol):
-    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job.
-    last_step: of a job that is forgotten, where the server knew one.
+    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job. last_step.
+
+    Of a job that is forgotten, where the server knew one.
     """
 
     def __call__(self, job_uid: str, *, is_forgotten: bool, last_step: int | None) -> None: ...
 
 
 class Outbox:
-    """`heard`: see Heard. `refused` gets a job's uid and why the server and this controller do not understand each other. `at_once`:
-    how many requests may be in flight.
+    """`heard`: see Heard.
+
+    `refused` gets a job's uid and why the server and this controller do not understand each other. `at_once`: how many requests may be in
+    flight.
     """
 
     def __init__(

@@ -43,8 +43,11 @@ def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: Jo
 
 
 def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
-    """Are the changes informational? For an elastic job they are not: autoscalers read the counts, we read the world, and `departures`
-    deletes only workers whose leaving is stored."""
+    """Are the changes informational?
+
+    For an elastic job they are not: autoscalers read the counts, we read the world, and `departures` deletes only workers whose leaving is
+    stored.
+    """
     count = len(stored.conditions)
     if job.elastic is not None or new.conditions[:count] != stored.conditions or stored.start_time not in (None, new.start_time):
         return False

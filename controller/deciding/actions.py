@@ -1,4 +1,5 @@
 """What a plan can ask for, as values: objects to make, change or delete, words to the rendezvous server, news for the user.
+
 How and in which order it is done is the apply step's business.
 """
 
@@ -127,8 +128,9 @@ class SetExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The rendezvous server, or the etcd at `place`, need not know this job any more. is_awaited: a later plan needs to know that it has
-    forgotten the job.
+    """The rendezvous server, or the etcd at `place`, need not know this job any more. is_awaited.
+
+    A later plan needs to know that it has forgotten the job.
     """
 
     is_awaited: bool = False

@@ -1,4 +1,5 @@
 """Keeps an active job as it should be: counts ends of pods, chooses replicas, makes and deletes objects and pods, writes the status.
+
 Its parts stand in the modules that they are imported from; this one only puts them into order.
 """
 
@@ -145,9 +146,11 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
 
 
 def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, held: Collection[str]) -> JobStatus:
-    """The status with its counts and the condition that follows from them. A group being restarted is not Running even if some of its pods
-    still are, nor is one with fewer workers than it needs, except in strict compatibility. A job that has not begun stays as it is while
-    its first pods start. `held` are the types of which pods wait to be created.
+    """The status with its counts and the condition that follows from them.
+
+    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
+    compatibility. A job that has not begun stays as it is while its first pods start. `held` are the types of which pods wait to be
+    created.
     """
     job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))

@@ -1,5 +1,7 @@
-"""Decides whether a job gets the Training Operator's exact objects: as the controller was started, unless the job says otherwise.
-docs/compat.md lists what then differs. Each difference has a function of its name below; no other code reads the setting.
+"""Decides whether a job gets the Training Operator's exact objects.
+
+As the controller was started, unless the job says otherwise. docs/compat.md lists what then differs. Each difference has a function of its
+name below; no other code reads the setting.
 """
 
 from dataclasses import replace

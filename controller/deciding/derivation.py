@@ -1,5 +1,7 @@
-"""Derives the view of a job from the job and the snapshot of its cluster: once before the first decision, and once more when the job is
-active, for an active job has a start time, and pods that a node refused wait like pending ones.
+"""Derives the view of a job from the job and the snapshot of its cluster.
+
+Once before the first decision, and once more when the job is active, for an active job has a start time, and pods that a node refused wait
+like pending ones.
 """
 
 from dataclasses import replace

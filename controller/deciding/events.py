@@ -56,8 +56,10 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
-    """What keeps a pod from working: a wait that may last, or a container that ended with an error. Of a pod that is over its exit code is
-    enough, unless an init container ended it: then it has none."""
+    """What keeps a pod from working: a wait that may last, or a container that ended with an error.
+
+    Of a pod that is over its exit code is enough, unless an init container ended it: then it has none.
+    """
     if container.waiting and container.waiting not in ORDINARY_WAITS:
         message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"
         yield warning(container.waiting, message, about=pod.uid)

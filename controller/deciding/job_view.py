@@ -1,4 +1,5 @@
 """What every decision about one job starts from: the job, the snapshot of its cluster, and the facts that follow from both.
+
 `derivation` makes a view before the first decision; a decision reads it and never changes it.
 """
 

@@ -1,6 +1,8 @@
-"""Decides what to do about one job. `plan` derives one view of the job and its cluster, and asks the steps below in their order; the first
-step that returns a Plan decides, but for pods on lost nodes, which any plan may delete by force. Carrying out a plan may fail half-way: the
-next plan starts from the cluster's state.
+"""Decides what to do about one job.
+
+`plan` derives one view of the job and its cluster, and asks the steps below in their order; the first step that returns a Plan decides, but
+for pods on lost nodes, which any plan may delete by force. Carrying out a plan may fail half-way: the next plan starts from the cluster's
+state.
 
 An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` finds the condition DisruptionTarget or the deletion of the
 pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and

@@ -1,4 +1,5 @@
 """MPI: a launcher whose end is the job's end, and workers in which it starts processes, through the API server or by ssh as the job says.
+
 A config map names the workers to the launcher: `hostfile` those that should be, `discover_hosts.sh` those that it may use now.
 """
 
@@ -60,8 +61,10 @@ class Mpi(Framework):
         return tuple(mpi_ssh.objects(view) if mpi_ssh.is_chosen(view.job) else mpi_exec.objects(view))
 
     def can_create(self, view: JobView, type: str) -> bool:
-        """Over ssh nothing else delays the launcher until the workers listen; by exec its init container waits, and it has rights to
-        workers that are there."""
+        """Over ssh nothing else delays the launcher until the workers listen.
+
+        By exec its init container waits, and it has rights to workers that are there.
+        """
         job = view.job
         if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(view):
             return False

@@ -1,5 +1,7 @@
-"""How the launcher of an elastic MPIJob finds its hosts: which hosts there are, what its pod needs to ask the rendezvous server for the
-list, and the script that asks. The list in the script is for a launcher that cannot ask.
+"""How the launcher of an elastic MPIJob finds its hosts.
+
+Which hosts there are, what its pod needs to ask the rendezvous server for the list, and the script that asks. The list in the script is for
+a launcher that cannot ask.
 """
 
 import shlex

@@ -1,5 +1,7 @@
-"""MPI over ssh, as version v2beta1 of the MPI Operator has it: workers run sshd, all pods hold one key pair of the job's own, and a
-headless service named like the job gives each a full name. No pod needs an account of the cluster's API.
+"""MPI over ssh, as version v2beta1 of the MPI Operator has it.
+
+Workers run sshd, all pods hold one key pair of the job's own, and a headless service named like the job gives each a full name. No pod
+needs an account of the cluster's API.
 """
 
 from collections.abc import Iterator, Sequence

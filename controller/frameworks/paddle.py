@@ -1,4 +1,5 @@
 """Paddle: collective training, where worker 0 hosts the key-value store, or parameter servers, where master 0 does.
+
 The host gets its own address from the downward API, because Paddle compares it with what its host name resolves to.
 """
 

@@ -1,4 +1,5 @@
 """What differs between the kinds: which variables a replica gets, whose end is the job's end, and what else the job needs.
+
 The defaults here are right for most kinds. A framework knows nothing of reconciles, budgets or other objects' lives.
 """
 
@@ -65,8 +66,10 @@ class Framework:
         return f"{job.metadata.name} is"
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
-        """A rule of its own for success; None: the common rule for the head or the workers. `failed` are the uids of pods that have
-        failed for good."""
+        """A rule of its own for success; None: the common rule for the head or the workers.
+
+        `failed` are the uids of pods that have failed for good.
+        """
         return None
 
     def can_create(self, view: JobView, type: str) -> bool:

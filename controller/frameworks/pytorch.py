@@ -1,4 +1,5 @@
 """PyTorch: static jobs by MASTER_ADDR and RANK, elastic jobs by torchrun's PET_* variables.
+
 The rendezvous of the control plane itself is put into a pod by rendezvous.delivery; this module decides which pods get it.
 """
 
@@ -86,7 +87,9 @@ def _processes(job: Job) -> int:
 
 def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> Iterator[Variable]:
     """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another.
-    Elsewhere what is added for that place says where to meet."""
+
+    Elsewhere what is added for that place says where to meet.
+    """
     host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
     least, most = job.bounds

@@ -1,4 +1,5 @@
 """TensorFlow: every replica learns the whole cluster, or with dynamic workers just what it needs, from TF_CONFIG.
+
 A chief or master decides the job's end; without one worker 0 does, or all workers where the user says so.
 """
 

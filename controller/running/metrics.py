@@ -83,8 +83,10 @@ class Metrics:
 
 
 class _JobCounts(Collector):
-    """Upstream's counters. Of a namespace and framework all are shown once anything is, each as 0 for SHOWS_0_S from the first scrape on:
-    Prometheus' increase() does not see what a series begins with, and each of several Prometheus servers must see the 0.
+    """Upstream's counters.
+
+    Of a namespace and framework all are shown once anything is, each as 0 for SHOWS_0_S from the first scrape on: Prometheus' increase()
+    does not see what a series begins with, and each of several Prometheus servers must see the 0.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -1,4 +1,5 @@
 """The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
+
 A failing job delays only its own reconciles.
 """
 
@@ -108,8 +109,10 @@ class Reconciler:
             self._is_working = False
 
     def changed(self, key: Key) -> None:
-        """Something happened to a job. It comes in bursts, and one look a moment later sees it all.
-        A standby keeps its view only: all jobs are looked at when it begins to work.
+        """Something happened to a job.
+
+        It comes in bursts, and one look a moment later sees it all. A standby keeps its view only: all jobs are looked at when it begins to
+        work.
         """
         if self._is_working:
             self._queue.add_at(key, self._clock() + GATHER_S)
@@ -122,8 +125,10 @@ class Reconciler:
                 await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
-        """A job's world changed, or the server acknowledged what it must know before pods are deleted. Or the server knows a job that is
-        gone, perhaps since before this process began: only the one that works forgets it, on a view that is whole.
+        """A job's world changed, or the server acknowledged what it must know before pods are deleted.
+
+        Or the server knows a job that is gone, perhaps since before this process began: only the one that works forgets it, on a view that
+        is whole.
         """
         if not self._is_working:
             return
@@ -226,8 +231,10 @@ class Reconciler:
             self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
 
     def _is_in_view(self, key: Key) -> bool:
-        """Has the view caught up with what we wrote? A decision on an older one could undo it, or do it twice.
-        Where it has not, the key comes back when it has, or when it has taken too long; no worker waits for it.
+        """Has the view caught up with what we wrote?
+
+        A decision on an older one could undo it, or do it twice. Where it has not, the key comes back when it has, or when it has taken too
+        long; no worker waits for it.
         """
         pending = self._pending.get(key)
         if pending is None or self._observer.job(key) is None:

@@ -1,5 +1,7 @@
-"""The jobs of one kind, as kopf's events show them. What kopf does not hand on, a list of our own supplies each time kopf has listed: when
-the view is whole, and what was deleted in a gap of the watch. Events and lists may come in any order; of each object the newest counts.
+"""The jobs of one kind, as kopf's events show them.
+
+What kopf does not hand on, a list of our own supplies each time kopf has listed: when the view is whole, and what was deleted in a gap of
+the watch. Events and lists may come in any order; of each object the newest counts.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
-"""Answers of the API server as kopf can read them: it reads JSON by recursion, and one deeply nested job would end its
-watch of all jobs. It knows nothing of what the answers are about.
+"""Answers of the API server as kopf can read them: it reads JSON by recursion, and one deeply nested job would end its watch of all jobs.
+
+It knows nothing of what the answers are about.
 """
 
 from collections.abc import AsyncIterator

@@ -1,6 +1,7 @@
 """Watches the jobs by kopf, the only source of their events and objects: it lists, watches, resumes and reconnects, and feeds the view.
-Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep state doubles
-every job in etcd.
+
+Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep state doubles every
+job in etcd.
 """
 
 import asyncio
@@ -143,8 +144,9 @@ class _Kopf:
             self._answering.abort()
 
     def _login(self, call: Callable[..., object]) -> Callable[..., Any]:
-        """kopf closes the session that it is given when it stops, so it gets one of its own. By it we also see when kopf has listed,
-        of which its handlers learn nothing if the list is empty.
+        """Kopf closes the session that it is given when it stops, so it gets one of its own.
+
+        By it we also see when kopf has listed, of which its handlers learn nothing if the list is empty.
         """
         access = self._access
         paths = {JOBS[kind].path(namespace=self._namespace): feed for kind, feed in self._feeds.items()}

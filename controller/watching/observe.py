@@ -1,4 +1,5 @@
 """Sees the cluster through one cache per kind of object, and puts together what a reconcile needs to know about one job.
+
 It refuses to show anything before every cache is whole, and calls back with the key of each job that something happened to.
 """
 
@@ -277,7 +278,7 @@ def _uid(job: Mapping[str, Any]) -> list[str]:
 
 
 def _without_bulk(raw: Object) -> Object:
-    """managedFields are half of an object, and nothing here reads them."""
+    """ManagedFields are half of an object, and nothing here reads them."""
     raw["metadata"].pop("managedFields", None)
     return raw
 

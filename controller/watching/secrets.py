@@ -1,4 +1,5 @@
 """The Secrets of jobs, each read by its name: the right to list or watch Secrets is the right to read all of them.
+
 One is read when this process first misses it, and again before pods are made or where one waits for it; in between it is as it was.
 """
 

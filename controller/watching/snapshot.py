@@ -1,4 +1,5 @@
 """What one reconcile gets to see: a job's pods, services and other objects, reduced to what decisions need.
+
 The reductions are pure; nothing here knows where the objects came from or what will be done about them.
 """
 
@@ -214,8 +215,11 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """What could not be created in the last reconcile, and why: a pod that the API server refused, by its replica type as its label has it
-    if it has one; or an object of any kind whose name another owner's object has."""
+    """What could not be created in the last reconcile, and why.
+
+    A pod that the API server refused, by its replica type as its label has it if it has one; or an object of any kind whose name another
+    owner's object has.
+    """
 
     type: str
     message: str

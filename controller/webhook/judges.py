@@ -1,5 +1,7 @@
-"""The processes that judge: a few, each with one review at a time. One that takes too long is ended and another started in its place, and
-the review is refused in words. Addresses take turns, so that one with many reviews does not delay the others.
+"""The processes that judge: a few, each with one review at a time.
+
+One that takes too long is ended and another started in its place, and the review is refused in words. Addresses take turns, so that one
+with many reviews does not delay the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Decides whether a job may come in, as the API server asks before it stores one: what `parse` finds, in the words of `parse`.
+
 An update is refused only for new problems. Old problems must not keep a user from suspending or mending a job.
 """
 

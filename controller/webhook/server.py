@@ -1,5 +1,7 @@
-"""Answers the API server's admission reviews over HTTPS. What may come in is decided by `review`, in processes of their own (`judges`).
-Bodies are received and passed on unread: parsing one could block the controller's loop for too long.
+"""Answers the API server's admission reviews over HTTPS.
+
+What may come in is decided by `review`, in processes of their own (`judges`). Bodies are received and passed on unread: parsing one could
+block the controller's loop for too long.
 """
 
 from __future__ import annotations

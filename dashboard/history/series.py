@@ -1,6 +1,8 @@
-"""How a job went over time, in bounded memory: rows become rarer with age. Three rings hold a row each 5 s for 20 minutes, each minute for
-4 hours, and each 20 minutes for 80 hours; what falls out of one goes into the next. A row's values hold from its time until the next row's,
-in the older rings as the mean of this time. A change of the size gets a row at once. Pure.
+"""How a job went over time, in bounded memory: rows become rarer with age.
+
+Three rings hold a row each 5 s for 20 minutes, each minute for 4 hours, and each 20 minutes for 80 hours; what falls out of one goes into
+the next. A row's values hold from its time until the next row's, in the older rings as the mean of this time. A change of the size gets a
+row at once. Pure.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Keeps the records in a SQLite file, so that a restart on the laptop does not forget them, nor a SIGKILL. Written in a thread, each 5 s
-while that is little, each 30 s at the latest; a file that cannot be read or written costs the history and nothing else.
+"""Keeps the records in a SQLite file, so that a restart on the laptop does not forget them, nor a SIGKILL.
+
+Written in a thread, each 5 s while that is little, each 30 s at the latest; a file that cannot be read or written costs the history and
+nothing else.
 """
 
 from __future__ import annotations

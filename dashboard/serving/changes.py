@@ -1,5 +1,7 @@
-"""What a user may ask for where the dashboard was started with --allow-changes: another number of workers, a pause, and on the laptop the
-reclaim of a node. It is done with the caller's own rights; the control plane does the rest.
+"""What a user may ask for where the dashboard was started with --allow-changes.
+
+Another number of workers, a pause, and on the laptop the reclaim of a node. It is done with the caller's own rights; the control plane does
+the rest.
 """
 
 from __future__ import annotations

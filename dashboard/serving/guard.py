@@ -1,5 +1,7 @@
-"""What holds for every request and answer: by which names we may be called, from which pages changes may come, and what browsers may do
-with our pages. A page of another site that resolves its name to our address (DNS rebinding) is refused by the name.
+"""What holds for every request and answer.
+
+By which names we may be called, from which pages changes may come, and what browsers may do with our pages. A page of another site that
+resolves its name to our address (DNS rebinding) is refused by the name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Numbers what changes, so that each client of a stream learns what is newer than the last it was sent: a client costs one number, and
-however often something changes between two messages, it is sent once.
+"""Numbers what changes, so that each client of a stream learns what is newer than the last it was sent.
+
+A client costs one number, and however often something changes between two messages, it is sent once.
 """
 
 from __future__ import annotations

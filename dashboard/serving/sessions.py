@@ -1,5 +1,7 @@
-"""How a browser becomes a caller. On the laptop a one-time token in a link becomes a cookie; in a cluster the caller shows their Kubernetes
-token, with each request or once for a cookie that stands for it. Cookies are of no use to scripts and to other sites.
+"""How a browser becomes a caller.
+
+On the laptop a one-time token in a link becomes a cookie; in a cluster the caller shows their Kubernetes token, with each request or once
+for a cookie that stands for it. Cookies are of no use to scripts and to other sites.
 """
 
 from __future__ import annotations

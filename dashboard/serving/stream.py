@@ -40,8 +40,10 @@ class NoPlace(Exception):
 
 @dataclass(slots=True)
 class Places:
-    """How many streams there are, in all, of one session and of one user. Where all places are taken, who has most of them gives up their
-    oldest to one who has fewer: two users, or one with two namespaces, would lock out all others.
+    """How many streams there are, in all, of one session and of one user.
+
+    Where all places are taken, who has most of them gives up their oldest to one who has fewer: two users, or one with two namespaces,
+    would lock out all others.
     """
 
     _taken: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -47,8 +47,10 @@ class Views:
         return [job for job in jobs if (job.key.kind, job.key.namespace) in allowed]
 
     async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
-        """The jobs of this name; of two kinds there may be one each. The caller's rights are asked for first: where only a job that is
-        there led to a question, the time of the answer told who may not read it of its name.
+        """The jobs of this name; of two kinds there may be one each.
+
+        The caller's rights are asked for first: where only a job that is there led to a question, the time of the answer told who may not
+        read it of its name.
         """
         kinds = [known for known in self._observer.kinds if kind in (None, known)]
         answers = await asyncio.gather(*(caller.may_read(JOBS[known], namespace) for known in kinds))

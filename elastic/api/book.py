@@ -1,5 +1,7 @@
-"""The particulars of restarts, of disruptions, and of pods that were refused or lost that a job's status keeps for a while: so that each
-restart is counted once and within the budget's window, and pods are not made again and again without a pause."""
+"""The particulars of restarts, of disruptions, and of pods that were refused or lost that a job's status keeps for a while.
+
+So that each restart is counted once and within the budget's window, and pods are not made again and again without a pause.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The custom resource definitions, made from the model in elastic.api.job: types and bounds from its fields, descriptions from its
-docstrings, the pod template from elastic.api.pod_schema, and from elastic.api.crd_rules what no type can say.
+"""The custom resource definitions, made from the model in elastic.api.job.
+
+Types and bounds from its fields, descriptions from its docstrings, the pod template from elastic.api.pod_schema, and from
+elastic.api.crd_rules what no type can say.
 
 `python -m elastic.api.crd --write` puts them into deploy/crds; `--check` says whether what lies there is current.
 """

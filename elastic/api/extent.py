@@ -1,5 +1,6 @@
-"""How large and how deep an object may be, checked before it is parsed. Code that reads a job afterwards may recurse
-without a bound of its own.
+"""How large and how deep an object may be, checked before it is parsed.
+
+Code that reads a job afterwards may recurse without a bound of its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Where a field of a job's spec stands, by its name: for a field that was written somewhere else. Names that stand in several places are
-left out, and so are those inside lists, maps and pod templates: there is no one place to name.
+"""Where a field of a job's spec stands, by its name: for a field that was written somewhere else.
+
+Names that stand in several places are left out, and so are those inside lists, maps and pod templates: there is no one place to name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from elastic.api.kinds import WORKER, Kind
 
 @functools.cache
 def places_of(kind: Kind) -> Mapping[str, str]:
-    """`{"suspend": "spec.runPolicy.suspend", ...}`"""
+    """`{"suspend": "spec.runPolicy.suspend", ...}`."""
     found = [
         *_below(RunPolicy, ("spec", "runPolicy")),
         *_below(ElasticPolicy, ("spec", "elasticPolicy")),

@@ -1,5 +1,7 @@
-"""What the schema of a pod cannot say and the API server refuses all the same, once the controller makes the pod: volumes that are not
-there, words that no label may have. All are warnings: the job itself is well-formed, and admission may change its pods.
+"""What the schema of a pod cannot say and the API server refuses all the same, once the controller makes the pod.
+
+Volumes that are not there, words that no label may have. All are warnings: the job itself is well-formed, and admission may change its
+pods.
 """
 
 from __future__ import annotations

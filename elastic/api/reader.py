@@ -138,7 +138,7 @@ def key_in_path(key: Any) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """`a, b or c`"""
+    """`a, b or c`."""
     listed = [word or '""' for word in words]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
 

@@ -14,8 +14,9 @@ _RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--st
 
 
 def wanted_backend(job: Job) -> RdzvBackend | None:
-    """ELASTIC (the rendezvous server), ETCD (by our library) or C10D (a store pod of the job); None where the user chose how
-    workers meet, or they need not.
+    """ELASTIC (the rendezvous server), ETCD (by our library) or C10D (a store pod of the job).
+
+    None where the user chose how workers meet, or they need not.
     """
     policy = job.elastic
     if policy is None or [*job.replicas] != [WORKER] or policy.standalone or is_chosen_by_command(job):

@@ -1,5 +1,7 @@
-"""What controller, autoscaler and dashboard may do in a cluster, and what for: the one table from which the roles under deploy/ are made,
-by which the laptop cluster gives them the same rights, and to which a test holds what the controller really does.
+"""What controller, autoscaler and dashboard may do in a cluster, and what for.
+
+The one table from which the roles under deploy/ are made, by which the laptop cluster gives them the same rights, and to which a test holds
+what the controller really does.
 """
 
 from __future__ import annotations

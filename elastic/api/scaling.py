@@ -1,5 +1,6 @@
-"""What a user says about autoscaling, and what the autoscaler writes down about a job: the decision in the job's annotation, from which the
-controller copies a few figures into the status.
+"""What a user says about autoscaling, and what the autoscaler writes down about a job.
+
+The decision in the job's annotation, from which the controller copies a few figures into the status.
 """
 
 from __future__ import annotations
@@ -173,8 +174,9 @@ class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
 
 
 class SizeRecord(Struct, frozen=True, array_like=True):
-    """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured. Later added:
-    when last, in seconds since 1970 (0: not known), and how often the number of workers changed since.
+    """The throughput that was measured with one number of workers: its mean, the relative spread, how often it was measured.
+
+    Later added: when last, in seconds since 1970 (0: not known), and how often the number of workers changed since.
     """
 
     size: Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
@@ -186,8 +188,9 @@ class SizeRecord(Struct, frozen=True, array_like=True):
 
 
 class TrialRecord(Struct, frozen=True, array_like=True):
-    """A larger number of workers that is tried: from which other one, and since when. Later added: it has failed, and the job is to go
-    back.
+    """A larger number of workers that is tried: from which other one, and since when.
+
+    Later added: it has failed, and the job is to go back.
     """
 
     origin: Annotated[int, Meta(ge=1, le=10_000)]

@@ -1,5 +1,6 @@
-"""Which cluster a command about jobs talks to: that of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else
-the one that kubectl would take.
+"""Which cluster a command about jobs talks to.
+
+That of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else the one that kubectl would take.
 """
 
 from __future__ import annotations

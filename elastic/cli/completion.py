@@ -1,5 +1,7 @@
-"""Names that the shell completes: of jobs, namespaces and nodes. They are asked of the cluster that the rest of the line names; where none
-answers within a second there are none, and no error: the user is still typing.
+"""Names that the shell completes: of jobs, namespaces and nodes.
+
+They are asked of the cluster that the rest of the line names; where none answers within a second there are none, and no error: the user is
+still typing.
 """
 
 from __future__ import annotations

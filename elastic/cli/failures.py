@@ -1,5 +1,6 @@
-"""What a command says when something outside it fails: one line that names what, why and what to do. Whatever is not known here is a defect
-of ours and shows its traceback.
+"""What a command says when something outside it fails: one line that names what, why and what to do.
+
+Whatever is not known here is a defect of ours and shows its traceback.
 """
 
 from __future__ import annotations

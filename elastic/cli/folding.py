@@ -1,6 +1,7 @@
-"""Folds away what torch prints about itself when a worker failed, or its command is wrong: agents' tracebacks, summaries and usage, and
-frames in C++, dozens of lines around the one that matters; and the tracebacks of those whose peer was lost. Keeps the tracebacks of each
-pod's own program. Pure.
+"""Folds away what torch prints about itself when a worker failed, or its command is wrong.
+
+Agents' tracebacks, summaries and usage, and frames in C++, dozens of lines around the one that matters; and the tracebacks of those whose
+peer was lost. Keeps the tracebacks of each pod's own program. Pure.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Folding:
         return shown
 
     def _after_usage(self, pod: str, seen: _Pod, usage: list[str], text: str) -> list[str]:
-        """torchrun's usage is followed by the error, or was asked for."""
+        """Torchrun's usage is followed by the error, or was asked for."""
         if not _USAGE_ERROR.match(text):
             return [*usage, text]
         self._fold(len(usage))

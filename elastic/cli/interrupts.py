@@ -32,8 +32,11 @@ async def asking(
     say: Callable[[str], None],
     held: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> T:
-    """The result of the work. An interruption cancels it, on a terminal only once the user has said so; while the question stands, what
-    else there is to say is `held`."""
+    """The result of the work.
+
+    An interruption cancels it, on a terminal only once the user has said so; while the question stands, what else there is to say is
+    `held`.
+    """
     task = asyncio.ensure_future(work)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await task
@@ -91,8 +94,10 @@ async def _asked(
 
 
 def end_by_sigterm() -> None:
-    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background. Not while a
-    loop runs: see `cancelled_by_sigterm`."""
+    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background.
+
+    Not while a loop runs: see `cancelled_by_sigterm`.
+    """
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGTERM, signal.default_int_handler if is_ignored else lambda *_: os.kill(os.getpid(), signal.SIGINT))
 

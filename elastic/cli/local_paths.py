@@ -1,5 +1,7 @@
-"""Where a job file's programs start on the laptop and which files they mean: the working directory is the caller's, and a file that is not
-there but beside the job file is taken from there. Pure but for looking whether files are there.
+"""Where a job file's programs start on the laptop and which files they mean.
+
+The working directory is the caller's, and a file that is not there but beside the job file is taken from there. Pure but for looking
+whether files are there.
 """
 
 from __future__ import annotations

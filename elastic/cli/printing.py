@@ -1,5 +1,6 @@
-"""How commands print: tables for people, JSON and YAML for programs, colour on a terminal only. What clusters say may hold anything:
-control characters are escaped, for a terminal would obey them.
+"""How commands print: tables for people, JSON and YAML for programs, colour on a terminal only.
+
+What clusters say may hold anything: control characters are escaped, for a terminal would obey them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """`elastic resume`: starts suspended jobs again, and on the laptop those that were under way when it was stopped, each where it ran.
+
 Also what `up` and `down` say about these.
 """
 

@@ -1,4 +1,5 @@
 """`elastic run`: a job file or a script from start to end, with what happens in plain lines and the job's outcome as exit code.
+
 Takes the cluster that runs, or starts one for the time of the run.
 """
 

@@ -1,5 +1,6 @@
-"""What `elastic run` writes of a job: a line for each thing that happens, with the seconds since the start; at the end of a failed job the
-error that came first.
+"""What `elastic run` writes of a job: a line for each thing that happens, with the seconds since the start.
+
+At the end of a failed job the error that came first.
 """
 
 from __future__ import annotations

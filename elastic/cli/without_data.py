@@ -1,5 +1,6 @@
-"""Which commands have no -o json|yaml, why, and where a program finds the same. What they show is no data: lines that others wrote, a
-question, a link.
+"""Which commands have no -o json|yaml, why, and where a program finds the same.
+
+What they show is no data: lines that others wrote, a question, a link.
 """
 
 from __future__ import annotations

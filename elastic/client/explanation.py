@@ -114,8 +114,10 @@ def has_told_no_step(job: Summary) -> bool:
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """What nobody but its script knows, once a change has started the processes of a job again that had told no step: its workers are Ready
-    because their world has stood for long enough."""
+    """What nobody but its script knows, once a change has started the processes of a job again that had told no step.
+
+    Its workers are Ready because their world has stood for long enough.
+    """
     if not has_told_no_step(job):
         return ""
     if {reason for pod in pods if (reason := in_world_reason(pod))} != {WORLD_STANDS}:

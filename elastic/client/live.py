@@ -1,5 +1,7 @@
-"""Asks a dashboard how far training is right now. It hears that from the rendezvous server, and the API objects do not hold it. A laptop's
-is asked in the name of its user, another one with a token.
+"""Asks a dashboard how far training is right now.
+
+It hears that from the rendezvous server, and the API objects do not hold it. A laptop's is asked in the name of its user, another one with
+a token.
 """
 
 from __future__ import annotations
@@ -75,8 +77,10 @@ async def ask(of: Dashboard) -> dict[str, Sample]:
 
 
 def asked(of: Dashboard) -> dict[str, Sample]:
-    """The same for a caller whose own loop may run already, as in a notebook. A name server that is silent holds up a thread, not the
-    caller."""
+    """The same for a caller whose own loop may run already, as in a notebook.
+
+    A name server that is silent holds up a thread, not the caller.
+    """
     come: queue.SimpleQueue[dict[str, Sample] | NoAnswer] = queue.SimpleQueue()
 
     def run() -> None:

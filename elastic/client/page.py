@@ -76,8 +76,10 @@ def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> Non
 
 
 def ticking(changes: Iterable[Summary], every_s: float) -> Iterator[tuple[Summary, bool]]:
-    """Each change when it comes; while none does, the newest again, every so many seconds. The changes wait in a thread, and the caller's
-    own goes on: only that may write to a notebook's cell."""
+    """Each change when it comes; while none does, the newest again, every so many seconds.
+
+    The changes wait in a thread, and the caller's own goes on: only that may write to a notebook's cell.
+    """
     come: queue.SimpleQueue[Summary | BaseException | None] = queue.SimpleQueue()
 
     def read() -> None:

@@ -59,9 +59,11 @@ def job_of(
     name: str | None = None,
     max_restarts: int = MAX_RESTARTS,
 ) -> dict[str, Any]:
-    """Elastic, with two limits on a script that always fails: maxRestarts counts failures at the rendezvous, backoffLimit the restarts of
-    containers that never come so far. The second lets each worker's container restart once more, so that it never is the first to be
-    reached by what both count, and no single disruption of all workers reaches it.
+    """Elastic, with two limits on a script that always fails.
+
+    MaxRestarts counts failures at the rendezvous, backoffLimit the restarts of containers that never come so far. The second lets each
+    worker's container restart once more, so that it never is the first to be reached by what both count, and no single disruption of all
+    workers reaches it.
     """
     program = ["torchrun", str(script)] if script.suffix == ".py" else ["sh", str(script)]
     container: dict[str, Any] = {

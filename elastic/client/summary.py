@@ -109,8 +109,10 @@ def _disruptions(raw: object) -> Iterator[Disruption]:
 
 
 def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] | None:
-    """How much of maxRestarts is used up, and how much there is. A cause with a limit of its own does not count; None in a window, where
-    only what is recent counts."""
+    """How much of maxRestarts is used up, and how much there is.
+
+    A cause with a limit of its own does not count; None in a window, where only what is recent counts.
+    """
     own = (policy.get("restartBudget") or {}) if isinstance(policy, dict) else {}
     limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
     if not isinstance(limit, int) or not isinstance(own, dict) or own.get("windowSeconds") is not None:

@@ -1,5 +1,7 @@
-"""Users of the installation's etcd: its administrator, who turns authentication on, and for each job a user whose role allows the job's
-prefix and nothing else. Passwords follow from the installation's key, so that none is stored.
+"""Users of the installation's etcd.
+
+Its administrator, who turns authentication on, and for each job a user whose role allows the job's prefix and nothing else. Passwords
+follow from the installation's key, so that none is stored.
 """
 
 from collections.abc import Sequence

@@ -34,8 +34,9 @@ class Channels:
         self._open: dict[tuple[str, Access | None], _Open] = {}
 
     def take(self, endpoint: str, access: Access | None, *, namespace: str = "") -> Any:
-        """The channel to an endpoint, `HOST:PORT`, for a job of a namespace; without `access` in plain text. Give it back with `free`.
-        For no namespace, at the installation's etcd, there is always one.
+        """The channel to an endpoint, `HOST:PORT`, for a job of a namespace; without `access` in plain text.
+
+        Give it back with `free`. For no namespace, at the installation's etcd, there is always one.
         """
         try:
             import grpc

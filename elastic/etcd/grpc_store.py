@@ -1,4 +1,5 @@
 """An etcd over gRPC: each call bounded in time and bytes, at the next endpoint where one does not answer, with a password or without.
+
 It knows what etcd answers, and nothing of what lies in it.
 """
 

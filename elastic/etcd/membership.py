@@ -1,4 +1,5 @@
 """The jobs that meet in an etcd, behind the same seam as the rendezvous server's client: `expect` and `forget` write, `worlds` reports.
+
 Each job has a follower of its own, so that no etcd makes another job wait.
 """
 

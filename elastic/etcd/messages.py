@@ -1,5 +1,7 @@
-"""etcd's messages and methods as the package etcd3 describes them. Its generated modules cannot be imported beside a current protobuf, so
-the descriptors in them are read, as text, and the classes are made from these. Nothing of etcd3 is executed or left in a global registry.
+"""etcd's messages and methods as the package etcd3 describes them.
+
+Its generated modules cannot be imported beside a current protobuf, so the descriptors in them are read, as text, and the classes are made
+from these. Nothing of etcd3 is executed or left in a global registry.
 """
 
 import ast

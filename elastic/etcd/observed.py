@@ -78,8 +78,10 @@ def heard(
     silent: Collection[str],
     baseline: int = 0,
 ) -> wire.World:
-    """The world as the rendezvous server would report it. age_s: since when it is known. phases: how long its forming took. silent: ends
-    of containers that agents have had enough time to notice. baseline: the first world whose end counts here; before it, pods were counted.
+    """The world as the rendezvous server would report it. age_s: since when it is known. phases: how long its forming took. silent.
+
+    Ends of containers that agents have had enough time to notice. baseline: the first world whose end counts here; before it, pods were
+    counted.
     """
     world, phase = records.world, phase_of(records)
     standings = standings_of(records)

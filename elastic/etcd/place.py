@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret: the user's Secret with a login,
-    in the job's namespace, or empty. job: its uid, at the installation's etcd, where each job gets a user; empty elsewhere.
+    """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret.
+
+    The user's Secret with a login, in the job's namespace, or empty. job: its uid, at the installation's etcd, where each job gets a user;
+    empty elsewhere.
     """
 
     endpoints: tuple[str, ...]

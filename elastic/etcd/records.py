@@ -1,5 +1,6 @@
-"""What lies in etcd under a job's prefix, as the controller reads and writes it: the same JSON as elastic_worker.etcd.records, which this
-package must not import. tests/unit/test_etcd_mirrored.py holds the two together.
+"""What lies in etcd under a job's prefix, as the controller reads and writes it.
+
+The same JSON as elastic_worker.etcd.records, which this package must not import. tests/unit/test_etcd_mirrored.py holds the two together.
 """
 
 import hashlib

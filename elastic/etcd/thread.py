@@ -1,4 +1,5 @@
 """Everything that talks to etcds runs in one thread with an event loop of its own, so that no etcd takes time from the controller's loop.
+
 This is the seam between the two loops: it looks like the rendezvous server's client.
 """
 

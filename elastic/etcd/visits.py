@@ -22,8 +22,9 @@ ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user; of the administrator for no job.
-    is_eager: connect at once, so that authentication is on before anybody else comes.
+    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user.
+
+    Of the administrator for no job. is_eager: connect at once, so that authentication is on before anybody else comes.
     """
 
     endpoints: tuple[str, ...]
@@ -96,7 +97,7 @@ class Visitor:
 
 
 def _check(access: Access, secret: str) -> None:
-    """gRPC says of a bad certificate only that no connection came about."""
+    """GRPC says of a bad certificate only that no connection came about."""
     if access.ca:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)

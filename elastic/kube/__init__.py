@@ -1,4 +1,5 @@
 """One thin asynchronous client of the Kubernetes API, and a cache fed by list and watch.
+
 `connect` is the way in; importing this package loads nothing heavy, its modules bring aiohttp when they are used.
 """
 
@@ -16,6 +17,7 @@ def connect(
     kubeconfig: Path | str | None = None, *, context: str | None = None, host: str = "", port: str = "443", agent: str = AGENT
 ) -> "Kube":
     """A client from a kubeconfig file, or, without one, from the pod's service account at host and port (of the environment).
+
     `agent` is what an API server's audit log calls it.
     """
     from elastic.kube.access import from_kubeconfig, in_cluster

@@ -1,4 +1,5 @@
 """Finds out how to reach an API server: from a kubeconfig file, or from the service account of the pod we run in.
+
 It reads files, asks a credential program where the kubeconfig names one, and sends nothing.
 """
 
@@ -41,6 +42,7 @@ class Access:
 
 class TokenCommand:
     """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires.
+
     A call may take as long as the program does, so an event loop calls it in a thread, and uses what it has meanwhile.
     """
 

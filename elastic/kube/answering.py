@@ -1,5 +1,6 @@
-"""The connections on which a client's answers come in. aiohttp closes a watch gently, and with TLS that waits for the server's goodbye:
-where the loop ends before it, as with a silent server, the connection stays open.
+"""The connections on which a client's answers come in. aiohttp closes a watch gently, and with TLS that waits for the server's goodbye.
+
+Where the loop ends before it, as with a silent server, the connection stays open.
 """
 
 from __future__ import annotations

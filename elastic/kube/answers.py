@@ -1,5 +1,7 @@
-"""Reads what a server answers to lists and watches. A server behind an API service may answer anything: what makes no sense is refused as a
-whole, for what is left out of it would look as if it were not there.
+"""Reads what a server answers to lists and watches.
+
+A server behind an API service may answer anything: what makes no sense is refused as a whole, for what is left out of it would look as if
+it were not there.
 """
 
 from collections.abc import AsyncIterator

@@ -1,4 +1,5 @@
 """Keeps a local copy of one collection of the API true by list and watch, and notifies subscribers of changes.
+
 It decides nothing about the objects: a projection says what to keep of each, indexes say how to find them again.
 """
 

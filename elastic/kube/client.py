@@ -1,4 +1,5 @@
 """A thin asynchronous client of the Kubernetes API: the verbs, paging, patches and watches, on one HTTP session.
+
 Objects are raw dicts. It retries only what is safe to send twice, and knows nothing of any kind's meaning.
 """
 

@@ -97,8 +97,9 @@ def resource_of(kind: Kind) -> Resource:
 
 
 async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
-    """Reports all that has happened to the job and all that happens, until it is over; with `tail` only so many last lines of what its
-    containers have printed until now. Its own steps fail only with what `tell` raises.
+    """Reports all that has happened to the job and all that happens, until it is over.
+
+    With `tail` only so many last lines of what its containers have printed until now. Its own steps fail only with what `tell` raises.
     """
     async with asyncio.TaskGroup() as tasks:
         logs = _Logs(kube, job, tell=tell, tasks=tasks, tail=tail)
@@ -223,8 +224,10 @@ class _Logs:
             self._readers[run] = self._tasks.create_task(reading)
 
     async def _read(self, run: Run, pod: str, *, container: str, tail: int | None) -> None:
-        """Tells each line once. Only a log that was read to its end after the run was over is complete; one that broke off before, because
-        the server or the node's agent was started again, is read again from its beginning, without the lines that were reported.
+        """Tells each line once.
+
+        Only a log that was read to its end after the run was over is complete; one that broke off before, because the server or the node's
+        agent was started again, is read again from its beginning, without the lines that were reported.
         """
         told, before_last = (0, 0) if tail is None else await self._passed_over(pod, container=container, tail=tail)
         tries = TRIES_AFTER_END

@@ -1,4 +1,5 @@
 """Names the kinds of the Kubernetes API that this project talks to, and turns one into the path of a request.
+
 It knows nothing of what the objects contain.
 """
 

@@ -45,8 +45,11 @@ class _Made:
 
 
 class Submission:
-    """`replace`: a job that has the name goes first; `replace_over`: one that is over does. `waits` hears again and again which deletion is
-    not done yet. `how_to_define` says how a cluster gets kinds of jobs that it does not know."""
+    """`replace`: a job that has the name goes first; `replace_over`: one that is over does.
+
+    `waits` hears again and again which deletion is not done yet. `how_to_define` says how a cluster gets kinds of jobs that it does not
+    know.
+    """
 
     def __init__(
         self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False, how_to_define: HowToDefine | None = None
@@ -57,8 +60,9 @@ class Submission:
         self._resources: dict[str, dict[str, Resource]] = {}
 
     async def make_namespaces(self, documents: Iterable[Object]) -> None:
-        """Those that these documents name, and ours for what names none. One that is there stays; one that was made here is left, for more
-        than this run may use it.
+        """Those that these documents name, and ours for what names none.
+
+        One that is there stays; one that was made here is left, for more than this run may use it.
         """
         for name in dict.fromkeys((document.get("metadata") or {}).get("namespace") or self._namespace for document in documents):
             await self._make_namespace(name)

@@ -1,4 +1,5 @@
 """A local copy of a collection of the API: what is kept of each object, found by key and by index, and its subscribers.
+
 It does not know where the objects come from.
 """
 

@@ -1,5 +1,7 @@
-"""The control plane's own accounts on a laptop: its processes act with the rights that deploy/ gives them in a cluster, and with PAGES
-where the API server is the laptop's own. Each has a kubeconfig beside a file with its token, which is renewed in time.
+"""The control plane's own accounts on a laptop.
+
+Its processes act with the rights that deploy/ gives them in a cluster, and with PAGES where the API server is the laptop's own. Each has a
+kubeconfig beside a file with its token, which is renewed in time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""`python -m elastic.local.agents`: what makes the laptop's API server a cluster, in one process to spare memory: scheduler, controllers,
-node agents. Each has a service account, a client and a view of its own; they share nothing, and could run in a process each.
+"""`python -m elastic.local.agents`: what makes the laptop's API server a cluster, in one process to spare memory.
+
+Scheduler, controllers, node agents. Each has a service account, a client and a view of its own; they share nothing, and could run in a
+process each.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-"""One child process of the cluster: started with its log, its sockets and its way to say that it is ready; restarted with back-off when
-it ends by itself; stopped with patience. Knows nothing of what the child does.
+"""One child process of the cluster: started with its log, its sockets and its way to say that it is ready.
+
+Restarted with back-off when it ends by itself; stopped with patience. Knows nothing of what the child does.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ def default_data_dir() -> Path:
 
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
+
     Without `nodes`, `gpus`, `sandbox` or `images` it has those of the last time in that folder, else one node; nodes added to the folder
-    come besides.
-    With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers of its own.
-    With `dashboard` it shows its jobs to browsers; `allow_changes` lets these change jobs.
-    `faults`, a seed, lets an administrator make the API server misbehave (PUT /faults)."""
+    come besides. With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers
+    of its own. With `dashboard` it shows its jobs to browsers; `allow_changes` lets these change jobs. `faults`, a seed, lets an
+    administrator make the API server misbehave (PUT /faults).
+    """
 
     def __init__(
         self,
@@ -208,8 +209,9 @@ def _changed(last: Shape, *, nodes: int | None, gpus: int | None, sandbox: str |
 
 
 def stop_detached(data_dir: Path, *, say: Callable[[str], None] = lambda words: None) -> bool:
-    """Stops the cluster of a data folder, also one started by another process; False if none runs. `say` gets what a long stop waits
-    for.
+    """Stops the cluster of a data folder, also one started by another process; False if none runs.
+
+    `say` gets what a long stop waits for.
     """
     layout = Layout(data_dir)
     state = layout.read_state()

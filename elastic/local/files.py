@@ -196,8 +196,9 @@ class Layout:
         return state is not None and is_alive(state.supervisor)
 
     def is_held_by(self, pid: int) -> bool:
-        """Whether a process has the folder's lock open, as each of the cluster has: a number that was written down may be that of any other
-        process by now.
+        """Whether a process has the folder's lock open, as each of the cluster has.
+
+        A number that was written down may be that of any other process by now.
         """
         try:
             lock, folder = os.lstat(self.lock), f"/proc/{pid}/fd"

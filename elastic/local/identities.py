@@ -1,5 +1,7 @@
-"""Who scheduler, controllers and node agents are to the API server: a service account each, with the rights of their counterparts in a
-cluster, so that what they may not do fails here as it would there. The tokens are short-lived and renewed in time.
+"""Who scheduler, controllers and node agents are to the API server.
+
+A service account each, with the rights of their counterparts in a cluster, so that what they may not do fails here as it would there. The
+tokens are short-lived and renewed in time.
 """
 
 import asyncio

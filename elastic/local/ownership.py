@@ -19,8 +19,10 @@ class AlreadyRunning(Exception):
 
 @contextlib.contextmanager
 def sole_owner(layout: Layout) -> Iterator[int]:
-    """One cluster for each data folder. The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last
-    of them has ended, however it ends: what a supervisor that was killed leaves behind is waited for, which ends by itself.
+    """One cluster for each data folder.
+
+    The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last of them has ended, however it ends:
+    what a supervisor that was killed leaves behind is waited for, which ends by itself.
     """
     take_folder(layout.root)
     with layout.lock.open("a+") as lock:

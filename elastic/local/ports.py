@@ -11,8 +11,10 @@ TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that the kernel gives to no outgoing connection. From its own range one may be taken before the server
-    opens it, or while the server is down: a client that tries again and again is at last connected to itself.
+    """Ports of the loopback address that the kernel gives to no outgoing connection.
+
+    From its own range one may be taken before the server opens it, or while the server is down: a client that tries again and again is at
+    last connected to itself.
     """
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(_held()) for _ in range(count)]

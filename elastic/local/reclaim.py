@@ -98,8 +98,10 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
 async def is_taken_back(
     kube: Kube, node: str, signal: Signal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
 ) -> bool:
-    """Waits so long, and less where the node shows the signal no more; `say` gets what is left, now and then. A node that is gone took
-    nothing back."""
+    """Waits so long, and less where the node shows the signal no more; `say` gets what is left, now and then.
+
+    A node that is gone took nothing back.
+    """
     loop = asyncio.get_running_loop()
     said = loop.time()
     end = said + within_s

@@ -1,5 +1,7 @@
-"""Jobs that were under way when the laptop cluster ended: they are suspended before anything of them can start, and wait until they are
-asked for. Each keeps the working directory that it was applied with. Other pods that ran have failed, like those of a node shut down.
+"""Jobs that were under way when the laptop cluster ended.
+
+They are suspended before anything of them can start, and wait until they are asked for. Each keeps the working directory that it was
+applied with. Other pods that ran have failed, like those of a node shut down.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The process behind `elastic up`: starts the cluster's processes in order, hands each its sockets, keeps them running, stops them in
-reverse. The sockets are opened here once, so a process that is started again finds the connections that waited for it.
-Told to join another API server, it starts no API server, scheduler or controllers of ours, only nodes and the control plane.
+"""The process behind `elastic up`.
+
+Starts the cluster's processes in order, hands each its sockets, keeps them running, stops them in reverse. The sockets are opened here
+once, so a process that is started again finds the connections that waited for it. Told to join another API server, it starts no API server,
+scheduler or controllers of ours, only nodes and the control plane.
 """
 
 from __future__ import annotations

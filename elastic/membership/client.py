@@ -1,5 +1,6 @@
-"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds; and the autoscaler's, which
-reads the stream of progress.
+"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds.
+
+And the autoscaler's, which reads the stream of progress.
 
 One session. A stream reopens by itself and starts with the full state each time, so a lost change does not matter.
 """

@@ -1,5 +1,7 @@
-"""Messages about the hosts of a job whose launcher starts the workers: what the controller says of them, what the launcher reports, and
-what the rendezvous server answers. Every field is bounded, as in elastic.membership.wire.
+"""Messages about the hosts of a job whose launcher starts the workers.
+
+What the controller says of them, what the launcher reports, and what the rendezvous server answers. Every field is bounded, as in
+elastic.membership.wire.
 """
 
 from enum import StrEnum
@@ -103,8 +105,9 @@ class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostList(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON answer. version: changes with the list and its reasons; `?after=VERSION` waits for another one. error: why there is no
-    list to use; the hosts are only candidates then.
+    """The JSON answer. version: changes with the list and its reasons; `?after=VERSION` waits for another one. error.
+
+    Why there is no list to use; the hosts are only candidates then.
     """
 
     version: str

@@ -1,6 +1,8 @@
-"""The version of the messages on the rendezvous wire. Every HTTP request and response names it in one header, and so do the two sides of a
-WebSocket when it opens: it holds for all messages of that exchange. Minor versions only add fields with defaults; a major version that a
-side does not know is refused in words. `elastic_worker.settings` holds the same facts for agents.
+"""The version of the messages on the rendezvous wire.
+
+Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens: it holds for all messages of
+that exchange. Minor versions only add fields with defaults; a major version that a side does not know is refused in words.
+`elastic_worker.settings` holds the same facts for agents.
 """
 
 import re

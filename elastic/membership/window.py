@@ -1,5 +1,6 @@
-"""Counts how often things happened within the last so many seconds, in bounded memory: what lies closer together than a small part of
-the window shares one date. It knows no clock, and no meaning of what it counts.
+"""Counts how often things happened within the last so many seconds, in bounded memory.
+
+What lies closer together than a small part of the window shares one date. It knows no clock, and no meaning of what it counts.
 """
 
 from collections import Counter

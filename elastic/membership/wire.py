@@ -207,8 +207,9 @@ class RankedMember(Wire, frozen=True):
 
 
 class Standing(Wire, frozen=True):
-    """More about the world that stands. size: its seats; a server that was restarted may not know yet who holds some of them. age_s: since
-    when this server knows it. has_stepped: whether training reported a step in it.
+    """More about the world that stands. size: its seats; a server that was restarted may not know yet who holds some of them. age_s.
+
+    Since when this server knows it. has_stepped: whether training reported a step in it.
     """
 
     size: Size

@@ -1,4 +1,5 @@
 """Keeps a server's certificate in a Secret that all its replicas share, renews it in time, and has its CA trusted before it is shown.
+
 Every replica does all of this, because any may be the only one left; the Secret's version settles what two do at once.
 """
 

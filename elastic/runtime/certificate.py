@@ -1,6 +1,7 @@
 """A server's certificate and CA, and when they are renewed: the certificate after two thirds of its 90 days, the CA in its last year.
-A new CA is trusted beside the old one until the next certificate, so that API servers know a CA before they see its certificate. Reads
-no clock and knows no Secret.
+
+A new CA is trusted beside the old one until the next certificate, so that API servers know a CA before they see its certificate. Reads no
+clock and knows no Secret.
 """
 
 from __future__ import annotations

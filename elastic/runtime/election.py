@@ -1,6 +1,8 @@
-"""Lets one of several processes work: the one that holds the Lease. It renews in time and gives the Lease back on a clean stop.
-How long another's Lease has stood is measured by our own clock since we saw it change, because clocks of two hosts are never compared;
-how long ours will stand, since we sent the write that renewed it, because no other process can have seen that earlier.
+"""Lets one of several processes work: the one that holds the Lease.
+
+It renews in time and gives the Lease back on a clean stop. How long another's Lease has stood is measured by our own clock since we saw it
+change, because clocks of two hosts are never compared; how long ours will stand, since we sent the write that renewed it, because no other
+process can have seen that earlier.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
 """Lets nothing of ours out once the Lease may be another's: a process that was stopped and wakes up later must not act on what it knew.
+
 Each request gets the time that is left and no more, tries and pauses included.
 """
 

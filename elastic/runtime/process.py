@@ -1,5 +1,6 @@
-"""What the main of a process of the control plane does beside its work: it ends on signals, runs parts that are all needed,
-and says by a file that it is ready.
+"""What the main of a process of the control plane does beside its work.
+
+It ends on signals, runs parts that are all needed, and says by a file that it is ready.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
-"""The cookie of the laptop's dashboard: until when it is good, under an HMAC, so that it outlives the process that checks it. Who may read
-the key is the user themself, so a command of theirs makes its own cookie. Pure: keys and times are the caller's.
+"""The cookie of the laptop's dashboard: until when it is good, under an HMAC, so that it outlives the process that checks it.
+
+Who may read the key is the user themself, so a command of theirs makes its own cookie. Pure: keys and times are the caller's.
 """
 
 import hashlib

@@ -1,5 +1,7 @@
-"""Reads the rows that an installation adds to the table: YAML or JSON, a list below `signals`. A wrong row gives one message that names the
-row, the field and what to do; the other rows count. Added rows come before the built-in ones, so that they can change what those mean.
+"""Reads the rows that an installation adds to the table: YAML or JSON, a list below `signals`.
+
+A wrong row gives one message that names the row, the field and what to do; the other rows count. Added rows come before the built-in ones,
+so that they can change what those mean.
 """
 
 from __future__ import annotations

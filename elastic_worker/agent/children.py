@@ -58,8 +58,9 @@ def status_of_reaped(pid: int) -> typing.Optional[int]:
 
 
 class ChildWatch:
-    """Watches children that appear after its creation. Its thread calls `on_start` once, `on_look` with those that run each time
-    it looks, and `on_end` for each child that ends.
+    """Watches children that appear after its creation.
+
+    Its thread calls `on_start` once, `on_look` with those that run each time it looks, and `on_end` for each child that ends.
     """
 
     def __init__(

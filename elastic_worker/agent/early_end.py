@@ -1,5 +1,6 @@
-"""Says in the container's termination message that an agent ended before it came to the rendezvous for a reason that is the user's: a
-wrong argument, a wrong setting. An exit code does not tell such an end from that of an agent whose server was away.
+"""Says in the container's termination message that an agent ended before it came to the rendezvous for a reason that is the user's.
+
+A wrong argument, a wrong setting. An exit code does not tell such an end from that of an agent whose server was away.
 
 torchrun loads its backends before it reads its arguments. From then on, until the agent comes to the rendezvous, argparse's errors and
 uncaught exceptions of this process are noted.

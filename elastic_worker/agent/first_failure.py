@@ -18,8 +18,10 @@ SIGTERM = 128 + signal.SIGTERM
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The end of a worker. status: as in a shell, None if unknown; seen_at: when its agent saw the end; error: the line of its exception;
-    error_at: when that began to be written, None without a traceback."""
+    """The end of a worker. status: as in a shell, None if unknown; seen_at: when its agent saw the end; error: the line of its exception.
+
+    error_at: when that began to be written, None without a traceback.
+    """
 
     pid: int
     status: typing.Optional[int]

@@ -43,7 +43,7 @@ WORKERS_PORT = "elastic/workers_port"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """torchrun calls this with its rendezvous options."""
+    """Torchrun calls this with its rendezvous options."""
     own = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
     away_s = float(parameters.get_as_int("server_away_timeout") or AWAY_S)
 

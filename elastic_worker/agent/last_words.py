@@ -1,5 +1,6 @@
-"""What an agent writes into its container's termination message: why the rendezvous was closed, why it did not meet the others, and how
-its own worker failed.
+"""What an agent writes into its container's termination message.
+
+Why the rendezvous was closed, why it did not meet the others, and how its own worker failed.
 
 The controller reads the first lines (rendezvous.delivery), people the rest. What workers print is theirs: it is bounded, and its
 control characters are escaped.

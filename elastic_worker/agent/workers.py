@@ -75,13 +75,13 @@ class LocalWorkers:
             log.error("worker process %s hangs in torch's known deadlock at the end of a gloo job; this agent %s: %s", pid, outcome, wait)
 
     def close(self) -> None:
-        """torch came back to the barrier. Unless it was asked to, a worker failed: make sure that the server learns of it."""
+        """Torch came back to the barrier. Unless it was asked to, a worker failed: make sure that the server learns of it."""
         if not self.is_rejoining and not self._has_failed.wait(REPORT_WAIT_S):
             self._presence.report_state("failed", generation=self.generation, detail="torchrun restarts its workers")
         self.end()
 
     def end_with_torchrun(self) -> None:
-        """torchrun ends, because it saw its workers end: stop watching once their ends are reported."""
+        """Torchrun ends, because it saw its workers end: stop watching once their ends are reported."""
         if self._is_spontaneous():
             self._watch.wait_for_reports(LAST_REPORT_WAIT_S)
         self.end()

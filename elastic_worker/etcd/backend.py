@@ -20,7 +20,7 @@ BACKEND = "elastic-etcd"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """torchrun calls this with its rendezvous options."""
+    """Torchrun calls this with its rendezvous options."""
     own = settings.read(
         os.environ,
         parameters.config,

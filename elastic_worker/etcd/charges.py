@@ -26,8 +26,10 @@ class Account:
 
 
 def ends_of(group: Group) -> typing.List[End]:
-    """What ended the current world, seat by seat. The first failed worker is the cause, the others failed with it; where a member was
-    lost, or the world was being left, or somebody had finished, it was none of them. A hang is the whole world's, at the seat of rank 0.
+    """What ended the current world, seat by seat.
+
+    The first failed worker is the cause, the others failed with it; where a member was lost, or the world was being left, or somebody had
+    finished, it was none of them. A hang is the whole world's, at the seat of rank 0.
     """
     world = group.world
     if world is None:

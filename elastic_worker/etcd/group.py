@@ -79,8 +79,10 @@ class Rules:
 
 
 class Group:
-    """The members of a job as the records show them. Where training reports no steps, time says it instead: has_aged: the members of this
-    world have the state of training; has_lasted: this world got somewhere.
+    """The members of a job as the records show them.
+
+    Where training reports no steps, time says it instead: has_aged: the members of this world have the state of training; has_lasted: this
+    world got somewhere.
     """
 
     def __init__(self, records: Records, rules: Rules, *, has_aged: bool = False, has_lasted: bool = False) -> None:
@@ -184,8 +186,10 @@ class Group:
         return self._with_state((*staying, *held_back[:needed]), held_back)
 
     def state_holders(self) -> typing.FrozenSet[str]:
-        """Who has the state of training: the members of this world once it made a step, or has stood for long enough where training never
-        reports any; before, those who came with the state. All of them, where that is not known.
+        """Who has the state of training.
+
+        The members of this world once it made a step, or has stood for long enough where training never reports any; before, those who came
+        with the state. All of them, where that is not known.
         """
         world, progress = self.world, self.records.progress
         if world is None:
@@ -242,8 +246,9 @@ class Group:
 
     @property
     def is_behind(self) -> bool:
-        """Whether this world was numbered without the controller's word, below a world that the controller has seen. The controller takes
-        it for an older one, in which nothing counts.
+        """Whether this world was numbered without the controller's word, below a world that the controller has seen.
+
+        The controller takes it for an older one, in which nothing counts.
         """
         return self.world is not None and self.expected is not None and self.world.generation < self.expected.floor
 

@@ -43,7 +43,7 @@ class Leases:
         return True
 
     def forget(self, lease: int) -> None:
-        """etcd does not know this lease."""
+        """Etcd does not know this lease."""
         if lease == self.job:
             self._renew_job_at = 0.0
         elif lease == self.own:

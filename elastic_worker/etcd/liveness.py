@@ -1,5 +1,7 @@
-"""Whether a peer's agent lives, as its host knows it: an agent listens at a port where nobody is ever answered, and when its process ends,
-however it ends, the kernel refuses connections there. A refusal is proof of its end; silence is none.
+"""Whether a peer's agent lives, as its host knows it.
+
+An agent listens at a port where nobody is ever answered, and when its process ends, however it ends, the kernel refuses connections there.
+A refusal is proof of its end; silence is none.
 """
 
 import contextlib

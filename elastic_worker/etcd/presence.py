@@ -1,6 +1,6 @@
-"""One agent's side of a rendezvous in etcd: a thread that keeps a lease and this member's record, watches the prefix, and carries out
-what is decided (elastic_worker.etcd.decide).
+"""One agent's side of a rendezvous in etcd.
 
+A thread keeps a lease and this member's record, watches the prefix, and carries out what is decided (elastic_worker.etcd.decide).
 The thread that keeps the lease is the one that decides: a member whose lease holds is one that can act. A member whose lease was lost,
 while it was stopped or cut off, is another incarnation from then on and comes to the barrier.
 """

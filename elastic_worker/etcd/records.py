@@ -46,8 +46,9 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One agent. entered: the newest world that it has entered; after: the newest that it has left, 0 for none. It is at the barrier where
-    both are equal. finished: the world in which its workers all ended with 0.
+    """One agent. entered: the newest world that it has entered; after: the newest that it has left, 0 for none.
+
+    It is at the barrier where both are equal. finished: the world in which its workers all ended with 0.
 
     store: its address if it becomes rank 0. alive_at: where it listens as long as it lives (elastic_worker.etcd.liveness).
     trouble: what broke the world `after` for it. left: why it is gone for good.

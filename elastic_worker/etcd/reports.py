@@ -1,5 +1,6 @@
-"""Takes the reports of this agent's workers, over a socket in a folder that only this user may enter: a line of JSON each, and one back.
-elastic_worker.report is the other end. It passes on steps and decides nothing.
+"""Takes the reports of this agent's workers, over a socket in a folder that only this user may enter.
+
+A line of JSON each, and one back. elastic_worker.report is the other end. It passes on steps and decides nothing.
 """
 
 import contextlib

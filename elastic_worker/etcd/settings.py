@@ -176,7 +176,7 @@ def _tls(environment: typing.Mapping[str, str], options: Options, scheme: str) -
 
 
 def _load_chain(context: ssl.SSLContext, pem: str) -> None:
-    """ssl reads certificates of a client from files only."""
+    """Ssl reads certificates of a client from files only."""
     descriptor, path = tempfile.mkstemp()
     try:
         with os.fdopen(descriptor, "w") as file:

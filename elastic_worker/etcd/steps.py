@@ -1,5 +1,7 @@
-"""The steps that this agent's workers report, and when this member writes them down for the job. Rank 0 does; another member only where
-rank 0 does not, so that a step costs the job one write and each member one event, however many workers report it.
+"""The steps that this agent's workers report, and when this member writes them down for the job.
+
+Rank 0 does; another member only where rank 0 does not, so that a step costs the job one write and each member one event, however many
+workers report it.
 """
 
 import threading
@@ -62,7 +64,7 @@ class Steps:
         return Due(Progress(max(step, known.step if known is not None else 0), generation, step))
 
     def put_off(self, now: float) -> None:
-        """etcd refused it: ask again later."""
+        """Etcd refused it: ask again later."""
         self._tried_at = now + REFUSED_S - RETRY_S
 
 

@@ -147,8 +147,10 @@ class Arrivals:
                 self._changed.wait(left_s)
 
     def _leave_broken(self, slot: Slot) -> None:
-        """In the first world all are here, and the driver can assign ranks without the lost one. Later the others wait for it already; a
-        worker that got a rank without them would begin the training anew."""
+        """In the first world all are here, and the driver can assign ranks without the lost one.
+
+        Later the others wait for it already; a worker that got a rank without them would begin the training anew.
+        """
         if self._has_met:
             raise WorldLost("a worker of this world was lost before it had initialised Horovod")
         if slot not in self._ready_again:

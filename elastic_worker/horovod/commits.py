@@ -1,4 +1,5 @@
 """A worker's last commit in a file of its pod: written by a thread, so that training does not wait for the disk, and replaced as a whole.
+
 If all processes are lost, with the launcher or at once, the next ones go on from the newest commit that any of their pods has.
 """
 

@@ -1,5 +1,7 @@
-"""The connections that Horovod's gloo has opened in this process: those that came while it was initialised. After a failure gloo keeps them
-open, and a worker that still waits for this one would wait until gloo's timeout; shut down, they tell it at once.
+"""The connections that Horovod's gloo has opened in this process: those that came while it was initialised.
+
+After a failure gloo keeps them open, and a worker that still waits for this one would wait until gloo's timeout; shut down, they tell it at
+once.
 """
 
 import contextlib
@@ -32,8 +34,10 @@ def since(before: Connections) -> Connections:
 
 
 def shut(connections: Connections) -> int:
-    """End these in both directions, as far as they are the same still; how many there were. Horovod's own thread may close them, and open
-    others, at the same time."""
+    """End these in both directions, as far as they are the same still; how many there were.
+
+    Horovod's own thread may close them, and open others, at the same time.
+    """
     return sum(_is_shut(number, inode) for number, inode in connections.items())
 
 

@@ -21,8 +21,10 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None) -> None:
-    """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does. `timeout_s` is
-    gloo's for workers with our library, where the user has set none."""
+    """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does.
+
+    `timeout_s` is gloo's for workers with our library, where the user has set none.
+    """
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import env
     from horovod.runner.elastic import discovery, driver
@@ -34,8 +36,11 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
     drivers: typing.List[typing.Any] = []
 
     class Driver(driver.ElasticDriver):  # type: ignore[misc]
-        """Reports what it does, lets Arrivals start workers early, and has workers synchronise after every change: those that hear of a
-        removal only would not, and a host that joins at the same time would wait for them for ever (Horovod's issue 3494)."""
+        """Reports what it does, lets Arrivals start workers early, and has workers synchronise after every change.
+
+        Those that hear of a removal only would not, and a host that joins at the same time would wait for them for ever (Horovod's issue
+        3494).
+        """
 
         def __init__(self, rendezvous: typing.Any, discovery: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
             self.early = EarlyWorkers(self)
@@ -78,8 +83,11 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
     class Client(driver.WorkerNotificationClient):  # type: ignore[misc]
-        """Notifies a worker in a thread: Horovod does so with the driver's lock held and without a time limit, so that a worker whose host
-        has vanished would stop the driver for minutes."""
+        """Notifies a worker in a thread.
+
+        Horovod does so with the driver's lock held and without a time limit, so that a worker whose host has vanished would stop the driver
+        for minutes.
+        """
 
         def __init__(self, *args: typing.Any, **kwargs: typing.Any) -> None:
             self._is_sending = threading.Lock()
@@ -151,7 +159,7 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
 
 
 def quickly(run_command: str) -> str:
-    """horovodrun's command for a worker, variables first, such that a Python program gets to `elastic.init` sooner."""
+    """Horovodrun's command for a worker, variables first, such that a Python program gets to `elastic.init` sooner."""
     words = shlex.split(run_command)
     first = next((number for number, word in enumerate(words) if not VARIABLE.match(word)), len(words))
     library = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,4 +1,5 @@
 """Keeps the launcher's view of its hosts: one thread waits for the server's next list, another one reports what the driver does.
+
 Horovod's own thread only reads the newest list, and never waits for the network but for the first one.
 """
 

@@ -1,5 +1,6 @@
-"""How a worker comes into a world: it asks the launcher for its place before it initialises Horovod. Until the world it belongs to meets,
-the others train on; and when it meets, nobody waits for an interpreter that starts.
+"""How a worker comes into a world: it asks the launcher for its place before it initialises Horovod.
+
+Until the world it belongs to meets, the others train on; and when it meets, nobody waits for an interpreter that starts.
 """
 
 import http.client

@@ -1,5 +1,6 @@
-"""Ends a worker's command that ssh has started when the launcher is gone. sshd closes the connection then and leaves the command running: a
-worker that prints nothing would train on beside those of the next launcher. Our exec client has its own watcher.
+"""Ends a worker's command that ssh has started when the launcher is gone. sshd closes the connection then and leaves the command running.
+
+A worker that prints nothing would train on beside those of the next launcher. Our exec client has its own watcher.
 """
 
 import shlex

@@ -1,6 +1,8 @@
-"""Runs `true` in a host as horovodrun would start a worker there: through the API server in this process where the launcher's remote
-shell is the controller's own script over our `kubectl`, else by the shell command that horovodrun would use. One process less for each
-new host: a Python interpreter that starts costs most of a second on a busy machine.
+"""Runs `true` in a host as horovodrun would start a worker there.
+
+Through the API server in this process where the launcher's remote shell is the controller's own script over our `kubectl`, else by the
+shell command that horovodrun would use. One process less for each new host: a Python interpreter that starts costs most of a second on a
+busy machine.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""The rendezvous server's list of hosts, as the launcher asks for it and reports to it. Each call is one request with a time limit, and
-calls share a connection: a handshake each second would cost more than all the rest.
+"""The rendezvous server's list of hosts, as the launcher asks for it and reports to it.
+
+Each call is one request with a time limit, and calls share a connection: a handshake each second would cost more than all the rest.
 """
 
 import http.client

@@ -1,6 +1,7 @@
-"""What a training program's own state gains: it always synchronises after a change of hosts, its commits stay in the pod, it reports
-progress, and it can be committed when a change waits for it instead of every so many steps only. Made for horovod.torch's TorchState; of a
-state of another framework commits are not kept.
+"""What a training program's own state gains.
+
+It always synchronises after a change of hosts, its commits stay in the pod, it reports progress, and it can be committed when a change
+waits for it instead of every so many steps only. Made for horovod.torch's TorchState; of a state of another framework commits are not kept.
 """
 
 import copy
@@ -30,8 +31,11 @@ def kept(hvd: typing.Any, state: typing.Any) -> typing.Any:
 
 
 def after_the_last_world(keeper: "Keeper", init: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:
-    """Horovod's `init` between two worlds. Its `shutdown` leaves connections open: where a worker is lost while all shut down, those that
-    still wait for this one would do so until gloo's timeout."""
+    """Horovod's `init` between two worlds.
+
+    Its `shutdown` leaves connections open: where a worker is lost while all shut down, those that still wait for this one would do so until
+    gloo's timeout.
+    """
 
     def begin(*arguments: typing.Any, **options: typing.Any) -> typing.Any:
         connections.shut(keeper.gloos)
@@ -129,8 +133,10 @@ class Kept:
             raise
 
     def step_done(self, every: int, **values: float) -> bool:
-        """At the end of each step, on every worker: commits after so many steps, and at once where a change of hosts waits for a commit or
-        a checkpoint is asked for. True if it is: then a checkpoint to a storage of your own is worth its time.
+        """At the end of each step, on every worker.
+
+        Commits after so many steps, and at once where a change of hosts waits for a commit or a checkpoint is asked for. True if it is:
+        then a checkpoint to a storage of your own is worth its time.
         """
         keeper, hvd = self._elastic, self._elastic.hvd
         if keeper.progress is not None and hvd.rank() == 0:
@@ -146,8 +152,10 @@ class Kept:
         return asked >= CHECKPOINT
 
     def _due(self) -> typing.Any:
-        """The sum of all wishes, under way; None where this world is over: a worker whose training has ended has shut Horovod down. A lost
-        one is found by the program's own next step."""
+        """The sum of all wishes, under way; None where this world is over: a worker whose training has ended has shut Horovod down.
+
+        A lost one is found by the program's own next step.
+        """
         hvd = self._elastic.hvd
         try:
             return hvd.allreduce_async(_number(self._wish()), name=DUE, op=hvd.Sum)

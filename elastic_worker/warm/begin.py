@@ -21,8 +21,10 @@ exec "$python" -c "{}" "$root" "$@"
 
 
 def command(words: typing.Sequence[str], root: str) -> typing.List[str]:
-    """These words with `main` before the program; unchanged where they are not an interpreter with a script or a module. `root` is the
-    folder of elastic_worker where they will run; without it there, they run as they are."""
+    """These words with `main` before the program; unchanged where they are not an interpreter with a script or a module.
+
+    `root` is the folder of elastic_worker where they will run; without it there, they run as they are.
+    """
     if not words or not programs.is_python(words[0]) or programs.read(unbuffered(words[1:])) is None:
         return list(words)
     return ["sh", "-c", GUARD, "sh", root, *words]

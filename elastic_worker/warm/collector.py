@@ -1,5 +1,6 @@
-"""Python's garbage collector while modules are imported. It walks again and again over what they have made and frees next to nothing: a
-quarter of the time that torch takes to import.
+"""Python's garbage collector while modules are imported.
+
+It walks again and again over what they have made and frees next to nothing: a quarter of the time that torch takes to import.
 
 A process that imports for others pauses it. A program that imports for itself begins with it postponed, until it says `resume`.
 """
@@ -36,8 +37,10 @@ def postpone() -> None:
 
 
 def resume() -> None:
-    """Collect as before `postpone`, unless the program has set something of its own meanwhile. What is there now counts as old, so that the
-    next collection of new objects does not walk over it."""
+    """Collect as before `postpone`, unless the program has set something of its own meanwhile.
+
+    What is there now counts as old, so that the next collection of new objects does not walk over it.
+    """
     former = os.environ.pop(FORMER, "")
     now, *others = gc.get_threshold()
     if former and now == MANY:

@@ -54,7 +54,7 @@ def is_python(word: str) -> bool:
 
 
 def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
-    """torchrun in a container's command that launch.is_torchrun accepts; None if its script cannot be found."""
+    """Torchrun in a container's command that launch.is_torchrun accepts; None if its script cannot be found."""
     if os.path.basename(command[0]) == "torchrun":
         path = shutil.which(command[0])
         return Program(name=os.path.abspath(path), is_module=False, arguments=tuple(command[1:])) if path else None

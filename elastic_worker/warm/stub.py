@@ -1,5 +1,7 @@
-"""torchrun starts this instead of a Python interpreter. It passes its command, environment, folder and descriptors to the fork server,
-forwards signals to the worker, and ends with the worker's status. If the server refuses, it starts the worker plainly.
+"""torchrun starts this instead of a Python interpreter.
+
+It passes its command, environment, folder and descriptors to the fork server, forwards signals to the worker, and ends with the worker's
+status. If the server refuses, it starts the worker plainly.
 
 The file stands alone: a copy with a `#!` line runs, with the options -I -S.
 """

@@ -47,8 +47,10 @@ async def watch(kube: Kube, job: JobKey, training: Training) -> None:
 
 
 def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, Any]:
-    """The job of the file, with a training that goes on until that file is there: however slow this machine is, no scene comes too late,
-    and however quick it is, nobody waits for steps after the last one."""
+    """The job of the file, with a training that goes on until that file is there.
+
+    However slow this machine is, no scene comes too late, and however quick it is, nobody waits for steps after the last one.
+    """
     job: dict[str, Any] = yaml.safe_load(JOB_FILE.read_text())
     worker = job["spec"][PYTORCH.replica_key]["Worker"]["template"]["spec"]["containers"][0]
     own = {"STOP_FILE": str(told)} | (LONG_LESSON if by_reclaim else SHORT_LESSON)

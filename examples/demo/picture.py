@@ -1,5 +1,6 @@
-"""Draws a played demo: the workers that train together above, the loss below, and what was done to them. An SVG written by hand, so that
-nothing has to be installed for it.
+"""Draws a played demo: the workers that train together above, the loss below, and what was done to them.
+
+An SVG written by hand, so that nothing has to be installed for it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""How the demo shows what happens: lines, and on a terminal below them one line that lives. Elsewhere a line says how it stands whenever
-nothing else was printed for some seconds. Knows nothing of training.
+"""How the demo shows what happens: lines, and on a terminal below them one line that lives.
+
+Elsewhere a line says how it stands whenever nothing else was printed for some seconds. Knows nothing of training.
 """
 
 from __future__ import annotations

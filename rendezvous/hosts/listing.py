@@ -104,8 +104,9 @@ def decided(job: HostJob, now: float) -> HostJob:
 
 
 def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
-    """The hosts to which the driver has assigned ranks, if none of them is listed: one must stay, although it may leave. A new server has
-    no list; and a driver may have begun with a list that was exchanged before it reported.
+    """The hosts to which the driver has assigned ranks, if none of them is listed: one must stay, although it may leave.
+
+    A new server has no list; and a driver may have begun with a list that was exchanged before it reported.
     """
     if job.report is None or job.facts is None:
         return []

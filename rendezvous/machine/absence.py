@@ -26,8 +26,10 @@ def without_absent(job: Job) -> Job:
 
 
 def without_left(job: Job) -> Job:
-    """After a restart of the server: if all others that may have been in the world are here, the unknown ranks belong to members whose time
-    to leave is over, as on a lost node. They are not waited for.
+    """After a restart of the server.
+
+    If all others that may have been in the world are here, the unknown ranks belong to members whose time to leave is over, as on a lost
+    node. They are not waited for.
     """
     group = job.membership
     expectation = group.expectation

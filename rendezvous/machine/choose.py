@@ -69,8 +69,10 @@ def _held_back(group: Membership, able: list[Member]) -> list[str]:
 
 
 def state_holders(job: Job) -> frozenset[str]:
-    """Who has the state of training: the members of the current world once it made a step, or has stood for long enough where training
-    never reports steps; before, those who came with the state. All of them, where that is not known.
+    """Who has the state of training.
+
+    The members of the current world once it made a step, or has stood for long enough where training never reports steps; before, those who
+    came with the state. All of them, where that is not known.
     """
     world, expectation = job.membership.world, job.membership.expectation
     if world is None:
@@ -117,8 +119,10 @@ def absent_survivors(group: Membership) -> list[str]:
 
 
 def _may_have_newcomers(group: Membership) -> bool:
-    """Whether workers that the controller calls newcomers may be in the current world: one of them is, or the controller has not heard of
-    this world. A worker is a newcomer until it is Ready, which may be long after it came into a world.
+    """Whether workers that the controller calls newcomers may be in the current world.
+
+    One of them is, or the controller has not heard of this world. A worker is a newcomer until it is Ready, which may be long after it came
+    into a world.
     """
     world, expectation = group.world, group.expectation
     if world is None or expectation is None:

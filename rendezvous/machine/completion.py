@@ -13,8 +13,10 @@ from rendezvous.machine.state.membership import Member, Membership, Phase
 
 
 def has_finished(group: Membership) -> bool:
-    """Whether a member of the current world is done. What the server has not heard, the controller says: the server may have just started,
-    and a member that was cut off may have ended meanwhile.
+    """Whether a member of the current world is done.
+
+    What the server has not heard, the controller says: the server may have just started, and a member that was cut off may have ended
+    meanwhile.
     """
     world = group.world
     if group.finished:

@@ -1,5 +1,7 @@
-"""What can happen to a job as the machine sees it: a member said something, its connection broke, the controller spoke, time passed, or the
-server stood still."""
+"""What can happen to a job as the machine sees it.
+
+A member said something, its connection broke, the controller spoke, time passed, or the server stood still.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
 """Peers of an evicted worker fail because their connections break, and the controller may speak of the eviction before its agent does.
+
 Finds such departures, so that they and not the failures count as the cause.
 """
 
@@ -11,9 +12,10 @@ from rendezvous.machine.state.job import Job
 
 
 def taken_away(job: Job) -> Job:
-    """The job whose world has failed and which, as the controller has said by now, loses a member to the cluster: it must leave, or its pod
-    is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows before the next world is formed
-    is not charged.
+    """The job whose world has failed and which, as the controller has said by now, loses a member to the cluster.
+
+    It must leave, or its pod is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows
+    before the next world is formed is not charged.
     """
     group = job.membership
     world = group.world

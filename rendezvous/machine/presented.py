@@ -1,5 +1,7 @@
-"""How much of what a member presents is believed, and what members keep for the next server. A member may be wrong, late or hostile: what
-it says is taken over within bounds, so that no job's state grows without end and the numbers of its worlds keep room to rise.
+"""How much of what a member presents is believed, and what members keep for the next server.
+
+A member may be wrong, late or hostile: what it says is taken over within bounds, so that no job's state grows without end and the numbers
+of its worlds keep room to rise.
 """
 
 from msgspec import structs
@@ -55,8 +57,10 @@ def _capacity(job: Job) -> int:
 
 
 def share_of(job: Job, name: str) -> tuple[Restart, ...]:
-    """What this member keeps for the next server. Each share lies with `KEEPERS` ranks of the current world, far apart, since neighbours
-    are often on one machine. Members without a rank keep one only of a group that has ended.
+    """What this member keeps for the next server.
+
+    Each share lies with `KEEPERS` ranks of the current world, far apart, since neighbours are often on one machine. Members without a rank
+    keep one only of a group that has ended.
     """
     world = job.membership.world
     rank = world.ranks.get(name) if world is not None else None

@@ -1,5 +1,6 @@
-"""What it means that the server itself stood still for a while, stopped or starved: nobody was heard, because nobody listened. So what has
-waited for something to come has not waited during that time; deadlines that the controller gave go on.
+"""What it means that the server itself stood still for a while, stopped or starved: nobody was heard, because nobody listened.
+
+So what has waited for something to come has not waited during that time; deadlines that the controller gave go on.
 """
 
 from dataclasses import replace

@@ -135,8 +135,10 @@ def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[st
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure: bool) -> float:
-    """When time alone may change something. A later moment than one already asked for does not put that off. All members are looked at only
-    at a tick and when a world breaks: thousands may lose their connections one by one.
+    """When time alone may change something.
+
+    A later moment than one already asked for does not put that off. All members are looked at only at a tick and when a world breaks:
+    thousands may lose their connections one by one.
     """
     limits, group, timings = job.limits, job.membership, job.timings
     moments = [job.now + CALM_S, timings.up_since + limits.settle_s, timings.patient_until]

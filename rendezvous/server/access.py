@@ -1,5 +1,7 @@
-"""Authenticates requests. Agents present their job's token; a controller the installation's, or its service account's for our audience, and
-so does an autoscaler, which may only read.
+"""Authenticates requests.
+
+Agents present their job's token; a controller the installation's, or its service account's for our audience, and so does an autoscaler,
+which may only read.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""The host lists of all jobs of a server: feeds what the controller and the launchers say to the decision, wakes it when time alone
-changes a list, and lets callers wait for the next version. It knows neither HTTP nor tokens.
+"""The host lists of all jobs of a server.
+
+Feeds what the controller and the launchers say to the decision, wakes it when time alone changes a list, and lets callers wait for the next
+version. It knows neither HTTP nor tokens.
 """
 
 import asyncio

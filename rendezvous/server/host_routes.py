@@ -34,9 +34,10 @@ class HostRoutes:
         router.add_post(HOSTS + "/proofs/{pod}", self._prove)
 
     async def _read(self, request: web.Request) -> web.Response:
-        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted. `?after=VERSION` waits for another version;
-        `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run a command, and then post the proof;
-        `?version` adds a line `#@ VERSION` for a caller that does not see headers.
+        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted.
+
+        `?after=VERSION` waits for another version; `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run
+        a command, and then post the proof; `?version` adds a line `#@ VERSION` for a caller that does not see headers.
         """
         uid = request.match_info["uid"]
         if not self._is_launcher(request) and (refusal := await self._refuse_others(request)) is not None:

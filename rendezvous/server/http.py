@@ -68,8 +68,9 @@ class Face:
         return app
 
     async def close(self) -> None:
-        """Let members and controllers know that this server goes, so that they look for the next one at once. None of them is waited for
-        one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
+        """Let members and controllers know that this server goes, so that they look for the next one at once.
+
+        None of them is waited for one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
         """
         for listener in self._listeners:
             listener.cancel()

@@ -1,5 +1,6 @@
-"""How much a member may say: a bucket of messages and bytes, and a protocol that counts bytes as they arrive. Frames that end no
-message, such as empty continuations, never reach a reader of messages; they are counted here.
+"""How much a member may say: a bucket of messages and bytes, and a protocol that counts bytes as they arrive.
+
+Frames that end no message, such as empty continuations, never reach a reader of messages; they are counted here.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ BYTES_PER_MESSAGE = 4096
 
 
 class Rate:
-    """A token bucket, so that one member cannot keep the server busy. `first_bytes`: what its first message may have beyond the burst.
-    What is refused costs nothing.
+    """A token bucket, so that one member cannot keep the server busy.
+
+    `first_bytes`: what its first message may have beyond the burst. What is refused costs nothing.
     """
 
     def __init__(

@@ -1,5 +1,7 @@
-"""Which jobs' progress has changed since an autoscaler last heard of it. A change of the world counts at once, a step only now and then:
-an autoscaler measures over many seconds, and thousands of jobs share one stream.
+"""Which jobs' progress has changed since an autoscaler last heard of it.
+
+A change of the world counts at once, a step only now and then: an autoscaler measures over many seconds, and thousands of jobs share one
+stream.
 """
 
 import asyncio

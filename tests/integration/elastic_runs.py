@@ -157,8 +157,10 @@ async def elastic_run(
     run_policy: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
-    """The example with another name, size and image, and `pod` beside what its pods' spec says; takes the job away at the end, however the
-    test went. With a stop file the training goes on beyond `steps` until the file exists."""
+    """The example with another name, size and image, and `pod` beside what its pods' spec says.
+
+    Takes the job away at the end, however the test went. With a stop file the training goes on beyond `steps` until the file exists.
+    """
     job = yaml.safe_load(JOB_FILE.read_text())
     job["metadata"]["name"] = name
     job["spec"]["elasticPolicy"] |= policy

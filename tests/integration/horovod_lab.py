@@ -1,5 +1,7 @@
-"""Real horovodrun on one machine, without Kubernetes and containers: hosts are names that a stand-in for ssh leads back here, and the list
-of hosts comes from a real rendezvous server. For tests and benchmarks.
+"""Real horovodrun on one machine, without Kubernetes and containers.
+
+Hosts are names that a stand-in for ssh leads back here, and the list of hosts comes from a real rendezvous server. For tests and
+benchmarks.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""The two metrics groups as tests of their availability meet them: what an installation brings, who stands behind the service, whether they
-are discovered, and whether a namespace goes.
+"""The two metrics groups as tests of their availability meet them.
+
+What an installation brings, who stands behind the service, whether they are discovered, and whether a namespace goes.
 """
 
 from __future__ import annotations

@@ -69,8 +69,10 @@ async def runs(kube: Kube, name: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def standby(cluster: LocalCluster, kube: Kube, log: Path) -> AsyncIterator[None]:
-    """A replica beside the autoscaler that decides. It only serves the metrics API, where a real API server reaches it: another holds the
-    Lease for longer than the test."""
+    """A replica beside the autoscaler that decides.
+
+    It only serves the metrics API, where a real API server reaches it: another holds the Lease for longer than the test.
+    """
     spec = {"holderIdentity": "the cluster's own", "leaseDurationSeconds": 3600, "renewTime": "2030-01-01T00:00:00.000000Z"}
     lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": AUTOSCALER}, "spec": spec}
     await kube.create(LEASES, lease, namespace=SYSTEM)

@@ -152,7 +152,7 @@ def test_without_any_answer_it_falls_back_to_the_controllers_list(server: Server
 
 
 def test_a_line_without_slots_changes_every_ten_seconds(server: Server, tmp_path: Path) -> None:
-    """horovodrun compares its workers with the list after a change only. None in the first moments, in which it may look for interfaces."""
+    """Horovodrun compares its workers with the list after a change only. None in the first moments, in which it may look for interfaces."""
     launcher = Launcher(made(tmp_path, "launcher"), server)
     expect(server, "w0")
     assert launcher.poll() == (0, "w0:2\n")

@@ -1,5 +1,6 @@
-"""A job that meets in the installation's etcd on the laptop, with the controller in it: workers come, go and die while others train, its
-login opens no other job's records, and nothing is left of the job.
+"""A job that meets in the installation's etcd on the laptop, with the controller in it.
+
+Workers come, go and die while others train, its login opens no other job's records, and nothing is left of the job.
 """
 
 from collections.abc import Iterator

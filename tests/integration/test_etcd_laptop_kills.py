@@ -1,5 +1,6 @@
-"""Jobs that meet in the installation's etcd on the laptop while processes of laptop and job are killed and pods evicted; and a job whose
-etcd nobody reaches.
+"""Jobs that meet in the installation's etcd on the laptop while processes of laptop and job are killed and pods evicted.
+
+And a job whose etcd nobody reaches.
 """
 
 import signal

@@ -1,5 +1,6 @@
-"""The controller's side of rendezvous in real etcds, beside records that a test writes as agents do: members of etcd die, restart, compact
-and refuse, one etcd is silent for ever, and no job waits for another one's etcd.
+"""The controller's side of rendezvous in real etcds, beside records that a test writes as agents do.
+
+Members of etcd die, restart, compact and refuse, one etcd is silent for ever, and no job waits for another one's etcd.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
 """An API server that refuses, hangs up, answers late and forgets what was watched: jobs of several kinds reach their end all the same.
+
 And a pod that it cannot let go, because somebody holds it: its place waits, and nothing else does.
 """
 

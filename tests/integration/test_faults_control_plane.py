@@ -21,7 +21,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 async def kill(cluster: LocalCluster, process: str) -> None:
-    """kill -9, and wait until it was started again."""
+    """Kill -9, and wait until it was started again."""
     pid = cluster.processes()[process]
     cluster.kill(process)
     await until(lambda: cluster.processes()[process] != pid, f"{process} was started again")

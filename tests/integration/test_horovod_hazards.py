@@ -1,5 +1,7 @@
-"""The ways in which elastic Horovod hangs or ends, on real horovodrun with the list of a real rendezvous server: none of them happens,
-with an unmodified program and with one that uses our library. Hosts are names on this machine, reached by a stand-in for ssh.
+"""The ways in which elastic Horovod hangs or ends, on real horovodrun with the list of a real rendezvous server.
+
+None of them happens, with an unmodified program and with one that uses our library. Hosts are names on this machine, reached by a stand-in
+for ssh.
 """
 
 import itertools

@@ -89,8 +89,9 @@ async def test_the_last_job_that_is_deleted_in_a_gap_of_the_watch_goes_from_the_
 
 
 async def test_a_client_that_ends_leaves_no_connection_to_a_server_that_is_silent(server: ApiProcess) -> None:
-    """A loop ended while a watch's connection waited for the server's part of the end of TLS: the connection stayed open until it was
-    collected, in the middle of another test.
+    """A loop ended while a watch's connection waited for the server's part of the end of TLS.
+
+    The connection stayed open until it was collected, in the middle of another test.
     """
     await install_crds(server.kubeconfig, kinds="pytorchjobs")
     async with connect(server.kubeconfig) as kube:

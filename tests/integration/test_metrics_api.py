@@ -1,5 +1,6 @@
-"""The metrics API of the autoscaler behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS): the
-autoscaling loop of each acts on `desired_workers`, and no namespace is held up when everything is uninstalled.
+"""The metrics API of the autoscaler behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS).
+
+The autoscaling loop of each acts on `desired_workers`, and no namespace is held up when everything is uninstalled.
 """
 
 from __future__ import annotations

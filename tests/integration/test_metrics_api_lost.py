@@ -1,5 +1,7 @@
-"""Two processes `elastic-autoscaler` behind one service, of which one is killed, or both: on the laptop's API server, and on a real one
-where there is one (KUBEBUILDER_ASSETS). The test is the kubelet: a while after a process has died it withdraws the endpoint.
+"""Two processes `elastic-autoscaler` behind one service, of which one is killed, or both.
+
+On the laptop's API server, and on a real one where there is one (KUBEBUILDER_ASSETS). The test is the kubelet: a while after a process has
+died it withdraws the endpoint.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Pods of higher priority need the room of elastic jobs: workers give way, the launcher and the last minReplicas stay where that can be
-had, and workers come back when there is room again. By the laptop's scheduler, and by a real one.
+"""Pods of higher priority need the room of elastic jobs.
+
+Workers give way, the launcher and the last minReplicas stay where that can be had, and workers come back when there is room again. By the
+laptop's scheduler, and by a real one.
 """
 
 from __future__ import annotations
@@ -53,8 +55,10 @@ def wants(gpus: int) -> Object:
 
 
 def launched(name: str, *, workers: int, least: int, node: str) -> Object:
-    """An elastic MPIJob with its workers on node-0, and its launcher, the youngest pod by seconds, on this node. That prints the list of
-    its hosts again and again. Each pod has a GPU, and so the launcher is a host itself."""
+    """An elastic MPIJob with its workers on node-0, and its launcher, the youngest pod by seconds, on this node.
+
+    That prints the list of its hosts again and again. Each pod has a GPU, and so the launcher is a host itself.
+    """
 
     def template(*command: str, node: str = "node-0", **spec: Any) -> Object:
         main = container(*command, name="mpi", **wants(1))
@@ -175,8 +179,10 @@ async def test_a_launcher_is_evicted_only_from_a_node_that_is_cordoned(kube: Kub
 
 @pytest.mark.torch
 async def test_the_last_workers_stay_where_others_can_go(cluster: LocalCluster, kube: Kube, unique: str, important: str) -> None:
-    """The first pod takes the worker above minReplicas. The second finds older pods of equal priority on the other node, and takes one of
-    these."""
+    """The first pod takes the worker above minReplicas.
+
+    The second finds older pods of equal priority on the other node, and takes one of these.
+    """
     batch = [f"batch-{index}-{unique}" for index in range(3)]
     servers = [f"server-{index}-{unique}" for index in range(2)]
     for name in batch:

@@ -1,5 +1,6 @@
-"""A rolling update of the control plane while a job trains, from the release before to this one and back: nothing restarts, and nothing is
-charged. Pods keep the library they were born with, so members of both releases share a world.
+"""A rolling update of the control plane while a job trains, from the release before to this one and back.
+
+Nothing restarts, and nothing is charged. Pods keep the library they were born with, so members of both releases share a world.
 """
 
 from __future__ import annotations

@@ -176,8 +176,10 @@ class Agents:
         python: str = sys.executable,
         library: Path | None = None,
     ) -> None:
-        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper. A subclass meets
-        elsewhere than at a server."""
+        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper.
+
+        A subclass meets elsewhere than at a server.
+        """
         self._python = python
         self._library = library
         if library is not None:

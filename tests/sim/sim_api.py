@@ -1,4 +1,5 @@
 """The API server of the simulation: objects with versions, uids and preconditions, a log for watches, garbage collection by owner.
+
 It answers at once and never fails by itself; delays and faults are added by the client of each process.
 """
 

@@ -1,4 +1,5 @@
 """The autoscaler of the simulation: the real caches, rounds and writer, put together as autoscale.running.process does, without sockets.
+
 It hears the rendezvous server's stream of progress.
 """
 

@@ -1,6 +1,8 @@
-"""Agents of stock torchrun at a c10d store: torch's own decisions about rounds, on the clock of the simulated world, and what its agents
-make of them. An agent restarts its workers when others wait, counts each failure of its workers against its own maxRestarts, also those
-that follow from a peer's, and closes the rendezvous for good when it gives up or has done its work.
+"""Agents of stock torchrun at a c10d store.
+
+Torch's own decisions about rounds, on the clock of the simulated world, and what its agents make of them. An agent restarts its workers
+when others wait, counts each failure of its workers against its own maxRestarts, also those that follow from a peer's, and closes the
+rendezvous for good when it gives up or has done its work.
 """
 
 import asyncio

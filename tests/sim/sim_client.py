@@ -1,4 +1,5 @@
 """A process's client of the simulated API server, with the verbs of elastic.kube.client and the faults of a real network.
+
 A request is carried out or not, at once or much later, and its sender may never hear which.
 """
 

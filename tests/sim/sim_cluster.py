@@ -1,4 +1,5 @@
 """Nodes and scheduler of the simulation: nodes come, are drained and lost, pods are bound, crash and are evicted.
+
 It writes to the API as these components do and decides nothing about jobs.
 """
 
@@ -268,7 +269,8 @@ class Cluster:
 
     def _drain(self, node: str) -> None:
         """As kubectl does it: what is there at first is evicted by its name, again and again until that is let through or nobody has the
-        name; then it waits for that very pod to go. Whatever is on the node by then is the next drain's."""
+        name; then it waits for that very pod to go. Whatever is on the node by then is the next drain's.
+        """
         eviction = self._drains[node]
         if not eviction.names and not eviction.evicted:
             eviction.names = [pod["metadata"]["name"] for pod in self.pods(node=node)]

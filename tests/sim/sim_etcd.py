@@ -1,6 +1,7 @@
-"""Jobs of the simulation that meet in an etcd of their user's: the etcd, the agents with the real presence and decision in them, and a
-controller's way there with the real follower. An etcd that is away may forget no lease meanwhile, as one that restarts, or end all of
-them, as one that was stopped.
+"""Jobs of the simulation that meet in an etcd of their user's.
+
+The etcd, the agents with the real presence and decision in them, and a controller's way there with the real follower. An etcd that is away
+may forget no lease meanwhile, as one that restarts, or end all of them, as one that was stopped.
 """
 
 import asyncio

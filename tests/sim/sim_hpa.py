@@ -1,5 +1,6 @@
-"""The HorizontalPodAutoscaler controller of the simulation: the real decision every 15 s, which carries the autoscaler's wish out where a
-job's policy says so. Its own requests do not fail.
+"""The HorizontalPodAutoscaler controller of the simulation.
+
+The real decision every 15 s, which carries the autoscaler's wish out where a job's policy says so. Its own requests do not fail.
 """
 
 import asyncio

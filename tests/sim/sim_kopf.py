@@ -1,5 +1,6 @@
-"""kopf's watch of the jobs as far as it can be seen from outside: it lists and watches, hands on what it hears in another order for other
-objects, and says nothing of what was deleted in a gap.
+"""kopf's watch of the jobs as far as it can be seen from outside.
+
+It lists and watches, hands on what it hears in another order for other objects, and says nothing of what was deleted in a gap.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""The launchers of elastic MPIJobs in the simulation: each proves new hosts, follows the server's list as Horovod's driver does, and
-reports; some have no library and only ask. `wrongs` says where Horovod could not have gone on.
+"""The launchers of elastic MPIJobs in the simulation.
+
+Each proves new hosts, follows the server's list as Horovod's driver does, and reports; some have no library and only ask. `wrongs` says
+where Horovod could not have gone on.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""What must hold at every moment of a simulation. Each write to the API passes here before anybody sees it; a breach names the law.
-The laws read only the API, the rendezvous server and what the cluster knows it did; they do not ask the controller.
+"""What must hold at every moment of a simulation.
+
+Each write to the API passes here before anybody sees it; a breach names the law. The laws read only the API, the rendezvous server and what
+the cluster knows it did; they do not ask the controller.
 """
 
 import asyncio
@@ -187,8 +189,10 @@ class Laws:
 
     @property
     def _losses(self) -> int:
-        """Pods that the cluster took; agents that gave up where their server was away; and members that were silent for long, which the
-        rendezvous server takes for lost."""
+        """Pods that the cluster took; agents that gave up where their server was away.
+
+        And members that were silent for long, which the rendezvous server takes for lost.
+        """
         return len(self._cluster.lost) + self._cluster.kubelets.turned_away + self._server.cut_off + self._server.etcds.cut_off
 
     def _see_end(self, life: Life, status: Object) -> None:

@@ -1,4 +1,5 @@
 """A controller process of the simulation: the real parts, put together as controller.running.process does, without its sockets and threads.
+
 It can be killed, stopped in good order, or made to stand still for a while, after which it goes on as if nothing had been.
 """
 

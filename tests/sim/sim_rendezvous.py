@@ -1,5 +1,6 @@
-"""The rendezvous server of the simulation, with the real hub and machine inside. It can be restarted, which empties it, or be out of
-reach.
+"""The rendezvous server of the simulation, with the real hub and machine inside.
+
+It can be restarted, which empties it, or be out of reach.
 """
 
 import asyncio

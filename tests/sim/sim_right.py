@@ -1,5 +1,4 @@
-"""Says what is wrong with a cluster in which nothing happens any more:
-what the job's spec asks for, what is there, what its status says."""
+"""Says what is wrong with a cluster in which nothing happens any more: what the spec asks for, what is there, what the status says."""
 
 from collections import Counter
 from collections.abc import Iterator

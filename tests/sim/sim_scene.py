@@ -1,5 +1,6 @@
-"""The parts of one simulated life: API server, nodes, rendezvous server, and controllers, which die when the seed says so and are
-started again.
+"""The parts of one simulated life.
+
+API server, nodes, rendezvous server, and controllers, which die when the seed says so and are started again.
 """
 
 import asyncio
@@ -40,8 +41,11 @@ STORMY = Weather(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What kind of storm. `kills`: the controller dies at random requests; `twins`: two work at once, without an election;
-    `programs_fail`: containers and training processes crash by themselves."""
+    """What kind of storm.
+
+    `kills`: the controller dies at random requests; `twins`: two work at once, without an election; `programs_fail`: containers and
+    training processes crash by themselves.
+    """
 
     steps: int = STEPS
     kills: bool = True

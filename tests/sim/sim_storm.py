@@ -1,5 +1,6 @@
-"""One simulated life of a job: a storm of user actions, mishaps and faults, all drawn from one seed; then calm, in which everything
-must become right; then its end. The same seed gives the same life.
+"""One simulated life of a job: a storm of user actions, mishaps and faults, all drawn from one seed.
+
+Then calm, in which everything must become right; then its end. The same seed gives the same life.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it, so that hours of a cluster's life pass in a moment.
+
 Nothing here may wait for the outside: no threads, no sockets. What runs on it twice from the same seed runs the same way twice.
 """
 

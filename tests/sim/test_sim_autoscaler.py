@@ -1,5 +1,6 @@
-"""Lives of jobs whose number of workers is the autoscaler's: it hears of their steps, and writes /scale or has a HorizontalPodAutoscaler
-do so. `make sim` draws them among all others.
+"""Lives of jobs whose number of workers is the autoscaler's.
+
+It hears of their steps, and writes /scale or has a HorizontalPodAutoscaler do so. `make sim` draws them among all others.
 """
 
 from typing import Any

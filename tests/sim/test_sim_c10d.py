@@ -1,5 +1,7 @@
-"""Lives of jobs whose agents meet at c10d's store by torch's own rules: whatever befalls them, those who are there train together, and the
-job fails only where its workers used up their restarts. `SEEDS`, `FROM` and `SEED` choose the lives, as in test_sim_lives.
+"""Lives of jobs whose agents meet at c10d's store by torch's own rules.
+
+Whatever befalls them, those who are there train together, and the job fails only where its workers used up their restarts. `SEEDS`, `FROM`
+and `SEED` choose the lives, as in test_sim_lives.
 """
 
 import asyncio

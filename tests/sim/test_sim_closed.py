@@ -19,8 +19,10 @@ JOB = job_of(KINDS["PyTorchJob"], {"Worker": 2}, policy=POLICY, run_policy={"cle
 
 
 class Spent(Storm):
-    """A worker fails and there is no budget for it. Once the status says so, the server is gone, and, if asked, the controller too;
-    and, if asked, the server dies also before that, with its word on the tip of its tongue.
+    """A worker fails and there is no budget for it.
+
+    Once the status says so, the server is gone, and, if asked, the controller too; and, if asked, the server dies also before that, with
+    its word on the tip of its tongue.
     """
 
     def __init__(self, seed: int, *, kills: bool, is_silent: bool) -> None:

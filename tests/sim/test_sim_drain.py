@@ -1,5 +1,7 @@
-"""A node is drained under a job that runs at its minimum: the drain ends, where workers can go on without one of them, as many stay, and
-what training has reached stays in one of them: a drain loses no steps.
+"""A node is drained under a job that runs at its minimum.
+
+The drain ends, where workers can go on without one of them, as many stay, and what training has reached stays in one of them: a drain loses
+no steps.
 """
 
 import asyncio
@@ -91,7 +93,7 @@ class Drained(Storm):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("job", JOBS)
 def test_a_drain_ends_also_where_a_job_runs_at_its_minimum(job: str, seed: int, *, is_quick: bool, is_together: bool) -> None:
-    """kubectl evicts by name: a group that was made anew under the same names, on another node, was evicted in place of the former."""
+    """Kubectl evicts by name: a group that was made anew under the same names, on another node, was evicted in place of the former."""
     storms: list[Drained] = []
 
     async def life() -> None:

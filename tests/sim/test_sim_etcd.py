@@ -1,5 +1,7 @@
-"""Lives of jobs that meet in an etcd: agents with the real presence and decision in them, the real follower in the controller, and an etcd
-that is away, compacts its history, and that some agents do not reach. `make sim` draws them among all others.
+"""Lives of jobs that meet in an etcd.
+
+Agents with the real presence and decision in them, the real follower in the controller, and an etcd that is away, compacts its history, and
+that some agents do not reach. `make sim` draws them among all others.
 """
 
 import pytest

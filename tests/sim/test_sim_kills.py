@@ -130,8 +130,9 @@ def test_a_controller_may_die_before_or_after_any_write(job: str, when: str) -> 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_scale_in_at_c10d_is_never_taken_for_a_disruption(when: str) -> None:
-    """The surplus pod was deleted in the reconcile that wrote into the status that it was to go. A controller that died in between left the
-    next one a loss without a reason.
+    """The surplus pod was deleted in the reconcile that wrote into the status that it was to go.
+
+    A controller that died in between left the next one a loss without a reason.
     """
     for number in range(1, WRITES):
         storm = live(partial(ScaledIn, dies_at=number, when=when))

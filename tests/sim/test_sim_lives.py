@@ -1,5 +1,6 @@
-"""Whole lives of jobs under faults, by seed. A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` many,
-`FROM=5000 SEEDS=1000` others.
+"""Whole lives of jobs under faults, by seed.
+
+A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` many, `FROM=5000 SEEDS=1000` others.
 """
 
 import os

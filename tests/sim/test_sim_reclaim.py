@@ -1,5 +1,6 @@
-"""A cloud takes machines back under a training job: each signal of each cloud, for some of the workers or for all. Training's state stays
-in one of them where there is time to pass it on; the others go on at once; nothing is charged.
+"""A cloud takes machines back under a training job: each signal of each cloud, for some of the workers or for all.
+
+Training's state stays in one of them where there is time to pass it on; the others go on at once; nothing is charged.
 """
 
 import asyncio

@@ -170,8 +170,10 @@ def test_a_job_that_runs_costs_no_writes(policy: Object | None) -> None:
     ids=lambda policy: "-".join(str(policy[word]) for word in ("policy", "through") if word in policy),
 )
 def test_an_autoscaled_job_that_has_found_its_size_costs_no_writes_however_uneven_its_steps(policy: Object) -> None:
-    """Once it has had the size for ten minutes, for half a day: neither the controller's, nor the autoscaler's, nor those of a
-    HorizontalPodAutoscaler."""
+    """Once it has had the size for ten minutes, for half a day.
+
+    Neither the controller's, nor the autoscaler's, nor those of a HorizontalPodAutoscaler.
+    """
 
     async def story() -> None:
         scene, draw = AutoscaledScene(), random.Random(1)

@@ -1,4 +1,5 @@
 """An API server as small as the commands about jobs need: it keeps objects by path, lists, patches by merge, deletes, and sends logs.
+
 That they work with a real one is for tests/integration/test_cli_commands.py.
 """
 

@@ -1,5 +1,6 @@
-"""Room comes and goes by what others do: a job takes it again each time after the same short pause. What it does by its own wishes is
-damped all the same.
+"""Room comes and goes by what others do: a job takes it again each time after the same short pause.
+
+What it does by its own wishes is damped all the same.
 """
 
 from __future__ import annotations

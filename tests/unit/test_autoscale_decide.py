@@ -82,8 +82,9 @@ def test_the_way_back_waits_until_a_change_is_a_twentieth_of_the_time():
 
 
 def test_a_job_on_a_loaded_machine_grows_as_soon_as_a_change_pays_for_itself():
-    """A change costs 12 s, each measurement may be off by a third, and one in ten is a third of the true one: on such a machine the third
-    worker came after four minutes and the fourth after eight.
+    """A change costs 12 s, each measurement may be off by a third, and one in ten is a third of the true one.
+
+    On such a machine the third worker came after four minutes and the fourth after eight.
     """
     jobs = [ReportingJob(seed=seed).run(700) for seed in range(15)]
     assert all([size for _, size in job.changes[:3]] == [2, 3, 4] for job in jobs)

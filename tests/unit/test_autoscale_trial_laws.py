@@ -160,8 +160,9 @@ def test_after_an_edit_of_the_limits_the_next_trial_waits_an_hour() -> None:
 
 
 class Trying:
-    """A job of two workers to which a third brings little, and four the double, every five seconds. lacks: what the cluster says of the
-    workers beyond two.
+    """A job of two workers to which a third brings little, and four the double, every five seconds. lacks.
+
+    What the cluster says of the workers beyond two.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
-"""The autoscaler uses every right that it is granted, with those of the metrics API, and asks for no other. API server and autoscaler run
-in this process.
+"""The autoscaler uses every right that it is granted, with those of the metrics API, and asks for no other.
+
+API server and autoscaler run in this process.
 """
 
 from __future__ import annotations

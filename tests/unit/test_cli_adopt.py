@@ -1,5 +1,7 @@
-"""What taking over from the Training Operator changes, in which order, and that it can be given back. A real API server is asked in
-tests/cluster/test_cluster_migration.py."""
+"""What taking over from the Training Operator changes, in which order, and that it can be given back.
+
+A real API server is asked in tests/cluster/test_cluster_migration.py.
+"""
 
 from __future__ import annotations
 

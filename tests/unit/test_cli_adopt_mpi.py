@@ -1,5 +1,7 @@
-"""What taking MPIJobs over from the MPI Operator changes, in which order, and which jobs it makes anew. A real API server is asked in
-tests/cluster/test_cluster_migration.py."""
+"""What taking MPIJobs over from the MPI Operator changes, in which order, and which jobs it makes anew.
+
+A real API server is asked in tests/cluster/test_cluster_migration.py.
+"""
 
 from __future__ import annotations
 

@@ -72,8 +72,9 @@ async def test_nobody_sees_more_than_the_api_server_would_show_them(judged, tmp_
 
 
 async def test_an_answer_costs_the_same_questions_whether_the_job_is_there_or_not(judged, tmp_path: Path):
-    """The API server was asked for the caller's rights only where there was a job of this name. Who may not read it learnt its name from
-    the time of the answer, or from another answer where the API server had not answered.
+    """The API server was asked for the caller's rights only where there was a job of this name.
+
+    Who may not read it learnt its name from the time of the answer, or from another answer where the API server had not answered.
     """
     shown, api, sessions = judged
     questions = []

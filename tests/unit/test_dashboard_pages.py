@@ -1,5 +1,6 @@
-"""The dashboard's pages in Debian's Chromium over objects that a test names: what is hostile is text, nothing is asked of another host, and
-nothing is wider than a phone.
+"""The dashboard's pages in Debian's Chromium over objects that a test names.
+
+What is hostile is text, nothing is asked of another host, and nothing is wider than a phone.
 """
 
 from __future__ import annotations

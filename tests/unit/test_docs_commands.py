@@ -1,5 +1,8 @@
-"""What README.md and docs/ tell people to type and to write: commands of ours with the options that they have, jobs that are valid,
-files that are there. That the commands do what the page says is for the tests that run them."""
+"""What README.md and docs/ tell people to type and to write.
+
+Commands of ours with the options that they have, jobs that are valid, files that are there. That the commands do what the page says is for
+the tests that run them.
+"""
 
 from __future__ import annotations
 

@@ -47,8 +47,10 @@ def test_without_a_word_of_the_controller_none_is_formed_where_there_is_one() ->
 
 
 def test_a_world_that_was_formed_before_the_controller_spoke_is_numbered_above_those_that_it_knows(job: Job) -> None:
-    """A job was suspended and its records removed; when it was resumed, the etcd was away. Agents reached it again before the controller
-    did, which had seen world 10: their world 1 was an old one to it for ever, without members, and failures in it were not counted.
+    """A job was suspended and its records removed; when it was resumed, the etcd was away.
+
+    Agents reached it again before the controller did, which had seen world 10: their world 1 was an old one to it for ever, without
+    members, and failures in it were not counted.
     """
     job.start("w0", "w1")
     job.live(3)

@@ -1,5 +1,6 @@
-"""Steps that workers report at a rendezvous in etcd: who writes them down, what a hang costs, and when restarts lead nowhere. In memory and
-virtual time.
+"""Steps that workers report at a rendezvous in etcd: who writes them down, what a hang costs, and when restarts lead nowhere.
+
+In memory and virtual time.
 """
 
 from collections.abc import Iterator

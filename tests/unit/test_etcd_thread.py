@@ -18,7 +18,7 @@ async def no_secret(namespace: str, name: str) -> Mapping[str, str]:
 
 
 async def test_a_thread_that_waits_for_a_silent_etcd_ends_with_its_controller(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio complained of a task that was destroyed while it was pending."""
+    """Asyncio complained of a task that was destroyed while it was pending."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         own = Own(endpoints=(f"127.0.0.1:{silent.getsockname()[1]}",), ca="", password_for=lambda job: "secret", is_eager=True)
         thread = EtcdThread(token_for=lambda uid: "token", read_secret=no_secret, own=own)

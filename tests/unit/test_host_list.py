@@ -147,8 +147,10 @@ def test_a_new_server_keeps_the_last_host_with_the_state_by_the_drivers_report_a
 
 
 def test_hosts_that_were_exchanged_before_the_driver_reported_come_back_until_another_has_the_state() -> None:
-    """A launcher was preempted as its job began: its driver read the list with its own pod only, which left the list as soon as three
-    workers were proven, and the driver reported that it had begun there. Then no listed host had the training state.
+    """A launcher was preempted as its job began.
+
+    Its driver read the list with its own pod only, which left the list as soon as three workers were proven, and the driver reported that
+    it had begun there. Then no listed host had the training state.
     """
     own, others = host("job-launcher", is_local=True, leaving=True), [host(f"w{index}") for index in range(3)]
     job = with_facts(HostJob(), facts(replace(own, leaving=False), *others, least=3), 0)

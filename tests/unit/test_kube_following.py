@@ -57,8 +57,10 @@ async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
 
 
 async def test_the_lines_of_a_run_that_ended_quietly_are_not_those_of_the_next_run() -> None:
-    """A container that died before it had printed was started again at once. Its reader asked for the log again, got the next run's, and
-    all that the job printed from then on was reported twice."""
+    """A container that died before it had printed was started again at once.
+
+    Its reader asked for the log again, got the next run's, and all that the job printed from then on was reported twice.
+    """
     kubelet = Kubelet()
     assert await told_after(kubelet, is_seen=True) == [Line("train-worker-0", f"second {number}") for number in (1, 2, 3)]
     assert True in kubelet.asked

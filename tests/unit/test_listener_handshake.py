@@ -31,8 +31,10 @@ async def listening() -> AsyncIterator[tuple[Listener, socket.socket]]:
 async def test_a_connection_that_is_cut_before_its_handshake_has_begun_is_closed(
     listening: tuple[Listener, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under a flood the next connection was accepted, and the oldest cut, in the turn of the loop that had accepted the oldest: its task
-    was cancelled before its first step, and nothing closed the socket."""
+    """Under a flood the next connection was accepted, and the oldest cut, in the turn of the loop that had accepted the oldest.
+
+    Its task was cancelled before its first step, and nothing closed the socket.
+    """
     listener, there = listening
     begin = listener._begin
 

@@ -35,8 +35,9 @@ def noted(layout: Layout, supervisor: int) -> None:
 
 @pytest.mark.parametrize("lock", ["none", "a file", "a link"])
 def test_a_process_that_only_has_the_number_is_left_alone(layout: Layout, other: subprocess.Popen[bytes], lock: str) -> None:
-    """After a power cut the number of the supervisor was another process's, which `elastic down` ended; in a folder that somebody else had
-    made it could be any process of the user, or with -1 all of them.
+    """After a power cut the number of the supervisor was another process's, which `elastic down` ended.
+
+    In a folder that somebody else had made it could be any process of the user, or with -1 all of them.
     """
     if lock == "a file":
         layout.lock.touch()

@@ -90,8 +90,10 @@ def told(port: int, tls: ssl.SSLContext, session: ssl.SSLSession | None = None) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_an_authority_that_is_taken_away_is_trusted_no_longer(serving: Any, version: ssl.TLSVersion) -> None:
-    """A client took up its TLS session again, or went on with its connection: no certificate is checked then, and for as long as it did so
-    it spoke for any user, although the cluster had changed its authority because the former one's key was lost.
+    """A client took up its TLS session again, or went on with its connection.
+
+    No certificate is checked then, and for as long as it did so it spoke for any user, although the cluster had changed its authority
+    because the former one's key was lost.
     """
     tls = client(version, issue(FORMER, PROXY))
     with await asyncio.to_thread(connected, serving.port, tls) as open_one:

@@ -1,4 +1,5 @@
 """The HorizontalPodAutoscaler of a user's own metrics: it changes the size seldom and in bounded steps, since each change costs a pause.
+
 What the user has made of it stays.
 """
 

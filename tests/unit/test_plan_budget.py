@@ -71,7 +71,7 @@ def test_one_number_counts_the_restarts_that_nobody_asked_for(counted: dict[str,
 
 
 def test_no_restart_is_a_number_too() -> None:
-    """kubectl's column was empty for a job that had never restarted."""
+    """Kubectl's column was empty for a job that had never restarted."""
     status = with_restart_count(JobStatus(elastic=ElasticStatus()))
     assert msgspec.to_builtins(status)["elastic"]["restartCount"] == 0
 
@@ -255,8 +255,10 @@ def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it
 
 
 def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> None:
-    """The server was cut off while the job was suspended and resumed. It then heard the farewells of the former run's workers beside the
-    workers of the next run, and counted three planned ends as disruptions.
+    """The server was cut off while the job was suspended and resumed.
+
+    It then heard the farewells of the former run's workers beside the workers of the next run, and counted three planned ends as
+    disruptions.
     """
     cluster = running(3)
     start = cluster.job.status.start_time
@@ -281,8 +283,9 @@ def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> No
 
 
 def test_a_job_that_meets_in_an_etcd_resumes_once_that_has_forgotten_the_run_before_or_a_minute_later() -> None:
-    """Agents of the next run found the world of the former one there, and counted its members as lost. Where the etcd does not let the
-    controller in, the job must not wait for ever.
+    """Agents of the next run found the world of the former one there, and counted its members as lost.
+
+    Where the etcd does not let the controller in, the job must not wait for ever.
     """
     cluster = running(2, rdzvBackend="etcd", rdzvHost="etcd")
     policy = cluster.job.run_policy

@@ -160,8 +160,10 @@ def test_an_agent_that_was_started_anew_within_its_container_counts_from_its_own
 
 
 def test_an_agent_counts_with_the_container_that_started_it_whatever_run_the_condition_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The container was restarted, and its new agent joined while the watch of pods stalled: the condition named the new agent beside the
-    old run. Once the pod was seen as it is, the agent was taken for one that had ended, and the worker stayed unready for ever.
+    """The container was restarted, and its new agent joined while the watch of pods stalled.
+
+    The condition named the new agent beside the old run. Once the pod was seen as it is, the agent was taken for one that had ended, and
+    the worker stayed unready for ever.
     """
     monkeypatch.setattr("elastic_worker.agent.presence_thread.time.time", lambda: NOW.timestamp() + 0.4)
     agent = process_id("uid-train-worker-0").partition("/")[2]
@@ -274,8 +276,10 @@ def test_the_server_learns_which_workers_have_not_been_in_a_world() -> None:
 
 
 def test_workers_that_leave_before_any_has_been_ready_are_newcomers_like_those_that_stay() -> None:
-    """Scaled from four to two before anybody was Ready: as the two that left were no newcomers, the server took them for the only ones
-    with the state, and kept one of them for its whole grace: two changes, 30 s apart.
+    """Scaled from four to two before anybody was Ready.
+
+    As the two that left were no newcomers, the server took them for the only ones with the state, and kept one of them for its whole grace:
+    two changes, 30 s apart.
     """
     pods = [worker(index) for index in range(4)]
     leaving = ElasticStatus(backend="elastic", leaving=tuple(_asked(pod) for pod in pods[2:]))

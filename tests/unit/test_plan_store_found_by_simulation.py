@@ -127,7 +127,8 @@ def rendezvous_ids(cluster: Cluster) -> set[str]:
 
 def test_workers_of_each_run_of_a_store_meet_apart() -> None:
     """An agent of the former group was still there when the new store came, joined the new group under the same id, and closed its
-    rendezvous when it was deleted."""
+    rendezvous when it was deleted.
+    """
     cluster = at_store("OnFailure")
     first = rendezvous_ids(cluster)
     del cluster.owned["Pod", "train-rdzv"]

@@ -1,5 +1,6 @@
-"""Laws of the budget against any order of failures, losses, steps, pauses and restarts of the server: what is charged is what happened,
-once, and the world is closed exactly when it is too much.
+"""Laws of the budget against any order of failures, losses, steps, pauses and restarts of the server.
+
+What is charged is what happened, once, and the world is closed exactly when it is too much.
 """
 
 from hypothesis import given

@@ -1,5 +1,7 @@
-"""A pod is evicted, its peers' collectives break, and four things become known in any order: the peers' failures, the end of the evicted
-agent (its goodbye, or only its broken connection), the controller's word that it must leave, and that its pod is gone. Nothing is charged.
+"""A pod is evicted, its peers' collectives break, and four things become known in any order.
+
+The peers' failures, the end of the evicted agent (its goodbye, or only its broken connection), the controller's word that it must leave,
+and that its pod is gone. Nothing is charged.
 """
 
 from collections.abc import Callable
@@ -58,8 +60,9 @@ Step = Callable[[Group], None]
 
 
 def is_possible(order: tuple[Step, ...]) -> bool:
-    """The pod is gone only after its agent, and an agent that is gone reports nothing. A worker that fails by itself, and whose agent goes
-    before the controller says that it must, is the cause.
+    """The pod is gone only after its agent, and an agent that is gone reports nothing.
+
+    A worker that fails by itself, and whose agent goes before the controller says that it must, is the cause.
     """
     at = {step: place for place, step in enumerate(order)}
     end = min(at.get(says_goodbye, len(order)), at.get(is_killed, len(order)))

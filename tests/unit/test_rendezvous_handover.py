@@ -1,5 +1,6 @@
-"""Members must leave, or may have to: training's state passes on before the last one that has it goes, and one that may have to go is
-exchanged in one change.
+"""Members must leave, or may have to.
+
+Training's state passes on before the last one that has it goes, and one that may have to go is exchanged in one change.
 """
 
 import pytest

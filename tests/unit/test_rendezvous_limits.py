@@ -1,5 +1,7 @@
-"""No legal message is too long for the way it goes: the largest instance of every type, built from the type's own bounds, through the real
-HTTPS server, the agents' own channel and the controller's own client.
+"""No legal message is too long for the way it goes.
+
+The largest instance of every type, built from the type's own bounds, through the real HTTPS server, the agents' own channel and the
+controller's own client.
 """
 
 import asyncio

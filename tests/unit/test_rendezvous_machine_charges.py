@@ -276,7 +276,7 @@ def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
 
 
 def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_ends_with() -> None:
-    """torchrun makes an exception of SIGTERM and ends with 1, as it does where a liveness probe fails."""
+    """Torchrun makes an exception of SIGTERM and ends with 1, as it does where a liveness probe fails."""
     group = group_of(2, budget=Budget(max_restarts=0))
     group.leave("w1")
     group.come_all()

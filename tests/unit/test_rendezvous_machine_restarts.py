@@ -187,8 +187,9 @@ def test_a_new_server_does_not_wait_for_the_newcomer_in_place_of_a_lost_worker()
 
 @pytest.mark.parametrize(("floor", "newcomers"), [(1, ("w0", "w1")), (0, ("w1",))], ids=["seen world", "unseen world"])
 def test_a_new_server_waits_for_workers_that_are_in_a_world_and_not_ready_yet(*, floor: int, newcomers: tuple[str, ...]) -> None:
-    """w9 had left two worlds ago, its pod was stuck in deletion, and the world was too young for its workers to be Ready. The new server
-    heard of w0 first, took w9 for the other one of its world, counted its end and stopped the training.
+    """w9 had left two worlds ago, its pod was stuck in deletion, and the world was too young for its workers to be Ready.
+
+    The new server heard of w0 first, took w9 for the other one of its world, counted its end and stopped the training.
     """
     group = group_of(2)
     group.start_server()

@@ -183,8 +183,9 @@ def test_members_of_a_server_that_no_controller_listens_to_are_missed_in_time(lo
 
 
 def test_what_members_said_while_the_server_was_cut_off_waits_for_the_controllers_next_message() -> None:
-    """The job was suspended meanwhile: one worker had ended when the server was reached again, and two were still ending. The server called
-    them into a world of two and counted a disruption, which a budget of none takes for the end of the job.
+    """The job was suspended meanwhile: one worker had ended when the server was reached again, and two were still ending.
+
+    The server called them into a world of two and counted a disruption, which a budget of none takes for the end of the job.
     """
     group = partition_of(3)
     group.expect("w0", "w1", "w2", budget=Budget(by_cause={"disruption": 0}))

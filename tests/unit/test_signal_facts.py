@@ -1,5 +1,6 @@
-"""What clusters and clouds write, as their sources and manuals have it, held against the table: no string here comes from it. Each object
-stands as its writer makes it, effects and reasons included, beside what the table must make of it.
+"""What clusters and clouds write, as their sources and manuals have it, held against the table: no string here comes from it.
+
+Each object stands as its writer makes it, effects and reasons included, beside what the table must make of it.
 """
 
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ UNIX = "1772478105"
 
 
 def taint(text: str, **labels: str) -> Raw:
-    """KEY[=VALUE]:EFFECT"""
+    """KEY[=VALUE]:EFFECT."""
     said, _, effect = text.rpartition(":")
     key, _, value = said.partition("=")
     return {"metadata": {"labels": labels}, "spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}

@@ -1,5 +1,6 @@
-"""The table of signals: what clouds and clusters write on nodes and pods is recognised, with the time that is left; a wrong row of an
-installation is named, and the other rows count.
+"""The table of signals: what clouds and clusters write on nodes and pods is recognised, with the time that is left.
+
+A wrong row of an installation is named, and the other rows count.
 """
 
 import asyncio

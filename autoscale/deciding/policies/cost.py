@@ -1,5 +1,7 @@
-"""Policy `cost`: the most work for the money. Prices come from a label of the nodes; a size that is not measured is taken at its estimate
-when that is better by more than the errors of what is known.
+"""Policy `cost`: the most work for the money.
+
+Prices come from a label of the nodes; a size that is not measured is taken at its estimate when that is better by more than the errors of
+what is known.
 """
 
 from autoscale.deciding.signals import Signals, Wish

@@ -110,8 +110,9 @@ def _has_met(job: Job) -> bool:
 
 
 def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
-    """Workers of a failed group end without being deleted: a pod that has been active for too long is ended by its kubelet,
-    is not started again, and its logs can still be read.
+    """Workers of a failed group end without being deleted.
+
+    A pod that has been active for too long is ended by its kubelet, is not started again, and its logs can still be read.
     """
     if not _has_met(job) or job.run_policy.clean_pod_policy is not CleanPodPolicy.NONE or holds(job.status, ConditionType.SUCCEEDED):
         return

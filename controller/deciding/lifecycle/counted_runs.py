@@ -1,5 +1,6 @@
-"""The entries of `status.elastic.counted` for runs of containers that a node ended and the kubelet started again. A container has one
-entry: `uid/container/run` for its newest such run, followed by `/n` if they were n. Nothing here knows why a run ended.
+"""The entries of `status.elastic.counted` for runs of containers that a node ended and the kubelet started again.
+
+A container has one entry: `uid/container/run` for its newest such run, followed by `/n` if they were n. Nothing here knows why a run ended.
 """
 
 from collections import Counter

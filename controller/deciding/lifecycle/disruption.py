@@ -1,4 +1,5 @@
 """Decides who must leave because the cluster says so, and by when: by the signals that a pod and its node show (`elastic.signals.table`).
+
 Of several signals the one with the least time counts, for as long as it is there. A plain cordon is no notice: `replica_slots.wanted` says
 when it brings a replacement.
 """
@@ -76,8 +77,10 @@ def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | Non
 
 
 def _is_stillborn(pod: Pod, found: Iterable[Notice], known: Leaving | None) -> bool:
-    """Has it yet to begin on a node that goes? Where its node only may have to go it begins; and if it is being deleted for another reason,
-    that is no disruption."""
+    """Has it yet to begin on a node that goes?
+
+    Where its node only may have to go it begins; and if it is being deleted for another reason, that is no disruption.
+    """
     goes = any(one.is_of_node and one.meaning is not Meaning.PREPARE for one in found)
     return goes and pod.phase is Phase.PENDING and (known is not None or not pod.is_deleting)
 
@@ -113,8 +116,9 @@ def _sights(pod: Pod, snapshot: Snapshot) -> Iterator[Notice]:
 
 
 def _time(sight: Sight, pod: Pod, now: datetime) -> tuple[datetime, bool] | None:
-    """When the worker is lost, and whether that counts from the first sight; None where it need not go. A time that has passed says
-    nothing, because clocks differ and signals stay; nor does that of a signal which was given in the future.
+    """When the worker is lost, and whether that counts from the first sight; None where it need not go.
+
+    A time that has passed says nothing, because clocks differ and signals stay; nor does that of a signal which was given in the future.
     """
     signal, stated, latest = sight.signal, sight.by, LAST
     match signal.meaning:

@@ -40,8 +40,10 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
 
 
 def suspended(view: JobView, known: ElasticStatus) -> ElasticStatus:
-    """The status of a job that is suspended: what was announced before is over. Where a signal says who suspends it, it is a disruption
-    until all pods have ended."""
+    """The status of a job that is suspended: what was announced before is over.
+
+    Where a signal says who suspends it, it is a disruption until all pods have ended.
+    """
     if not compat.records_disruptions(view.snapshot.settings):
         return known
     now, running = view.snapshot.now, [pod for pod in view.snapshot.pods if pod.phase is Phase.RUNNING]
@@ -57,8 +59,11 @@ def _with_new(entries: list[Disruption], going: Mapping[Place, list[datetime | N
 
 
 def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> dict[Place, list[datetime | None]]:
-    """By signal and node, by when each worker must have gone. Without our rendezvous nobody is asked to leave, and the signals themselves
-    count; that a pod is being deleted says nothing there about why. A pod may show only once it has failed what ended it."""
+    """By signal and node, by when each worker must have gone.
+
+    Without our rendezvous nobody is asked to leave, and the signals themselves count; that a pod is being deleted says nothing there about
+    why. A pod may show only once it has failed what ended it.
+    """
     found: dict[Place, list[datetime | None]] = {}
     asked = {entry.member: entry for entry in leaving}
     for entry in leaving:
@@ -97,8 +102,10 @@ def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], 
 
 
 def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
-    """Do all work on that were asked to leave because of it, or that are on its node? A pod that comes back with its node after the others
-    went on does not."""
+    """Do all work on that were asked to leave because of it, or that are on its node?
+
+    A pod that comes back with its node after the others went on does not.
+    """
     names = {one.member for one in before.leaving if one.signal == entry.signal}
     here = [pod for pod in view.snapshot.pods if pod.node == entry.node and (not names or pod.name in names)]
     members = view.snapshot.world.members if view.snapshot.world is not None else frozenset()

@@ -1,6 +1,8 @@
-"""Decides when pods go whose node goes, where nobody can be asked to leave: at c10d's store, in static jobs, in kinds that restart as a
-whole. Such a pod is deleted so long before the loss that it ends in order: SIGTERM is the only notice that its program gets, and no
-disruption budget holds up a deletion. As everywhere, that it leaves stands in the status first.
+"""Decides when pods go whose node goes, where nobody can be asked to leave.
+
+At c10d's store, in static jobs, in kinds that restart as a whole. Such a pod is deleted so long before the loss that it ends in order:
+SIGTERM is the only notice that its program gets, and no disruption budget holds up a deletion. As everywhere, that it leaves stands in the
+status first.
 """
 
 from dataclasses import dataclass
@@ -64,8 +66,10 @@ def _stands(pod: Pod, view: JobView) -> bool:
 
 
 def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
-    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves; at once where it has yet to
-    begin."""
+    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves.
+
+    At once where it has yet to begin.
+    """
     notice = _notice(pod, view)
     if entry.by is None or notice is None:
         return None

@@ -1,6 +1,7 @@
-"""What each reason means by which a kubelet, a node or a container runtime ends or refuses a pod or a container: one table, and the rules
-that read it. docs/faults.md shows the table. That the cluster ended a pod is a signal (`elastic.signals.table`), which an installation may
-add to; what else there is stands here. It knows neither restart policies nor budgets.
+"""What each reason means by which a kubelet, a node or a container runtime ends or refuses a pod or a container.
+
+One table, and the rules that read it. docs/faults.md shows the table. That the cluster ended a pod is a signal (`elastic.signals.table`),
+which an installation may add to; what else there is stands here. It knows neither restart policies nor budgets.
 """
 
 import signal

@@ -1,4 +1,5 @@
 """Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
+
 A disruption counts against `restartBudget.disruption` and towards `maxRestartsWithoutProgress`, never against maxRestarts; its pod is made
 again whatever the restart policy says.
 """
@@ -77,6 +78,7 @@ def with_ends_counted(view: JobView) -> ElasticStatus:
 
 def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
+
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """
     job, pods = view.job, view.snapshot.pods
@@ -119,8 +121,10 @@ def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
 
 
 def _misused_runs(view: JobView) -> Iterator[Runs]:
-    """At torch's own c10d, the newest run that ended of each container that was started again, where its command was wrong: its agent never
-    came so far as to count."""
+    """At torch's own c10d, the newest run that ended of each container that was started again, where its command was wrong.
+
+    Its agent never came so far as to count.
+    """
     if view.backend is not RendezvousBackend.STORE:
         return
     for pod in view.answerable:
@@ -130,8 +134,11 @@ def _misused_runs(view: JobView) -> Iterator[Runs]:
 
 
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
-    """What counts against backoffLimit: ends that cost a pod, and restarts in pods that still run, of the container that trains and of
-    those before it. What runs beside it may come and go as it likes."""
+    """What counts against backoffLimit.
+
+    Ends that cost a pod, and restarts in pods that still run, of the container that trains and of those before it. What runs beside it may
+    come and go as it likes.
+    """
     ended = sum(number for cause, number in counted.restarts.items() if cause in CHARGED)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}

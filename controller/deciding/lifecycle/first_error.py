@@ -1,5 +1,7 @@
-"""Decides which replica a job's failure message names, and what it quotes of it: the line of its exception, which an elastic job's agent or
-the end of the log has put into the termination message, else the exit code. What containers write is cut and escaped.
+"""Decides which replica a job's failure message names, and what it quotes of it.
+
+The line of its exception, which an elastic job's agent or the end of the log has put into the termination message, else the exit code. What
+containers write is cut and escaped.
 """
 
 import re
@@ -36,8 +38,10 @@ def of_job(view: JobView) -> str:
 
 
 def of_usage(view: JobView, reason: str) -> str:
-    """What a failure message ends with where an agent could not start: the first such end, of a worker that the reason names if it names
-    one."""
+    """What a failure message ends with where an agent could not start.
+
+    The first such end, of a worker that the reason names if it names one.
+    """
     if "(rank " in reason:
         return ""  # about a worker of a world
     found = _misused(view)

@@ -1,6 +1,6 @@
 """Decides when a job whose processes cannot go on without one of them restarts as a whole, and how long it waits before it does.
-The number of the group stands in the status and on its pods: once it has grown, all older pods go
-before the next group's pods are created.
+
+The number of the group stands in the status and on its pods: once it has grown, all older pods go before the next group's pods are created.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,8 +54,10 @@ def pods_of_earlier_starts(job: Job, snapshot: Snapshot) -> list[Pod]:
 
 
 def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first. Pods that
-    a node refused have not ended: each of them is made again by itself."""
+    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first.
+
+    Pods that a node refused have not ended: each of them is made again by itself.
+    """
     refused = [verdict for verdict in verdicts if verdict.is_refused]
     ended = [verdict for verdict in verdicts if verdict.fate is not Fate.STAYS and not verdict.is_refused]
     return [*sorted(ended, key=_rank)[:1], *refused]

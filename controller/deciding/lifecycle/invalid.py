@@ -1,5 +1,7 @@
-"""Decides what to say about a job that got in although it makes no sense. One that never started has failed, with the reason;
-one that runs is left alone, because an edit that went wrong is no cause to stop training.
+"""Decides what to say about a job that got in although it makes no sense.
+
+One that never started has failed, with the reason; one that runs is left alone, because an edit that went wrong is no cause to stop
+training.
 """
 
 from collections.abc import Mapping, Sequence

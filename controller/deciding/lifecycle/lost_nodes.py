@@ -1,4 +1,5 @@
 """Decides which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
+
 An index, a name and a quota stay taken until a pod is gone, so the job would wait for ever.
 """
 

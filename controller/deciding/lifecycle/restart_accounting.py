@@ -1,5 +1,7 @@
-"""Keeps the book of restarts in a job's status: how many there were by cause, when those within the budget's window were, and which limit
-they have reached. It counts what others have judged; the dates are those at which this controller learnt of a restart.
+"""Keeps the book of restarts in a job's status.
+
+How many there were by cause, when those within the budget's window were, and which limit they have reached. It counts what others have
+judged; the dates are those at which this controller learnt of a restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +70,8 @@ def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus
 
 def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
     """The status without the particulars of restarts that no message can change any more, since it has this generation, and with as many of
-    the others as it has room for. `before` is what the cluster holds."""
+    the others as it has room for. `before` is what the cluster holds.
+    """
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
     log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)
     log = bounded(log, before=log_of(before))

@@ -1,6 +1,7 @@
-"""How a job's restart log stands in its status, in at most so many bytes. Many restarts that differ only in their pods are stored as one
-entry. If the log is still too long, the oldest restarts of former worlds remain only in the counts, and then new ones stay with the
-rendezvous server, which repeats them. No restart is counted twice or forgotten.
+"""How a job's restart log stands in its status, in at most so many bytes.
+
+Many restarts that differ only in their pods are stored as one entry. If the log is still too long, the oldest restarts of former worlds
+remain only in the counts, and then new ones stay with the rendezvous server, which repeats them. No restart is counted twice or forgotten.
 """
 
 from bisect import bisect_left

@@ -42,8 +42,9 @@ def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
 
 
 def _at_work(view: JobView) -> Iterable[Pod]:
-    """An elastic job has ended when all that could do some of its work have: a worker that never came, or was lost at the end, is not
-    waited for, nor one that comes back when no member is admitted any more.
+    """An elastic job has ended when all that could do some of its work have.
+
+    A worker that never came, or was lost at the end, is not waited for, nor one that comes back when no member is admitted any more.
     """
     job, snapshot, backend = view.job, view.snapshot, view.backend
     there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]

@@ -1,4 +1,5 @@
 """Decides what suspending and resuming a job means: no pods while it is suspended, a fresh start time when it is resumed.
+
 Kueue counts quota by `active`, so it stays above zero until the pods are gone.
 """
 
@@ -53,8 +54,10 @@ def _suspended(view: JobView) -> Plan:
 
 
 def wait_until_forgotten(view: JobView) -> Plan | None:
-    """A job resumes once the rendezvous server, or the etcd where it meets, has forgotten the run before. Where that was out of reach
-    meanwhile, the ends of that run's workers would be taken for losses. Not every etcd lets the controller in: it is not waited for long.
+    """A job resumes once the rendezvous server, or the etcd where it meets, has forgotten the run before.
+
+    Where that was out of reach meanwhile, the ends of that run's workers would be taken for losses. Not every etcd lets the controller in:
+    it is not waited for long.
     """
     forget = _forget(view)
     if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not forget.is_awaited:

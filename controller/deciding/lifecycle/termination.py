@@ -1,5 +1,6 @@
-"""Decides whether an active job ends now, and how. Whatever ends it from outside is written down before anything else is done, for what
-shows it goes with the pods.
+"""Decides whether an active job ends now, and how.
+
+Whatever ends it from outside is written down before anything else is done, for what shows it goes with the pods.
 """
 
 from collections.abc import Sequence

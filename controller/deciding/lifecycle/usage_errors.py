@@ -1,5 +1,7 @@
-"""What a container says of a command that is wrong each time again: in the line of its agent, or, at torch's own c10d, in the end of its
-log, which argparse's words close. An agent whose store is away ends with another code. What is said is cut and escaped.
+"""What a container says of a command that is wrong each time again.
+
+In the line of its agent, or, at torch's own c10d, in the end of its log, which argparse's words close. An agent whose store is away ends
+with another code. What is said is cut and escaped.
 """
 
 import re

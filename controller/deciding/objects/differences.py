@@ -1,4 +1,5 @@
 """Compares the job's other objects with what they should be, and plans only the differences.
+
 What an API server fills in is no difference: only what we would write is compared.
 """
 

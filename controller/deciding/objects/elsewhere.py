@@ -1,5 +1,7 @@
-"""Asks the scheduler to put a new pod on another node than those that are about to go. Most such nodes have a taint that keeps pods away;
-an annotation or a condition does not. A preference, because a node of the same name may come back, or be the only one.
+"""Asks the scheduler to put a new pod on another node than those that are about to go.
+
+Most such nodes have a taint that keeps pods away; an annotation or a condition does not. A preference, because a node of the same name may
+come back, or be the only one.
 """
 
 from controller.deciding import compat

@@ -1,6 +1,7 @@
-"""Decides whether a job has a HorizontalPodAutoscaler: while it is active and the user gave metrics, or wants one to carry the autoscaler's
-decision out (`scalingPolicy.through: hpa`), and not a moment longer.
-A job in a queue of Kueue's has none: Kueue admits a number of workers, and suspends the whole job when somebody changes it.
+"""Decides whether a job has a HorizontalPodAutoscaler.
+
+While it is active and the user gave metrics, or wants one to carry the autoscaler's decision out (`scalingPolicy.through: hpa`), and not a
+moment longer. A job in a queue of Kueue's has none: Kueue admits a number of workers, and suspends the whole job when somebody changes it.
 """
 
 from collections.abc import Iterator
@@ -62,8 +63,11 @@ def _desired(job: Job) -> Object:
 
 
 def _behavior(job: Job, snapshot: Snapshot) -> Object:
-    """How fast it may scale. Of several metrics the highest counts, and those of a user want the usual tolerance. What stands there for a
-    user's metrics is the user's to change; empty: it is left as it is."""
+    """How fast it may scale.
+
+    Of several metrics the highest counts, and those of a user want the usual tolerance. What stands there for a user's metrics is the
+    user's to change; empty: it is left as it is.
+    """
     assert job.elastic is not None
     there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
     behavior = (there.raw["spec"].get("behavior") or {}) if there is not None else {}
@@ -81,8 +85,11 @@ def _is_for_a_decision(there: Owned) -> bool:
 
 
 def _at_once(seen: Object) -> Object:
-    """The decision has waited and weighed enough. An API server before 1.35 drops the tolerance; asked for it again, it would drop it with
-    every reconcile, so it is not asked again. The autoscaler reads it back, and rounds what would be swallowed."""
+    """The decision has waited and weighed enough.
+
+    An API server before 1.35 drops the tolerance; asked for it again, it would drop it with every reconcile, so it is not asked again. The
+    autoscaler reads it back, and rounds what would be swallowed.
+    """
     found = {}
     for way, percent in (("scaleUp", 1000), ("scaleDown", 100)):
         policies = [{"type": "Percent", "value": percent, "periodSeconds": 15}]
@@ -93,8 +100,11 @@ def _at_once(seen: Object) -> Object:
 
 
 def _paced(job: Job, seen: Object) -> Object:
-    """Each change of size costs all workers a pause. So within the job's cooldown at most one worker or a tenth go, four or as many as
-    there are come, and a metric that only swings, as while workers start, changes nothing."""
+    """Each change of size costs all workers a pause.
+
+    So within the job's cooldown at most one worker or a tenth go, four or as many as there are come, and a metric that only swings, as
+    while workers start, changes nothing.
+    """
     policy = (job.elastic.scaling_policy if job.elastic is not None else None) or ScalingPolicy()
     period_s = min(max(1, policy.cooldown_seconds), LONGEST_PERIOD_S)
     found = {}

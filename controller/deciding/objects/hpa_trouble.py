@@ -1,5 +1,7 @@
-"""Says on the job why its HorizontalPodAutoscaler has not scaled it for a while: a metric that does not come, or a second one for the
-same workers, beside which Kubernetes lets neither act. The job trains on with as many workers as it has.
+"""Says on the job why its HorizontalPodAutoscaler has not scaled it for a while.
+
+A metric that does not come, or a second one for the same workers, beside which Kubernetes lets neither act. The job trains on with as many
+workers as it has.
 """
 
 from collections.abc import Iterator, Mapping

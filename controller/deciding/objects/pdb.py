@@ -1,5 +1,7 @@
-"""Decides on the disruption budgets of an elastic job: a drain, or the scheduler for more important pods, may take workers as long as
-minReplicas of them stay ready, and the launcher around which workers come and go comes last.
+"""Decides on the disruption budgets of an elastic job.
+
+A drain, or the scheduler for more important pods, may take workers as long as minReplicas of them stay ready, and the launcher around which
+workers come and go comes last.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """Decides on the pod group of a job where the controller runs with a gang scheduler: how many pods must fit at once, and with what.
+
 An elastic job needs room for its least workers only; the others come when there is room.
 """
 

@@ -1,4 +1,5 @@
 """Builds the pod and the service of one replica from what the user wrote; the framework adds what its processes need to find each other.
+
 Same job, same settings, same bytes.
 """
 

@@ -30,8 +30,9 @@ class RendezvousBackend(Enum):
 
 
 def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
-    """The backend of this job. A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods
-    cannot load our library.
+    """The backend of this job.
+
+    A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods cannot load our library.
     """
     chosen = wanted_backend(job)
     if chosen is None:

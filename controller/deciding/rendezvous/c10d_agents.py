@@ -1,5 +1,7 @@
-"""What the end of torchrun's agents at torch's own c10d can follow from. The first agent that ends with 0 closes the rendezvous for good:
-no other agent is let in any more, and each that comes, or comes back, ends with an error.
+"""What the end of torchrun's agents at torch's own c10d can follow from.
+
+The first agent that ends with 0 closes the rendezvous for good: no other agent is let in any more, and each that comes, or comes back, ends
+with an error.
 """
 
 from collections.abc import Sequence
@@ -47,8 +49,10 @@ def first_ends(job: Job, pods: Sequence[Pod]) -> dict[str, datetime]:
 
 
 def came_too_late(job: Job, pod: Pod, first_end: datetime | None) -> bool:
-    """Whether it began, or had to begin again, when an agent of its group had ended with 0; or failed as an agent does that was waiting
-    to be let in. A worker that fails long after that had been let in, and trained on."""
+    """Whether it began, or had to begin again, when an agent of its group had ended with 0.
+
+    Or failed as an agent does that was waiting to be let in. A worker that fails long after that had been let in, and trained on.
+    """
     own = own_container(job, pod)
     if own is None or first_end is None:
         return False

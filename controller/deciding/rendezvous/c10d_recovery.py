@@ -1,4 +1,5 @@
 """Decides what becomes of a group that meets through torch's own c10d once it has lost a member.
+
 Torch charges a peer's death to each survivor's own maxRestarts, and the first agent that has none left closes torch's rendezvous for good.
 After a loss that is not charged, the group restarts on a new store, uncharged; otherwise its budget is spent.
 """
@@ -80,8 +81,10 @@ def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod
 
 
 def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
-    """The surplus pods that may be deleted: not before their leaving stands in the status, or the next controller would take their end for
-    a disruption."""
+    """The surplus pods that may be deleted.
+
+    Not before their leaving stands in the status, or the next controller would take their end for a disruption.
+    """
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
     leaving = {entry.uid for entry in stored}
     return tuple(pod for pod in surplus if pod.uid in leaving)
@@ -131,8 +134,10 @@ def _gave_up_after(view: JobView, last: Rescale) -> Pod | None:
 
 
 def _may_follow(container: Container, loss_at: datetime) -> bool:
-    """Did it end within WINDOW of the loss? The loss is dated by our clock, the end by its node's. A container that does not run now may be
-    dated earlier: at a rendezvous that was closed before the loss, too, agents end again and again.
+    """Did it end within WINDOW of the loss?
+
+    The loss is dated by our clock, the end by its node's. A container that does not run now may be dated earlier: at a rendezvous that was
+    closed before the loss, too, agents end again and again.
     """
     at = container.ended_at
     if at is None:
@@ -174,8 +179,11 @@ def is_finishing(view: JobView) -> bool:
 
 
 def once_certain(view: JobView, failed: Plan) -> Plan:
-    """The plan by which the job fails. An agent's end may come into view before the loss, or the peer's end with 0, that it followed from:
-    another kubelet reports that, and another watch shows the store. So it is waited for, and the store is read again."""
+    """The plan by which the job fails.
+
+    An agent's end may come into view before the loss, or the peer's end with 0, that it followed from: another kubelet reports that, and
+    another watch shows the store. So it is waited for, and the store is read again.
+    """
     now, ends = view.snapshot.now, [_ended_at(view.job, verdict.pod) for verdict in view.verdicts if verdict.fate is Fate.FATAL]
     certain_at = min((after(end, REPORTED_WITHIN_S) for end in ends if end is not None), default=now)
     if now < certain_at <= after(now, REPORTED_WITHIN_S) + SKEW:
@@ -190,8 +198,10 @@ def _ended_at(job: Job, pod: Pod) -> datetime | None:
 
 
 def _lost_before(view: JobView, known: ElasticStatus) -> int:
-    """How many workers were lost when they are looked at for the first time: those that the status says were made; where it says of none,
-    those that are missing while others have worked for a while, for a job's first workers are created at once."""
+    """How many workers were lost when they are looked at for the first time: those that the status says were made.
+
+    Where it says of none, those that are missing while others have worked for a while, for a job's first workers are created at once.
+    """
     vanished = loss_backoff.vanished(view, WORKER)
     if WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:
         return vanished

@@ -1,4 +1,5 @@
 """Decides on the store pod of jobs that meet through torch's own c10d: it is made before the workers and outlives any of them.
+
 What it holds dies with it, so workers belong to the very run of the store they were made for.
 """
 
@@ -68,8 +69,11 @@ def environment(job: Job, snapshot: Snapshot) -> list[Object]:
 
 
 def _rendezvous_id(job: Job, snapshot: Snapshot) -> str:
-    """Of the store's present run alone: a worker of a former run that is still there finds the new store under the same name, and would
-    join the new group, fail as it goes, and close the rendezvous for all."""
+    """Of the store's present run alone.
+
+    A worker of a former run that is still there finds the new store under the same name, and would join the new group, fail as it goes, and
+    close the rendezvous for all.
+    """
     there = snapshot.find("Pod", store_of(job).name)
     return f"{job.metadata.uid}-{run_of_store(job, snapshot)}" if there is not None and _has_run_ids(there) else job.metadata.uid
 

@@ -1,5 +1,6 @@
-"""Names the workers at torch's own c10d whose containers end again and again. Their pods count as running, and no agent of ours counts
-such ends against maxRestarts.
+"""Names the workers at torch's own c10d whose containers end again and again.
+
+Their pods count as running, and no agent of ours counts such ends against maxRestarts.
 """
 
 from collections.abc import Iterator

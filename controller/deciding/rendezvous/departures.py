@@ -1,6 +1,7 @@
 """Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
-The server and then the status learn of it in the same plan; a later plan deletes the pod, once a world works without the worker.
-A pod whose node goes is deleted early enough to end in order, also without a replacement: no disruption budget holds up a deletion.
+
+The server and then the status learn of it in the same plan; a later plan deletes the pod, once a world works without the worker. A pod
+whose node goes is deleted early enough to end in order, also without a replacement: no disruption budget holds up a deletion.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,10 @@ UNMEASURED_RESCALE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now. `later` are workers that
-    leave once the status has room for them."""
+    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now.
+
+    `later` are workers that leave once the status has room for them.
+    """
 
     may_go: tuple[Pod, ...]
     leaving: tuple[Leaving, ...]
@@ -33,6 +36,7 @@ class Departures:
 
 def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
     """The entries of `known` that still hold: the pod is the same one, and a notice that was the cause has not been withdrawn.
+
     That the node is gone, or that the pod has failed, withdraws no notice.
     """
     snapshot, noticed = view.snapshot, view.notices
@@ -59,6 +63,7 @@ def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int
 
 def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
     """Adds surplus workers and workers with a disruption notice to those that are leaving already.
+
     A worker's pod may be deleted once it has left the world, was never in it, or its time is up. The worker counts as leaving until its pod
     is gone or has succeeded, or until the notice is taken back, so that the end of that pod is never taken for a failure.
     """
@@ -81,8 +86,10 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
 
 
 def _carries_world(pod: Pod, view: JobView) -> bool:
-    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet. A
-    scale-in is in no hurry."""
+    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet.
+
+    A scale-in is in no hurry.
+    """
     world, known = view.snapshot.world, view.status.elastic
     if world is None or world.phase != WorldPhase.RUNNING or pod.name not in world.members:
         return False
@@ -106,8 +113,10 @@ def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool
 
 
 def delete_at_latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
-    """Until when the pod stays, although nobody has taken its place: so long before the loss that it ends in order and the others go on by
-    then. Of a short notice half remains for that at most, and a quarter for the others. None for one that only may have to go.
+    """Until when the pod stays, although nobody has taken its place.
+
+    So long before the loss that it ends in order and the others go on by then. Of a short notice half remains for that at most, and a
+    quarter for the others. None for one that only may have to go.
     """
     if not notice.may_delete or notice.meaning is Meaning.PREPARE or entry.by is None:
         return None

@@ -1,5 +1,7 @@
-"""What a job that meets in an etcd gets from its spec: endpoint, settings of the backend elastic-etcd, the user's Secret with the login,
-and the place where the controller takes part. It says what users must know, and sees in a pod that its agents have closed the rendezvous.
+"""What a job that meets in an etcd gets from its spec.
+
+Endpoint, settings of the backend elastic-etcd, the user's Secret with the login, and the place where the controller takes part. It says
+what users must know, and sees in a pod that its agents have closed the rendezvous.
 """
 
 import re

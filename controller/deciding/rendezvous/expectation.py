@@ -1,4 +1,5 @@
 """Decides what the rendezvous server must know of a job: its members, who of them leaves, how containers ended, and what limits restarts.
+
 It decides nothing about ranks or rounds: those are the server's.
 """
 
@@ -18,8 +19,10 @@ from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
-    """The whole expectation. Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet,
-    `newcomers` those that have not been Ready in a world yet, whether they stay or leave.
+    """The whole expectation.
+
+    Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet, `newcomers` those that have
+    not been Ready in a world yet, whether they stay or leave.
     """
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None

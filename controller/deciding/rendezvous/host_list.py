@@ -1,4 +1,5 @@
 """Decides what the rendezvous server must know of a job whose launcher finds its hosts there, and what the job's status says of it.
+
 Which hosts are on the list is the server's to decide (rendezvous.hosts), because launchers tell it where they can run commands.
 """
 

@@ -1,5 +1,6 @@
-"""Decides which workers that meet at our server or in an etcd count as Ready: those that are in the job's world and have its state. The
-disruption budget counts Ready workers, so a drain then never evicts the only worker that has the state.
+"""Decides which workers that meet at our server or in an etcd count as Ready: those that are in the job's world and have its state.
+
+The disruption budget counts Ready workers, so a drain then never evicts the only worker that has the state.
 
 A worker's condition holds for one run of its container and one start of its agent. Both stand at the end of the condition's message, where
 the next controller finds them. While a world re-forms, conditions stay as they are.
@@ -160,16 +161,19 @@ class _Look:
         return None
 
     def _runs_now(self, pod: Pod, agent: str) -> bool:
-        """Was this agent started by the container that runs now? Where the watch of pods stalled, the condition may name it beside the run
-        before. Both times are by the clock of the pod's node.
+        """Was this agent started by the container that runs now?
+
+        Where the watch of pods stalled, the condition may name it beside the run before. Both times are by the clock of the pod's node.
         """
         container, start = _running(pod, self.job), _START.match(agent)
         began = container.started_at if container is not None else None
         return began is not None and start is not None and of_timestamp(int(start[1]) / 1000) >= began
 
     def spares(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Workers at the rendezvous for which the allowed sizes have no place until another leaves. So many of them count as Ready that the
-        budget can spare a worker and still keeps one that has the state, where the least number of workers is more than one.
+        """Workers at the rendezvous for which the allowed sizes have no place until another leaves.
+
+        So many of them count as Ready that the budget can spare a worker and still keeps one that has the state, where the least number of
+        workers is more than one.
         """
         outside = [pod for pod in pods if pod.name in self.world.waiting and not self._is_inside(pod) and self._run(pod) is not None]
         inside = len(self.world.members)
@@ -216,8 +220,9 @@ class _Look:
 
     @property
     def _reports_steps(self) -> bool:
-        """Did training ever report a step, as the world, the job's status or a worker's condition show? An older server cannot say of which
-        world a step was, so that there only time counts.
+        """Did training ever report a step, as the world, the job's status or a worker's condition show?
+
+        An older server cannot say of which world a step was, so that there only time counts.
         """
         if self.world.size is None:
             return False

@@ -1,5 +1,6 @@
-"""Brings elastic_worker into the workers that meet at the rendezvous server or in an etcd. Where an image cannot take it, it decides that
-the pods are made again with c10d.
+"""Brings elastic_worker into the workers that meet at the rendezvous server or in an etcd.
+
+Where an image cannot take it, it decides that the pods are made again with c10d.
 """
 
 import base64
@@ -30,8 +31,9 @@ def secret_name(job: Job) -> str:
 
 
 def secret(view: JobView) -> Iterator[Object]:
-    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server. In an etcd the
-    token seals the job's records.
+    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server.
+
+    In an etcd the token seals the job's records.
     """
     job, rendezvous = view.job, view.snapshot.settings.rendezvous
     if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.ETCD, RendezvousBackend.HOSTS):
@@ -78,7 +80,8 @@ def events(view: JobView) -> Iterator[JobEvent]:
 
 def wait_in_words(view: JobView) -> str:
     """What the message of a condition goes on with while the init container that brings the library fails, as it does where --worker-image
-    is of a release that has not this controller's command. It stays the same while the kubelet tries again."""
+    is of a release that has not this controller's command. It stays the same while the kubelet tries again.
+    """
     for pod in view.snapshot.pods:
         for container in pod.inits:
             code = container.last_exit_code if container.exit_code is None else container.exit_code

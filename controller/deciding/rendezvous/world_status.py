@@ -1,5 +1,6 @@
-"""Writes into a job's status what the rendezvous server, or the agents in an etcd, say of its world: restarts, generation, size and the
-newest rescale.
+"""Writes into a job's status what the rendezvous server, or the agents in an etcd, say of its world.
+
+Restarts, generation, size and the newest rescale.
 """
 
 import dataclasses
@@ -26,8 +27,9 @@ def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving])
 
 
 def with_last_step(view: JobView) -> JobStatus:
-    """The status of a job that ends now or is over: soon nobody else remembers how far its training has come. Of a world that works up to
-    its end that is known once the rendezvous has forgotten the job.
+    """The status of a job that ends now or is over: soon nobody else remembers how far its training has come.
+
+    Of a world that works up to its end that is known once the rendezvous has forgotten the job.
     """
     known, world = view.status.elastic, view.snapshot.world
     highest = world.highest if world is not None and view.sees_members else None
@@ -38,8 +40,11 @@ def with_last_step(view: JobView) -> JobStatus:
 
 
 def record_restarts(view: JobView) -> Plan | None:
-    """Writes down the restarts that only the rendezvous server knows, before it forgets the job. A worker whose pod is being deleted by
-    nobody else goes because the job is suspended: a controller that died then had not told the server so."""
+    """Writes down the restarts that only the rendezvous server knows, before it forgets the job.
+
+    A worker whose pod is being deleted by nobody else goes because the job is suspended: a controller that died then had not told the
+    server so.
+    """
     known, world = view.status.elastic or ElasticStatus(), view.snapshot.world
     if not view.sees_members or world is None:
         return None

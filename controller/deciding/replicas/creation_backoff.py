@@ -1,7 +1,8 @@
 """Decides how long pods wait that a node or the API server has refused, before they are made again: twice as long after each try.
-`loss_backoff` decides how long replicas wait that were lost soon after their creation; both are combined and reported here.
-A pod that a node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile.
-What has been refused stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
+
+`loss_backoff` decides how long replicas wait that were lost soon after their creation; both are combined and reported here. A pod that a
+node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile. What has been refused
+stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -140,8 +141,9 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
 
 
 def in_words(status: JobStatus, snapshot: Snapshot, *, held: Collection[str]) -> str:
-    """What the message of a condition goes on with while pods wait: missing ones, of the types `held`, and those that nodes refused. It
-    stays the same for as long as they do.
+    """What the message of a condition goes on with while pods wait: missing ones, of the types `held`, and those that nodes refused.
+
+    It stays the same for as long as they do.
     """
     now, taken = snapshot.now, sorted(one.message for one in snapshot.not_created if one.is_taken)
     by_name = f"{WAITS}for a name: {taken[0].rstrip('.')}." if taken else ""

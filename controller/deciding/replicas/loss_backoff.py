@@ -1,7 +1,8 @@
-"""Decides how long a replica waits that is lost again and again soon after it was made: by a crash, by a deletion from outside, or
-without a trace. The first losses in a row are made up for at once; after them each try waits twice as long. Only lost places wait.
-Which pods were made of late and how many of them were lost stands in the status (`status.elastic.replaced`), so another controller
-waits as long.
+"""Decides how long a replica waits that is lost again and again soon after it was made.
+
+By a crash, by a deletion from outside, or without a trace. The first losses in a row are made up for at once; after them each try waits
+twice as long. Only lost places wait. Which pods were made of late and how many of them were lost stands in the status
+(`status.elastic.replaced`), so another controller waits as long.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,7 +105,8 @@ def _with_survivors(entry: Replacements, pods: Mapping[int, Pod], now: datetime)
 
 def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: str, now: datetime) -> Replacements:
     """A place that is lost once more begins another try, and so does one more loss than there are places (`most`), where any number is as
-    good as another. What is lost beside it, or while it waits, belongs to the same try."""
+    good as another. What is lost beside it, or while it waits, belongs to the same try.
+    """
     if entry.at is not None and now - RAN_WELL > _end(entry):
         entry = Replacements(type=entry.type, made=entry.made)
     count, together = min(entry.count + len(lost), MOST_TIMES), tuple(sorted({*entry.lost, *lost})[:MOST_KNOWN])

@@ -1,4 +1,5 @@
 """Decides which pods of a job can work together, and so which must be replaced when that changes.
+
 A group meets at one rendezvous; where a framework's processes are told how many they are, a group also has one size.
 """
 

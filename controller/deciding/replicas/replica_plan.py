@@ -1,6 +1,7 @@
-"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete. Workers that
-meet at our server, in an etcd or by our list of hosts may have any indexes, and are notified before they go; other interchangeable workers
-may have any indexes, too; everywhere else an index is a rank and is filled again.
+"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete.
+
+Workers that meet at our server, in an etcd or by our list of hosts may have any indexes, and are notified before they go; other
+interchangeable workers may have any indexes, too; everywhere else an index is a rank and is filled again.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ ReplicaSlot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """`filled` slots have a pod or get one now, `missing` ones get it now; `to_delete` pods go now; `surplus` are all that are
-    to go from c10d's store; `leaving` are told now or were before.
+    """`filled` slots have a pod or get one now, `missing` ones get it now; `to_delete` pods go now.
+
+    `surplus` are all that are to go from c10d's store; `leaving` are told now or were before.
     """
 
     filled: tuple[ReplicaSlot, ...] = ()
@@ -79,8 +81,10 @@ def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
 
 
 def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
-    """Pods of a former run of the store leave as those of the next one come, under other names: `kubectl drain` evicts by name, and would
-    go on to evict the new ones wherever they are."""
+    """Pods of a former run of the store leave as those of the next one come, under other names.
+
+    `kubectl drain` evicts by name, and would go on to evict the new ones wherever they are.
+    """
     stale = {pod.name for pod in pod_revision.stale_pods(view)}
     present = [pod for pod in pods if pod.name not in stale]
     count = replica_slots.wanted(view, pods=present)

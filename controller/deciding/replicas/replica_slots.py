@@ -1,5 +1,7 @@
-"""Decides how many workers a job should have now, and which: fixed places where an index is a rank, any indexes where only their number
-matters. Workers on a cordoned node are replaced first, where a drain could not end otherwise.
+"""Decides how many workers a job should have now, and which.
+
+Fixed places where an index is a rank, any indexes where only their number matters. Workers on a cordoned node are replaced first, where a
+drain could not end otherwise.
 """
 
 from collections.abc import Sequence
@@ -26,8 +28,10 @@ def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
 
 
 def of_members(view: JobView, pods: Sequence[Pod]) -> tuple[list[Leaving], slot_assignment.SlotAssignment]:
-    """Who leaves already, and the places beside them, where our server decides on the world or the hosts: a worker that leaves is replaced
-    at once, under another index."""
+    """Who leaves already, and the places beside them, where our server decides on the world or the hosts.
+
+    A worker that leaves is replaced at once, under another index.
+    """
     known = view.status.elastic.leaving if view.status.elastic is not None else ()
     count, noticed = wanted(view), view.notices.keys()
     still = departures.still_leaving(view, known)
@@ -51,8 +55,10 @@ def of_hosts(view: JobView) -> list[int]:
 
 
 def wanted(view: JobView, *, pods: Sequence[Pod] | None = None) -> int:
-    """How many workers there should be now: as many as the spec asks for, and a replacement for each of `pods` (all, if not given) that
-    must be made before the disruption budget lets a drain of cordoned nodes end. The rendezvous server takes no more than MOST_MEMBERS.
+    """How many workers there should be now.
+
+    As many as the spec asks for, and a replacement for each of `pods` (all, if not given) that must be made before the disruption budget
+    lets a drain of cordoned nodes end. The rendezvous server takes no more than MOST_MEMBERS.
     """
     job, nodes = view.job, view.snapshot.nodes
     # A worker with a notice has its replacement already.

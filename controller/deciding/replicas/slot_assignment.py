@@ -1,4 +1,5 @@
 """Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
+
 Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters.
 """
 
@@ -60,8 +61,10 @@ def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
 
 
 def without_joining(assigned: SlotAssignment, count: int, pods: Sequence[Pod], *, noticed: Collection[str]) -> SlotAssignment:
-    """Each of the `count` oldest pods has one replacement, whatever becomes of that: where a replacement has come to a node that goes, too,
-    the next one may come there as well. Another one is made once a pod is gone."""
+    """Each of the `count` oldest pods has one replacement, whatever becomes of that.
+
+    Where a replacement has come to a node that goes, too, the next one may come there as well. Another one is made once a pod is gone.
+    """
     oldest_first = sorted(who_stay(pods, leaving=()), key=_age)
     in_vain = sum(pod.name in noticed for pod in oldest_first[count:])
     return replace(assigned, missing=assigned.missing[: max(0, len(assigned.missing) - in_vain)])

@@ -1,5 +1,7 @@
-"""Decides which workers carry annotations by which autoscalers of nodes know that they may be evicted: those above minReplicas, which are
-the first to go at a scale-in. What the user's template says is left alone. Annotations are written only when all workers work, and change.
+"""Decides which workers carry annotations by which autoscalers of nodes know that they may be evicted.
+
+Those above minReplicas, which are the first to go at a scale-in. What the user's template says is left alone. Annotations are written only
+when all workers work, and change.
 """
 
 from collections.abc import Iterator, Sequence

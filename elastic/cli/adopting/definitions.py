@@ -33,8 +33,10 @@ async def listed(kube: Kube, api_version: str) -> list[Object]:
 
 
 async def delete(kube: Kube, change: DeleteDefinition) -> None:
-    """And waits until the API server has taken all of its objects along. One that stores another version is not the
-    one, and one that goes already, after an earlier try, is waited for."""
+    """And waits until the API server has taken all of its objects along.
+
+    One that stores another version is not the one, and one that goes already, after an earlier try, is waited for.
+    """
     definition = await kube.find(CUSTOM_RESOURCE_DEFINITIONS, change.name)
     if definition is None:
         return

@@ -163,8 +163,10 @@ def return_obstacles(kept: Object, jobs: Sequence[Object]) -> Iterator[str]:
 
 
 def return_(kept: Object, ours: Sequence[Object], jobs: Sequence[Object], definition: Object | None) -> Iterator[Change]:
-    """ours: the deployments of our controllers; jobs: MPIJobs of ours; definition: that of MPIJobs now. Theirs stays, with its jobs,
-    unless it is going: the take-over did not come so far, or all has been given back before."""
+    """ours: the deployments of our controllers; jobs: MPIJobs of ours; definition: that of MPIJobs now.
+
+    Theirs stays, with its jobs, unless it is going: the take-over did not come so far, or all has been given back before.
+    """
     rest = list(plan.return_(kept, ours))
     at = next(index for index, change in enumerate(rest) if isinstance(change, Apply))
     waiting = [job for job in kept["jobs"] if _key(job) in kept["waiting"]]

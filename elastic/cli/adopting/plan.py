@@ -1,5 +1,7 @@
-"""Decides what taking over from the Training Operator changes in a cluster, and giving back. Pure: it knows objects, and asks nobody.
-The MPI Operator has a module of its own."""
+"""Decides what taking over from the Training Operator changes in a cluster, and giving back.
+
+Pure: it knows objects, and asks nobody. The MPI Operator has a module of its own.
+"""
 
 from __future__ import annotations
 

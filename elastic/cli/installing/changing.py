@@ -112,8 +112,11 @@ async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
 
 
 async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
-    """The last that was made goes first, and before all the APIs that the autoscaler registered: one without its server holds up the
-    deletion of every namespace. Processes keep their rights until they have ended, and so can give up their Leases."""
+    """The last that was made goes first, and before all the APIs that the autoscaler registered.
+
+    One without its server holds up the deletion of every namespace. Processes keep their rights until they have ended, and so can give up
+    their Leases.
+    """
     await _remove_apis(kube)
     workloads = [item for item in items if item["kind"] in WORKLOADS]
     used_by_them = items.index(workloads[0]) if workloads else len(items)

@@ -1,5 +1,6 @@
-"""The objects of the control plane in a cluster. They come from deploy/: scripts/manifests.py makes manifests.json from it. Pure but for
-reading that file.
+"""The objects of the control plane in a cluster.
+
+They come from deploy/: scripts/manifests.py makes manifests.json from it. Pure but for reading that file.
 """
 
 from __future__ import annotations

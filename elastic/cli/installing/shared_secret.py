@@ -1,5 +1,6 @@
-"""The installation: the key and the certificate that controller and rendezvous server share, as a Secret. It is made once, because the
-tokens of running jobs depend on the key.
+"""The installation: the key and the certificate that controller and rendezvous server share, as a Secret.
+
+It is made once, because the tokens of running jobs depend on the key.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Follows a job to its end for a command that shows it: what happens, and in silent times what the job waits for. A server that stays away
-ends it.
+"""Follows a job to its end for a command that shows it: what happens, and in silent times what the job waits for.
+
+A server that stays away ends it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ async def followed(
     ahead: Callable[[Found], Awaitable[Wait]] = nothing,
     tail: int | None = None,
 ) -> Outcome:
-    """`tell` gets what happens, and returns whether it has shown that; `say`, in silent times, what the job waits for, which is what lies
-    `ahead` where nothing keeps it."""
+    """`tell` gets what happens, and returns whether it has shown that.
+
+    `say`, in silent times, what the job waits for, which is what lies `ahead` where nothing keeps it.
+    """
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
     silence = Silence(loop.time())

@@ -1,5 +1,6 @@
-"""Which jobs files name, for commands that act on jobs that are there: of a job only kind, name and namespace matter, and whether the rest
-is valid does not.
+"""Which jobs files name, for commands that act on jobs that are there.
+
+Of a job only kind, name and namespace matter, and whether the rest is valid does not.
 """
 
 from __future__ import annotations

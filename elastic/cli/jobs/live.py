@@ -1,5 +1,6 @@
-"""How far training is right now, for commands: that of the laptop's dashboard, or of one that the user names with --dashboard. Without one
-the commands show what the status says.
+"""How far training is right now, for commands: that of the laptop's dashboard, or of one that the user names with --dashboard.
+
+Without one the commands show what the status says.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Draws what a command shows anew every two seconds, until the user has seen enough. A server that is away ends nothing: what was seen last
-stays, with the reason.
+"""Draws what a command shows anew every two seconds, until the user has seen enough.
+
+A server that is away ends nothing: what was seen last stays, with the reason.
 """
 
 from __future__ import annotations

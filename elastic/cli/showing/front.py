@@ -1,5 +1,7 @@
-"""The near end of a cluster's dashboard: an HTTP server on this machine's loopback that lets one browser in by a one-time token, and passes
-its requests on with the caller's Kubernetes token, which the browser never sees. A program shows a token of its own, with each request.
+"""The near end of a cluster's dashboard.
+
+An HTTP server on this machine's loopback that lets one browser in by a one-time token, and passes its requests on with the caller's
+Kubernetes token, which the browser never sees. A program shows a token of its own, with each request.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ DROPPED = frozenset({"connection", "content-length", "content-encoding", "keep-a
 
 
 class Front:
-    """far: a session in which any URL leads to the dashboard. credentials: the caller's token, for each request. left: gets the next link
-    when the browser has logged out.
+    """far: a session in which any URL leads to the dashboard. credentials: the caller's token, for each request. left.
+
+    Gets the next link when the browser has logged out.
     """
 
     def __init__(

@@ -1,5 +1,7 @@
-"""Whether a pod runs exactly what its Deployment's template describes. Users who may create pods in a namespace may give them any label,
-owner and account there, and mount its Secrets, so none of these proves a pod. One with the template's containers runs its program. Pure.
+"""Whether a pod runs exactly what its Deployment's template describes.
+
+Users who may create pods in a namespace may give them any label, owner and account there, and mount its Secrets, so none of these proves a
+pod. One with the template's containers runs its program. Pure.
 """
 
 from __future__ import annotations

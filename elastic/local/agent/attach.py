@@ -1,5 +1,6 @@
-"""What `kubectl attach` has of a container: what it writes from now on, until it ends, and its input, where its spec asks for one. Both of
-its outputs go to one log, so both arrive as one stream.
+"""What `kubectl attach` has of a container: what it writes from now on, until it ends, and its input, where its spec asks for one.
+
+Both of its outputs go to one log, so both arrive as one stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The node agent's HTTPS endpoint, as a kubelet has it: the API server asks it for logs and to run programs beside containers.
+
 Only who holds the API server's client certificate is answered.
 """
 

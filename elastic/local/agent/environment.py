@@ -1,5 +1,6 @@
-"""What environment and command line a container gets, from its spec and the objects that the spec points to. Pure: the caller has
-fetched config maps and secrets; a missing one is a ConfigError in the words of a kubelet.
+"""What environment and command line a container gets, from its spec and the objects that the spec points to.
+
+Pure: the caller has fetched config maps and secrets; a missing one is a ConfigError in the words of a kubelet.
 """
 
 import base64
@@ -41,7 +42,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def command_line(container: Object, env: Mapping[str, str], *, default: Sequence[str] = ()) -> list[str]:
-    """command and args; the default is what stands for the image's own command, where something does."""
+    """Command and args; the default is what stands for the image's own command, where something does."""
     command = [expand(word, env) for word in [*(container.get("command") or default), *(container.get("args") or ())]]
     if not container.get("command") and not default:
         raise ConfigError(

@@ -1,4 +1,5 @@
 """Writes Kubernetes Events about pods and nodes; one that repeats is counted, not written again.
+
 Best effort, as everywhere: a lost event is logged and nothing waits for it.
 """
 

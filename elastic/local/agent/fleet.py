@@ -1,5 +1,7 @@
-"""The nodes that one process plays: they share the client, the view of pods and services, the holder's connection and one endpoint for logs
-and exec. A node is added by starting it here, and found again by its folder after a restart.
+"""The nodes that one process plays.
+
+They share the client, the view of pods and services, the holder's connection and one endpoint for logs and exec. A node is added by
+starting it here, and found again by its folder after a restart.
 """
 
 import asyncio

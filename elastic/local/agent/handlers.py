@@ -1,5 +1,6 @@
-"""Probes a container, or prepares it for its end: the handlers of probes and life-cycle hooks (exec, httpGet, tcpSocket,
-sleep). Returns what went wrong in words, and never decides what follows from it.
+"""Probes a container, or prepares it for its end: the handlers of probes and life-cycle hooks (exec, httpGet, tcpSocket, sleep).
+
+Returns what went wrong in words, and never decides what follows from it.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""What stands for an image on this machine, where none is pulled: a folder with programs, such as a virtual environment, that the user
-named for it; or, for the few images that training jobs bring along, programs of ours that do the same. Knows nothing of containers.
+"""What stands for an image on this machine, where none is pulled.
+
+A folder with programs, such as a virtual environment, that the user named for it; or, for the few images that training jobs bring along,
+programs of ours that do the same. Knows nothing of containers.
 """
 
 import os

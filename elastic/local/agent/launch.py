@@ -1,4 +1,5 @@
 """Turns a container's spec into a launch for the sandbox: fetches what the spec refers to, makes volumes and puts the environment together.
+
 `image` is not pulled: the process runs on this machine, with the programs that stand for the image.
 """
 

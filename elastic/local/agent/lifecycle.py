@@ -1,4 +1,5 @@
 """Decides what to do next with a pod on this node: which containers to start, which to ask to end, which to kill, and when to look again.
+
 A pure function of the pod's object, of what has been seen of its runs, and of the time; how a pod's state is told to others is status.py's.
 """
 

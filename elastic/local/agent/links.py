@@ -1,6 +1,8 @@
-"""How the streams of `kubectl exec` and `kubectl attach` reach a client: over a WebSocket, where the first byte of a message says which
-stream it belongs to (`v4.channel.k8s.io`, `v5.channel.k8s.io`), or over SPDY, where each is a stream of its own, which is what a real API
-server speaks to its nodes. Nothing is known here of what runs at the other end.
+"""How the streams of `kubectl exec` and `kubectl attach` reach a client.
+
+Over a WebSocket, where the first byte of a message says which stream it belongs to (`v4.channel.k8s.io`, `v5.channel.k8s.io`), or over
+SPDY, where each is a stream of its own, which is what a real API server speaks to its nodes. Nothing is known here of what runs at the
+other end.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""When the lines of a log file were written. Containers write their logs themselves, without times; the kernel reports that a file grew,
-and beside each log `N.log` a file `N.times` says how long the log was at which time. Nothing is known here of who asks and why.
+"""When the lines of a log file were written.
+
+Containers write their logs themselves, without times; the kernel reports that a file grew, and beside each log `N.log` a file `N.times`
+says how long the log was at which time. Nothing is known here of who asks and why.
 """
 
 from __future__ import annotations

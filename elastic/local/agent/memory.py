@@ -1,5 +1,7 @@
-"""Holds containers to their memory limits by watching, where the kernel cannot be asked to: a whole tree that has grown beyond its limit
-is killed, as out of memory. A container can be above its limit for as long as one look takes to come round.
+"""Holds containers to their memory limits by watching, where the kernel cannot be asked to.
+
+A whole tree that has grown beyond its limit is killed, as out of memory. A container can be above its limit for as long as one look takes
+to come round.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""Which names a pod can resolve, as the text of its hosts file: itself, localhost, services as their pods, and the control plane. Pure.
-There are no virtual service addresses here: a service's name leads straight to its ready pods, as a headless service's does in a cluster.
+"""Which names a pod can resolve, as the text of its hosts file: itself, localhost, services as their pods, and the control plane.
+
+Pure. There are no virtual service addresses here: a service's name leads straight to its ready pods, as a headless service's does in a
+cluster.
 """
 
 from collections.abc import Iterable, Mapping

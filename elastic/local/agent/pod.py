@@ -1,4 +1,5 @@
 """Carries one pod of this node through its life: looks, asks lifecycle.py what to do, does it, reports it to the API server, and waits.
+
 What it needs to remember lies in the pod's folder or with the sandbox's holder, so that a restarted agent goes on where it stood.
 """
 

@@ -1,5 +1,7 @@
-"""Carries connections of `kubectl port-forward` to ports of a pod: over SPDY, plain or inside a WebSocket, where each connection is a pair
-of streams, and over a WebSocket with a pair of channels for each port, as the Python client does it.
+"""Carries connections of `kubectl port-forward` to ports of a pod.
+
+Over SPDY, plain or inside a WebSocket, where each connection is a pair of streams, and over a WebSocket with a pair of channels for each
+port, as the Python client does it.
 """
 
 from __future__ import annotations

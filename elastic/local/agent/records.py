@@ -39,8 +39,9 @@ class PodFolder:
         return self.path / "hosts"
 
     def write_hosts(self, text: str) -> None:
-        """In place, for the file is mounted into running containers: a new file under the name would not be seen there. Where the
-        folder has just been removed with its pod, it has no reader left.
+        """In place, for the file is mounted into running containers: a new file under the name would not be seen there.
+
+        Where the folder has just been removed with its pod, it has no reader left.
         """
         content = text.encode()
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,5 @@
 """Remembers which nodes one process plays: those it was started with, those added since, and those that have been killed.
+
 An addition lasts as long as the data folder, or until the node is killed. A kill of a node that the process was started with lasts as long
 as the sandbox's holder: a cluster that is restarted has them all.
 """

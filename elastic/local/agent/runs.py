@@ -1,4 +1,5 @@
 """What happened in a pod so far, as values: the runs of its containers, what probes say of them, and why the pod is to end.
+
 Nothing here decides; lifecycle.py does.
 """
 

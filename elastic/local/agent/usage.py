@@ -1,5 +1,7 @@
-"""How much CPU and memory running containers use, as a kubelet's summary tells it. CPU time is read from /proc for all processes at once,
-every few seconds, for a rate needs two readings; memory only when somebody asks. It knows containers by their runs, and writes nothing.
+"""How much CPU and memory running containers use, as a kubelet's summary tells it.
+
+CPU time is read from /proc for all processes at once, every few seconds, for a rate needs two readings; memory only when somebody asks. It
+knows containers by their runs, and writes nothing.
 """
 
 import asyncio
@@ -74,6 +76,7 @@ def trees(seen: Mapping[int, Process], roots: Iterable[int]) -> dict[int, list[i
 
 def cpu_use(before: Reading | None, now: Reading, *, started_at: float) -> CpuUse | None:
     """The rate since the reading before, or since the start of a run that has only one; None while too little time has passed.
+
     Time is taken off where a process ended that nobody waited for: the rate is then no less than zero.
     """
     since = before or Reading(started_at, 0.0)
@@ -124,8 +127,10 @@ class Usage:
         return _Container(started_at, tree, reading, cpu)
 
     async def summary(self, node: str, runners: Iterable[PodRunner]) -> Object:
-        """A node's answer to /stats/summary; a pod of which a container was not read yet is not in it, as at a metrics server: an
-        autoscaler would take what the others use for all that it uses."""
+        """A node's answer to /stats/summary; a pod of which a container was not read yet is not in it, as at a metrics server.
+
+        An autoscaler would take what the others use for all that it uses.
+        """
         pods = [pod for runner in runners if (pod := await self._pod(runner))["containers"]]
         containers = [container for pod in pods for container in pod["containers"]]
         total = {

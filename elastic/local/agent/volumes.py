@@ -1,5 +1,7 @@
-"""Makes a pod's volumes as folders below the pod's own, and says where each container wants them. Contents of config maps, secrets,
-projected volumes and the downward API are swapped in one step, so that a reader sees the old or the new and never a mixture.
+"""Makes a pod's volumes as folders below the pod's own, and says where each container wants them.
+
+Contents of config maps, secrets, projected volumes and the downward API are swapped in one step, so that a reader sees the old or the new
+and never a mixture.
 """
 
 import os

@@ -1,5 +1,8 @@
-"""What stands between a decoded object and the store: namespaces must exist, pods get their account, priority and tolerations,
-services their address, definitions their names. Each rule looks at one kind; most requests pass through untouched."""
+"""What stands between a decoded object and the store.
+
+Namespaces must exist, pods get their account, priority and tolerations, services their address, definitions their names. Each rule looks at
+one kind; most requests pass through untouched.
+"""
 
 from __future__ import annotations
 

@@ -28,8 +28,9 @@ MOST_OF_ONE_WARNING = 256
 
 
 def warning_headers(warnings: Iterable[str]) -> Iterator[str]:
-    """As many as a real server sends: where they are too long together, each is cut, and the last ones are left out. A header may hold
-    no control characters, and what a user named a field may.
+    """As many as a real server sends: where they are too long together, each is cut, and the last ones are left out.
+
+    A header may hold no control characters, and what a user named a field may.
     """
     texts = [text for text in dict.fromkeys(warnings) if text.isprintable()]
     most = MOST_OF_ONE_WARNING if sum(map(len, texts)) > MOST_WARNED else MOST_WARNED

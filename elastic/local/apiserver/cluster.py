@@ -101,7 +101,7 @@ class Secrets(Strategy):
 
 
 def _fold(obj: Json) -> None:
-    """stringData is a way to write data, and is never stored."""
+    """StringData is a way to write data, and is never stored."""
     plain = obj.pop("stringData", None)
     if plain:
         obj.setdefault("data", {}).update({k: base64.b64encode(v.encode()).decode() for k, v in plain.items()})

@@ -1,5 +1,8 @@
-"""Custom resource definitions become resource types: their names are accepted or refused, they are served, and when one is deleted
-its objects go first. Acts on the store's changes, a moment after them, as the controllers inside a real server do."""
+"""Custom resource definitions become resource types.
+
+Their names are accepted or refused, they are served, and when one is deleted its objects go first. Acts on the store's changes, a moment
+after them, as the controllers inside a real server do.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What a user may not do through other accounts without having the right: handing out rights, and, where the server is asked to see
-to that as many clusters do (OwnerReferencesPermissionEnforcement), taking objects over for an owner whose deletion they hold up.
+"""What a user may not do through other accounts without having the right.
+
+Handing out rights, and, where the server is asked to see to that as many clusters do (OwnerReferencesPermissionEnforcement), taking objects
+over for an owner whose deletion they hold up.
 
 No request shows that such a right is used, so it is reported to the audit here.
 """

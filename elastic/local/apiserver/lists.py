@@ -97,7 +97,7 @@ def read_token(token: str) -> tuple[int, tuple[str, str]]:
 
 
 def check_version_options(call: Call) -> None:
-    """resourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
+    """ResourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
     version, match = call.query.get("resourceVersion", ""), call.query.get("resourceVersionMatch", "")
     causes = []
     if match:

@@ -1,5 +1,7 @@
-"""pods/proxy and services/proxy: passes a request on to a port of a pod, and its answer back, as tools do that read metrics through the API
-server. What is between two neighbours only (hop by hop), and the client's credentials, stay here; another protocol is not agreed on.
+"""pods/proxy and services/proxy.
+
+Passes a request on to a port of a pod, and its answer back, as tools do that read metrics through the API server. What is between two
+neighbours only (hop by hop), and the client's credentials, stay here; another protocol is not agreed on.
 """
 
 from __future__ import annotations

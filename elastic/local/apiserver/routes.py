@@ -1,4 +1,5 @@
 """Where a service of this cluster leads: to the name of an ExternalName, to a ready pod of its selector, else to its endpoint slices.
+
 And how this server comes there: to a pod through the agent of its node, for pods have a network of their own, else as the machine does.
 """
 

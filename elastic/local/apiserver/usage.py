@@ -1,4 +1,5 @@
 """metrics.k8s.io: what pods and nodes use, asked of the node agents with each request, as a metrics server collects it from kubelets.
+
 Nothing of it is stored. A pod whose agent does not answer in time, or has not measured it yet, is not in a list.
 """
 

@@ -38,8 +38,11 @@ def error_line(error: StatusError) -> bytes:
 
 
 class Shared:
-    """What watchers have in common: the line of the latest change, made once for all watches of a kind in its own form, and the sum of what
-    waits for them. A line that several watchers wait for is in memory once, and counts once."""
+    """What watchers have in common.
+
+    The line of the latest change, made once for all watches of a kind in its own form, and the sum of what waits for them. A line that
+    several watchers wait for is in memory once, and counts once.
+    """
 
     def __init__(self) -> None:
         self._entry: Entry | None = None
@@ -187,8 +190,10 @@ class Watcher:
         return bool(self._lines) or self._opening is not None
 
     async def next(self, timeout_s: float) -> bytes:
-        """What is to be sent next, about as much as goes at once; empty when nothing came in time. Until this is asked again, nothing is
-        sent past it."""
+        """What is to be sent next, about as much as goes at once; empty when nothing came in time.
+
+        Until this is asked again, nothing is sent past it.
+        """
         self._sending = False
         if not self._lines and self._opening is None and not self._ending:
             self._wake.clear()

@@ -1,5 +1,7 @@
 """Keeps the status of disruption budgets current, so that the API server can tell whether an eviction may pass.
-The sums are budget.py's."""
+
+The sums are budget.py's.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,5 @@
 """Asks the API server which kinds it has, as garbage collection and the deletion of namespaces have to reach every one of them.
+
 A group version that says nothing, or what makes no sense, costs no other.
 """
 

@@ -87,7 +87,9 @@ class NamespaceDeletion:
 
     async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
         """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before.
-        A kind that cannot be listed or deleted holds up no other."""
+
+        A kind that cannot be listed or deleted holds up no other.
+        """
         anything = False
         kinds = await discover(self._kube)
         waiting = Waiting(undiscovered=kinds.failed)

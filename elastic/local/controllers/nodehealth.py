@@ -28,15 +28,18 @@ def seconds(text: str) -> float:
 
 
 def listening_since(since: float, *, looked_at: float, now: float) -> float:
-    """From when on a node's silence is the node's. After a start of our own, and after a pause of this process, such as of a
-    machine that slept, agents need a moment to report again.
+    """From when on a node's silence is the node's.
+
+    After a start of our own, and after a pause of this process, such as of a machine that slept, agents need a moment to report again.
     """
     return now if now - looked_at > OWN_SILENCE_S else since
 
 
 def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) -> bool:
-    """Whether the node has been silent for too long. Its lease is a sign of life, and so is its status, whichever is newer: news
-    of the two come apart, and a node that is back must not be called silent for the lease that it had before.
+    """Whether the node has been silent for too long.
+
+    Its lease is a sign of life, and so is its status, whichever is newer: news of the two come apart, and a node that is back must not be
+    called silent for the lease that it had before.
     """
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     told = (entry.get("lastHeartbeatTime") for entry in (node.get("status") or {}).get("conditions") or () if entry["type"] == "Ready")

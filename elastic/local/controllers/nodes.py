@@ -1,4 +1,5 @@
 """Watches over nodes: marks silent ones, taints them, drives pods out of tainted ones, and clears away pods of nodes that are no more.
+
 What is to be done is nodehealth.py's to say.
 """
 

@@ -1,5 +1,6 @@
-"""Runs etcd behind sockets that were opened elsewhere, one of them inside the pods' network: etcd opens its own, so bytes are passed on.
-etcd speaks TLS with the installation's certificate; the controller turns authentication on.
+"""Runs etcd behind sockets that were opened elsewhere, one of them inside the pods' network.
+
+Etcd opens its own, so bytes are passed on. etcd speaks TLS with the installation's certificate; the controller turns authentication on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LEAST_BCRYPT_COST = "4"
 
 
 def command(program: Path, *, folder: Path, installation: Path, port: int, peer_port: int) -> list[str]:
-    """etcd with one member, listening on loopback only."""
+    """Etcd with one member, listening on loopback only."""
     client, peer = f"https://{HOST}:{port}", f"http://{HOST}:{peer_port}"
     return [
         str(program),

@@ -1,4 +1,5 @@
 """A stand-in for `nslookup NAME`: asks the resolver that every program of the pod uses, which knows the names of pods.
+
 Run as a file of its own, by any Python.
 """
 

@@ -1,4 +1,5 @@
 """What gives a local pod its address, its names and its isolation, as one protocol with two implementations: `netns` and `loopback`.
+
 A sandbox knows processes, mounts and addresses, and refuses to know pods' specs, the Kubernetes API or why something is to be stopped.
 """
 
@@ -92,8 +93,9 @@ class Sandbox(Protocol):
         """A listening socket that pods reach at the gateway address."""
 
     def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
-        """A connection to a port of a pod: to its loopback, from inside it, or to its address, from beside it; still connecting, so that a
-        silent pod delays no caller.
+        """A connection to a port of a pod: to its loopback, from inside it, or to its address, from beside it.
+
+        Still connecting, so that a silent pod delays no caller.
         """
 
     def check(self, launch: Launch) -> None:
@@ -101,6 +103,7 @@ class Sandbox(Protocol):
 
     def spawn(self, launch: Launch, *, console: "Console", group: int, problem: int) -> int:
         """Forks the container's init, which starts the process, and returns its pid; `problem` takes the reason if it cannot start.
+
         `group` is the entrance to the process's control group, or NO_GROUP.
         """
 

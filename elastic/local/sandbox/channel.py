@@ -111,8 +111,10 @@ class Channel:
         return socket.socket(fileno=fds[0])
 
     async def join(self, launch: Launch, streams: Sequence[int], *, terminal: bool) -> "asyncio.Future[tuple[int, str]]":
-        """Starts a process beside a running container; the future holds its exit code, or why it could not start. Who cancels the future
-        wants no more of the process: it is ended."""
+        """Starts a process beside a running container; the future holds its exit code, or why it could not start.
+
+        Who cancels the future wants no more of the process: it is ended.
+        """
         end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         seq = self._seq + 1
         self._ends[seq] = end

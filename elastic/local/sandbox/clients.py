@@ -1,5 +1,6 @@
-"""The holder's side of its socket: takes requests, one line each, has them answered, and hands descriptors over. It knows nothing of what
-is asked. A client that does not read its answers, or sends no request that could be read, loses its connection.
+"""The holder's side of its socket: takes requests, one line each, has them answered, and hands descriptors over.
+
+It knows nothing of what is asked. A client that does not read its answers, or sends no request that could be read, loses its connection.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""Memory limits that the kernel holds containers to: a control group for each container that has a limit, below the group that we are in,
-of version 1 or 2. Whether such groups can be made is found out by making one; otherwise the node agent watches its containers.
+"""Memory limits that the kernel holds containers to.
+
+A control group for each container that has a limit, below the group that we are in, of version 1 or 2. Whether such groups can be made is
+found out by making one; otherwise the node agent watches its containers.
 """
 
 import contextlib

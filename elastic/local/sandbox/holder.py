@@ -1,4 +1,5 @@
 """The one process that owns a cluster's sandboxes: pods' namespaces are its, and every container's init is its child.
+
 Node agents ask it over a socket in the file system and may come and go; it writes how each run of a container began and ended into the
 run's record file. It knows nothing of the Kubernetes API, and decides nothing but what an exit means for the process tree.
 """

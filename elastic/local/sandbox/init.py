@@ -1,5 +1,7 @@
-"""What runs between the holder and a container's main process: it starts it, hands signals on, reaps what is orphaned, and leaves with its
-exit code. It runs in a freshly forked, single-threaded process and never returns to its caller.
+"""What runs between the holder and a container's main process.
+
+It starts it, hands signals on, reaps what is orphaned, and leaves with its exit code. It runs in a freshly forked, single-threaded process
+and never returns to its caller.
 """
 
 import contextlib

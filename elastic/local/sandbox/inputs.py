@@ -1,6 +1,7 @@
-"""Where a container's input comes from: nowhere, a pipe, or a terminal, which takes its output too. One end is the container's, the other
-the holder's, who lends it out and keeps it for as long as the container runs, so that clients come and go. Unread input lies in
-the kernel, which takes no more than a pipe holds.
+"""Where a container's input comes from: nowhere, a pipe, or a terminal, which takes its output too.
+
+One end is the container's, the other the holder's, who lends it out and keeps it for as long as the container runs, so that clients come
+and go. Unread input lies in the kernel, which takes no more than a pipe holds.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def open_console(kind: Input, log: int) -> tuple[Console, Supply]:
 
 def record(console: Console, ended: Callable[[], int | None]) -> int:
     """Copies what a terminal shows to the log until a child's exit code is known; `ended` is asked for it at every signal.
+
     Nothing is lost of what was written before: the terminal is read until all processes have closed it.
     """
     assert console.terminal is not None

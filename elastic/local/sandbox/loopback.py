@@ -1,5 +1,7 @@
-"""Sandbox `loopback`, for kernels that grant no namespaces: every pod has an address 127.x.y.z of its own, kept apart by a small preloaded
-library (podnet.c). Pods see the machine's files; a mountPath is a symbolic link, refused where none can be made.
+"""Sandbox `loopback`, for kernels that grant no namespaces.
+
+Every pod has an address 127.x.y.z of its own, kept apart by a small preloaded library (podnet.c). Pods see the machine's files; a mountPath
+is a symbolic link, refused where none can be made.
 """
 
 import contextlib

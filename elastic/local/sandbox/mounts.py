@@ -1,6 +1,7 @@
 """Puts volumes where a container wants them, inside its own mount namespace.
-A path that the host does not have is made without touching the host: its nearest existing folder is replaced, for this container only,
-by an empty one in memory that shows everything the original holds.
+
+A path that the host does not have is made without touching the host: its nearest existing folder is replaced, for this container only, by
+an empty one in memory that shows everything the original holds.
 """
 
 import contextlib

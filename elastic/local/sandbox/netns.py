@@ -204,8 +204,11 @@ class Netns:
 
 
 def names_from_files(switch: str) -> str:
-    """The C library's configuration with hosts looked up in the hosts file alone. A name server that refuses is a temporary failure to it:
-    programs try again, and the name of an address is an error where it should be the address."""
+    """The C library's configuration with hosts looked up in the hosts file alone.
+
+    A name server that refuses is a temporary failure to it: programs try again, and the name of an address is an error where it should be
+    the address.
+    """
     rest = [line for line in switch.splitlines() if not line.lstrip().startswith("hosts:")]
     return "\n".join([*rest, "hosts: files"]) + "\n"
 

@@ -1,5 +1,6 @@
-"""Chooses whom a more important pod may displace: on which node, and which pods, as few and as unimportant as will do; against a disruption
-budget only where nothing else helps. Pure.
+"""Chooses whom a more important pod may displace: on which node, and which pods, as few and as unimportant as will do.
+
+Against a disruption budget only where nothing else helps. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,8 +75,10 @@ def _last_to_go(pod: Object) -> tuple[int, str]:
 
 
 def _victims(pod: Object, node: Candidate, budgets: Sequence[Object]) -> list[Object] | None:
-    """All less important pods leave in thought; then as many as possible are let back in: those that a budget guards, then the most
-    important."""
+    """All less important pods leave in thought; then as many as possible are let back in.
+
+    Those that a budget guards, then the most important.
+    """
     if not fits_but_for_room(pod, node):
         return None
     lesser = [other for other in node.pods if priority(other) < priority(pod)]

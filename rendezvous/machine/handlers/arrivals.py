@@ -1,5 +1,6 @@
-"""A member presents itself, alone or with the world that it holds: where it belongs, and what a server that has just started
-learns from it.
+"""A member presents itself, alone or with the world that it holds.
+
+Where it belongs, and what a server that has just started learns from it.
 """
 
 from dataclasses import replace

@@ -32,8 +32,9 @@ def end_id(end: Ended) -> str:
 
 
 def _is_clear(job: Job, end: Ended) -> bool:
-    """Not while the connection of a pod that is over stands: it will break. Nor while members of a world that an earlier server sealed may
-    still be missing for this reason.
+    """Not while the connection of a pod that is over stands: it will break.
+
+    Nor while members of a world that an earlier server sealed may still be missing for this reason.
     """
     if end.is_last and (member := _here(job, end)) is not None and member.broken_at is None:
         return False
@@ -41,9 +42,10 @@ def _is_clear(job: Job, end: Ended) -> bool:
 
 
 def _explain(job: Job, end: Ended) -> Job:
-    """The controller says why a container ended. Where its connection stands, or nothing is known of it, that was an earlier run than any
-    that may be lost from here: it is over and done with. Where the whole pod is over, or its agent could not start, it is charged though
-    nobody here ever knew it.
+    """The controller says why a container ended.
+
+    Where its connection stands, or nothing is known of it, that was an earlier run than any that may be lost from here: it is over and done
+    with. Where the whole pod is over, or its agent could not start, it is charged though nobody here ever knew it.
     """
     if end.usage_error:
         return _by_itself(job, end, words=f"the container of {end.member} ended before it came to the rendezvous ({end.cause})")

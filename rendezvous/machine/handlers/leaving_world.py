@@ -1,5 +1,6 @@
-"""A member stops working in the current world: it comes to the barrier, its worker ends, or it is gone. Says what is recorded of that; what
-it counts for is decided when the world is given up.
+"""A member stops working in the current world: it comes to the barrier, its worker ends, or it is gone.
+
+Says what is recorded of that; what it counts for is decided when the world is given up.
 """
 
 from dataclasses import replace
@@ -44,8 +45,10 @@ def is_leaving_world(job: Job) -> bool:
 
 
 def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
-    """A member is no longer here. One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption
-    until the controller says how its container ended.
+    """A member is no longer here.
+
+    One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption until the controller says how
+    its container ended.
     """
     group = job.membership
     member = group.members[name]

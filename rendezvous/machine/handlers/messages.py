@@ -46,8 +46,9 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 
 
 def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
-    """The job after training reported a step, and whether the controller must hear of it: of the first step of a world, which ends its
-    rescale, and of the first one after restarts without progress.
+    """The job after training reported a step, and whether the controller must hear of it.
+
+    Of the first step of a world, which ends its rescale, and of the first one after restarts without progress.
     """
     world, phases, before = job.membership.world, job.timings.phases, job.progress
     if world is None or generation != world.generation:

@@ -1,5 +1,7 @@
-"""What happened to a job's workers, and the restarts that follow from it: what broke the current world, which restarts are known here, and
-which the controller has recorded. Functions of these values alone; what a restart means for the job is decided in restart_budget.
+"""What happened to a job's workers, and the restarts that follow from it.
+
+What broke the current world, which restarts are known here, and which the controller has recorded. Functions of these values alone; what a
+restart means for the job is decided in restart_budget.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,8 +36,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone: it left, and perhaps
-    its container ended; unsure: the controller may know a better cause; may_work: nothing but a connection tells that it is gone.
+    """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone.
+
+    It left, and perhaps its container ended; unsure: the controller may know a better cause; may_work: nothing but a connection tells that
+    it is gone.
     """
 
     member: str
@@ -95,8 +99,9 @@ def without_claims(known: Accounting) -> Accounting:
 
 
 def with_failure(known: Accounting, failure: Failure) -> Accounting:
-    """A worker of the current world ended by itself; recorded once per member. The first end is the cause of the others, even if it is
-    reported later; one that says that a peer was gone was not the first.
+    """A worker of the current world ended by itself; recorded once per member.
+
+    The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.
     """
     if any(other.member == failure.member for other in known.failures):
         return known

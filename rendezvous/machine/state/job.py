@@ -1,5 +1,6 @@
-"""Everything the machine knows about one job, in four parts that each say one thing: its members, what their ends count for, how far
-training has come, and when what happened.
+"""Everything the machine knows about one job, in four parts that each say one thing.
+
+Its members, what their ends count for, how far training has come, and when what happened.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,6 @@
-"""How far training has come, as its reports say, and whether a restart brought it forward. Values of progress alone; what follows from
-them is decided by those who charge restarts and form worlds.
+"""How far training has come, as its reports say, and whether a restart brought it forward.
+
+Values of progress alone; what follows from them is decided by those who charge restarts and form worlds.
 """
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,7 @@
-"""Requests to the servers of API services: over TLS held to the API service's CA and the name of its service, with the front-proxy
-certificate, by which such a server knows that the headers about the user are true.
+"""Requests to the servers of API services.
+
+Over TLS held to the API service's CA and the name of its service, with the front-proxy certificate, by which such a server knows that the
+headers about the user are true.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Keeps the condition Available of API services true, and their discovery documents: each server is asked for its resources when its API
-service, its service or what is behind it changes, and every half minute. One that does not answer delays no other.
+"""Keeps the condition Available of API services true, and their discovery documents.
+
+Each server is asked for its resources when its API service, its service or what is behind it changes, and every half minute. One that does
+not answer delays no other.
 """
 
 from __future__ import annotations

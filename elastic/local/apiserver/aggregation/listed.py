@@ -1,5 +1,7 @@
-"""Reads what the server of an API service says it serves. Such a server may answer anything: a document with any fault in it is refused
-as a whole, with each fault named, for what is left out of it would look as if it were not served.
+"""Reads what the server of an API service says it serves.
+
+Such a server may answer anything: a document with any fault in it is refused as a whole, with each fault named, for what is left out of it
+would look as if it were not served.
 """
 
 from __future__ import annotations

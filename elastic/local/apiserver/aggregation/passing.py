@@ -1,6 +1,7 @@
-"""Passes a request on to the server of its API service, once it is authorized here, and the answer back as it comes. A server that is
-slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. What may be long (a watch, a
-log, another protocol) has to begin in time.
+"""Passes a request on to the server of its API service, once it is authorized here, and the answer back as it comes.
+
+A server that is slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. What may be
+long (a watch, a log, another protocol) has to begin in time.
 """
 
 from __future__ import annotations

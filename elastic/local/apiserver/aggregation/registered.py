@@ -1,5 +1,6 @@
-"""What every cluster's API server writes down about its own groups: an API service `Local` for each group version, so that all are
-listed in one place, and, for the servers of others, how they know this one.
+"""What every cluster's API server writes down about its own groups.
+
+An API service `Local` for each group version, so that all are listed in one place, and, for the servers of others, how they know this one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Which group versions other servers serve, from the API services in the store, and what is known of each: whether it answers, and what it
-says it serves. A group of this server's own cannot be taken away from it.
+"""Which group versions other servers serve, from the API services in the store, and what is known of each.
+
+Whether it answers, and what it says it serves. A group of this server's own cannot be taken away from it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What an autoscaler does now: the target's new size, its own status and Events, from its object, the target's scale and pods, and what the
-metrics APIs said. Pure; held to what kube-controller-manager does (tests/autoscaling).
+"""What an autoscaler does now.
+
+The target's new size, its own status and Events, from its object, the target's scale and pods, and what the metrics APIs said. Pure; held
+to what kube-controller-manager does (tests/autoscaling).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""How far and how fast an autoscaler may go: its minimum and maximum, its behavior's stabilization windows and policies, over what it
-recommended and did before. Pure; a history is a value that the caller keeps.
+"""How far and how fast an autoscaler may go.
+
+Its minimum and maximum, its behavior's stabilization windows and policies, over what it recommended and did before. Pure; a history is a
+value that the caller keeps.
 """
 
 from __future__ import annotations
@@ -157,8 +159,9 @@ def scaled(history: History, behavior: Object | None, before: int, after: int, *
 
 
 def _noted(events: tuple[At, ...], newest: At, *, since: float) -> tuple[At, ...]:
-    """As the real controller: it takes the place of the last one that is too old. The others count on for the longer periods of the other
-    way.
+    """As the real controller: it takes the place of the last one that is too old.
+
+    The others count on for the longer periods of the other way.
     """
     last = max((index for index, event in enumerate(events) if event.at < since), default=None)
     return (*events, newest) if last is None else (*events[:last], newest, *events[last + 1 :])

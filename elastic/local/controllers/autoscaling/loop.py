@@ -1,5 +1,6 @@
-"""Looks at each HorizontalPodAutoscaler every 15 s: reads what the decision needs, and carries it out. One whose metrics do not
-come in time delays no other.
+"""Looks at each HorizontalPodAutoscaler every 15 s: reads what the decision needs, and carries it out.
+
+One whose metrics do not come in time delays no other.
 """
 
 from __future__ import annotations

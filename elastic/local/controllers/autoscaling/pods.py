@@ -1,4 +1,5 @@
 """Which pods of a target count for a metric: ready ones with a value, unready ones, those without a value, those that are on their way out.
+
 And what they request. Pure; it knows pods as the API server shows them.
 """
 

@@ -59,8 +59,11 @@ _Measure = Callable[[Mapping[str, int]], "_Use | Problem"]
 
 
 def by_utilization(target: Target, values: Mapping[str, Value], *, percent: int, resource: str, container: str) -> Count | Problem:
-    """For a wanted percentage of what the pods request. A pod without a value counts as using all it requests where the others would let
-    the target shrink, and nothing where they would let it grow."""
+    """For a wanted percentage of what the pods request.
+
+    A pod without a value counts as using all it requests where the others would let the target shrink, and nothing where they would let it
+    grow.
+    """
     if not target.pods:
         return NO_PODS
     wanted = groups(target.pods, values, is_cpu=resource == "cpu", now=target.now)
