@@ -161,7 +161,7 @@ class _Server:
 
 
 class Agent:
-    """This worker's own agent, which meets its peers in an etcd and takes reports at a socket."""
+    """Connection to the worker's own agent, which meets its peers in an etcd and takes reports at a socket."""
 
     def __init__(self, path: str, member: str) -> None:
         self._path = path

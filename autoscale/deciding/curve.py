@@ -64,7 +64,7 @@ class Curve:
         return found.at if found is not None else None
 
     def measured_since(self, size: int, at: float) -> bool:
-        """Has the job been measured with so many workers, from then on?"""
+        """Return whether the job was measured at this size since then."""
         found = self._by_size.get(size)
         return found is not None and found.at >= at and not found.again
 

@@ -161,7 +161,7 @@ class _Jobs:
         self._together: dict[str, int] = {}
 
     def is_vain(self, waiting: Waiting) -> bool:
-        """Has another pod like it, or too much else of its namespace, found nobody to make room?"""
+        """Return whether no job made room for a similar pod, or for too many other pods of its namespace."""
         search = self._searches.get(self._kind(waiting))
         return self._kinds.get(waiting.pod.key[0], 0) >= MOST_KINDS if search is None else search.is_vain
 

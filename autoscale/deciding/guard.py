@@ -40,7 +40,7 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
 
 
 def is_held(memory: Memory, now: float) -> bool:
-    """Does a number stand that someone else has set?"""
+    """Return whether a number that somebody else set is still in force."""
     return memory.hand is not None and now < memory.hand.until
 
 

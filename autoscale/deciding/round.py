@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def is_limited(self) -> bool:
-        """Does free room limit every job?"""
+        """Return whether free room limits every job."""
         return self.sees_nodes and not self.grows
 
 

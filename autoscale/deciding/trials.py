@@ -47,7 +47,7 @@ def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
 
 
 def is_due(signals: Signals, now: float) -> bool:
-    """Has the job stood still for long enough?"""
+    """Return whether the job kept its size for long enough."""
     memory = signals.memory
     since = max(memory.changed_at or 0.0, memory.tried_at or 0.0, memory.hand.until if memory.hand is not None else 0.0)
     return now - since >= pause_s(signals, memory.trial_doublings)

@@ -179,6 +179,6 @@ class Book:
 
 
 def _is_ours(seen: JobSeen) -> bool:
-    """Is the number of workers the one that the autoscaler wrote, or that was written in its name?"""
+    """Return whether the number of workers was written by the autoscaler or in its name."""
     ours = (MANAGER, *(CARRIERS if seen.policy.through is Through.HPA else ()))
     return any(owner.manager in ours for owner in seen.owners)

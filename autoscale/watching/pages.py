@@ -1,5 +1,7 @@
-"""Reads a page of a pod: from the pod itself, or through the API server where pods have a network of their own, to which no way leads
-from here. An address of that network may be a stranger's elsewhere.
+"""Read a page that a pod serves.
+
+The request goes to the pod, or through the API server if pods have a network of their own that this process cannot reach. Outside that
+network, the pod's address may belong to a stranger.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Decides which part of a job's status can wait a moment before it is written, so that what several pods do at nearly the same time
-costs one patch and one Event. Only informational changes wait: that the job is accepted, that it begins to run, and counts of its pods.
-A process that dies meanwhile takes nothing along that matters: the next one sees the same pods, and says it a moment later.
+"""Decide which changes of a job's status can wait a moment before they are written.
+
+The wait saves patches and Events when several pods change at nearly the same time. Only informational changes wait: that the job is
+accepted, that it begins to run, and the counts of its pods. If the process dies meanwhile, nothing is lost: the next one sees the same
+pods and writes the same status a moment later.
 """
 
 from dataclasses import dataclass, replace
@@ -43,10 +45,10 @@ def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: Jo
 
 
 def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
-    """Are the changes informational?
+    """Return whether the changes are informational.
 
-    For an elastic job they are not: autoscalers read the counts, we read the world, and `departures` deletes only workers whose leaving is
-    stored.
+    For an elastic job they are not: autoscalers read the counts, we read the world, and `departures` deletes a worker only after the status
+    says that it leaves.
     """
     count = len(stored.conditions)
     if job.elastic is not None or new.conditions[:count] != stored.conditions or stored.start_time not in (None, new.start_time):

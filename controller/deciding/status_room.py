@@ -1,5 +1,7 @@
-"""How many bytes each growing list of `status.elastic` may take, so that the whole job stays an object that etcd stores (at most 1.5 MiB)
-and that the parser reads. A list that is full takes no more entries: what they stand for is done once others have gone.
+"""Bound the bytes of each growing list of `status.elastic`.
+
+The bounds keep the whole job an object that etcd stores (at most 1.5 MiB) and that the parser reads. A full list takes no more entries:
+the controller acts on them once other entries have gone.
 """
 
 from collections.abc import Callable, Iterable, Sequence

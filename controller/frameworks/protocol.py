@@ -41,11 +41,11 @@ class Framework:
         return RendezvousBackend.NONE
 
     def has_interchangeable_workers(self, job: Job) -> bool:
-        """Does only the number of elastic workers matter, although they meet at no rendezvous of this control plane?"""
+        """Return whether elastic workers are interchangeable although they do not meet at our rendezvous."""
         return False
 
     def needs_gang_restart(self, job: Job) -> bool:
-        """Do processes wait for ever for a lost peer, even if that peer is started again?"""
+        """Return whether processes wait for ever for a lost peer, even if that peer is started again."""
         return False
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
@@ -77,7 +77,7 @@ class Framework:
         return True
 
     def tolerates(self, job: Job, type: str) -> bool:
-        """May a replica of this type fail for good without an effect on the job, as long as others may bring the work to its end?"""
+        """Return whether the job goes on if a replica of this type fails for good and others can finish the work."""
         return False
 
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:

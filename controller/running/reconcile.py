@@ -231,10 +231,10 @@ class Reconciler:
             self._queue.add_at(key, self._clock() + max(pause_s, LEAST_PAUSE_S))
 
     def _is_in_view(self, key: Key) -> bool:
-        """Has the view caught up with what we wrote?
+        """Return whether the view shows our own last writes.
 
-        A decision on an older one could undo it, or do it twice. Where it has not, the key comes back when it has, or when it has taken too
-        long; no worker waits for it.
+        A decision on an older view could undo a write or repeat it. If the view is behind, the key comes back once it has caught up or has
+        taken too long. No worker waits for that.
         """
         pending = self._pending.get(key)
         if pending is None or self._observer.job(key) is None:

@@ -145,12 +145,12 @@ class Observer:
         return None
 
     def is_starved(self, key: Key) -> bool:
-        """Does a container of the job's replicas wait for something that it is to be started with, a Secret perhaps?"""
+        """Return whether a container of the job waits for something that it needs to start, such as a Secret."""
         pods = (mine.what for mine in self._pods.by(BY_JOB, str(key)))
         return any(c.waiting == STARVED for pod in pods if isinstance(pod, Pod) for c in pod.containers)
 
     def has_reached(self, scope: WatchScope, version: str, *, key: Key) -> bool:
-        """Is a write of ours in view, so that the next reconcile does not do it again?"""
+        """Return whether our write is in view, so that the next reconcile does not repeat it."""
         if scope.resource == JOBS[key.kind]:
             return self.jobs[key.kind].shows((key.namespace, key.name), version)
         cache = self._cache_in(scope)

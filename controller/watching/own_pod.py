@@ -6,7 +6,7 @@ from elastic.kube.resources import PODS
 
 
 class NoPod(RuntimeError):
-    """This process runs in no pod that the API server knows."""
+    """The API server knows no pod in which this process runs."""
 
 
 async def own_image(kube: Kube, *, pod: str) -> str:

@@ -196,12 +196,12 @@ class Node:
 
     @property
     def is_doomed(self) -> bool:
-        """Does it go, or may it have to?"""
+        """Return whether the node goes or may have to go."""
         return any(sight.signal.on.is_of_node and sight.signal.meaning is not Meaning.INFORM for sight in self.sights)
 
     @property
     def is_lost(self) -> bool:
-        """Does it say that nothing on it can be saved?"""
+        """Return whether the node says that nothing on it can be saved."""
         return any(sight.signal.meaning is Meaning.GONE for sight in self.sights)
 
 

@@ -184,7 +184,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     progress: ProgressSource | None = None
 
     def is_allowed(self, count: int) -> bool:
-        """May exactly so many workers train together?"""
+        """Return whether exactly this many workers may train together."""
         if self.allowed_sizes:
             return count in self.allowed_sizes
         return count % (self.size_step or 1) == 0

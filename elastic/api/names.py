@@ -30,7 +30,7 @@ LABEL = re.compile(r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-
 
 
 def is_reserved(label: str) -> bool:
-    """Would the controller misread a pod with this label if the template set it?"""
+    """Return whether the controller would misread a pod whose template sets this label."""
     return label.startswith(OWN_PREFIX) or label == REPLICA_INDEX
 
 

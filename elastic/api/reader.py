@@ -71,7 +71,7 @@ class Findings:
 
     @property
     def has_room(self) -> bool:
-        """May one more warning be listed?"""
+        """Return whether one more warning may be listed."""
         return len(self.warnings) < MOST_WARNINGS
 
     def all_warnings(self) -> list[Warning]:
@@ -83,7 +83,7 @@ class Findings:
         return at in self._above
 
     def names(self, at: Path) -> bool:
-        """Is there a problem at exactly that place?"""
+        """Return whether there is a problem at exactly this path."""
         return at in self._places
 
     def unknown(self, at: Path, name: Any, known: Iterable[str]) -> None:

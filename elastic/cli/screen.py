@@ -17,7 +17,7 @@ HOME, LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[2K", "\x1b[J"
 
 
 def is_there() -> bool:
-    """Is standard output a terminal that obeys commands?"""
+    """Return whether standard output is a terminal that obeys commands."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 

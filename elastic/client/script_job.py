@@ -39,7 +39,7 @@ class Workers:
 
 
 def is_script(sources: Sequence[str]) -> bool:
-    """Is the first word a program instead of a job file?"""
+    """Return whether the first word is a program instead of a job file."""
     return bool(sources) and Path(sources[0]).suffix in SUFFIXES
 
 

@@ -1,5 +1,7 @@
-"""Connections to etcds: one for each endpoint and TLS identity, shared by all jobs that use it, closed with the last of them, and bounded
-in number, for each namespace and in all. For one event loop.
+"""Share connections to etcds between jobs.
+
+There is one connection for each endpoint and TLS identity. It closes with the last job that uses it. The number of connections is bounded
+for each namespace and in total. All of them belong to one event loop.
 """
 
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ class TokenCommand:
             return self._token
 
     def is_due(self) -> bool:
-        """Must the program be asked?"""
+        """Return whether the program must be asked."""
         return self._clock() >= self._ask_again
 
     def unexpired(self) -> str:

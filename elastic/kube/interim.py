@@ -1,5 +1,7 @@
-"""Bounds what a server can make an HTTP client read before its answer. aiohttp skips informational answers (100 Continue) one after another
-and never yields: a server that sends nothing else held the whole process up, for as long as it liked.
+"""Bound the informational answers that a server can make an HTTP client read before its real answer.
+
+aiohttp skips informational answers (100 Continue) one after another and never yields. A server that sent nothing else blocked the whole
+process for as long as it liked.
 """
 
 from __future__ import annotations

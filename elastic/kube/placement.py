@@ -1,5 +1,7 @@
-"""Finds a node for a pod: taints, node selector and affinity, and room for its requests, with a reason in the scheduler's own words where
-no node will do. Pure; it refuses to know the API, time, and any pod but those it is given.
+"""Find a node for a pod.
+
+The node must fit the pod's tolerations, node selector, affinity and requests. If no node fits, the answer has a reason in the scheduler's
+own words. This module is pure: it knows neither the API nor the time, and no pod except those that it is given.
 """
 
 import re

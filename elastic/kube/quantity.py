@@ -36,7 +36,7 @@ def _limited(amount: Fraction) -> Fraction:
 
 
 def is_binary(text: str | int | float) -> bool:
-    """Was it written with a suffix such as Gi?"""
+    """Return whether the quantity was written with a binary suffix such as Gi."""
     return str(text).strip().endswith("i")
 
 

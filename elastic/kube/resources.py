@@ -18,7 +18,7 @@ _NO_SEGMENT = re.compile(r"\.{0,2}\Z|.*[/%?#\\\s]", re.DOTALL)
 
 
 def is_segment(text: str) -> bool:
-    """May this be one part of a path?"""
+    """Return whether this text may be one part of a path."""
     return _NO_SEGMENT.match(text) is None
 
 

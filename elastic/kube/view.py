@@ -63,7 +63,7 @@ class View(Generic[T]):
         await self._synced.wait()
 
     def has_reached(self, version: str) -> bool:
-        """Is the copy at least as new as this resourceVersion, for instance one that a write of ours returned?"""
+        """Return whether the copy is at least as new as this resourceVersion, which a write of ours may have returned."""
         return number_of(self._version) >= number_of(version)
 
     def when_reached(self, version: str, *, waiter: Hashable, call: Callable[[], None]) -> None:

@@ -41,7 +41,7 @@ Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 
 
 def clipped(words: str) -> str:
-    """This text, cut to what a message may hold."""
+    """Return the text, cut to the length that a message may hold."""
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
 
 
@@ -393,6 +393,6 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
 
 
 class Refused(Wire, frozen=True):
-    """This incarnation was replaced by a newer one of the same member and must end."""
+    """Tell an incarnation that a newer one of the same member replaced it, so that it ends."""
 
     refused: Words

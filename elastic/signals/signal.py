@@ -85,7 +85,7 @@ class Signal:
 
     @property
     def ends_pods(self) -> bool:
-        """Does the end of a pod that shows it say nothing about the pod's program?"""
+        """Return whether the end of a pod with this signal says nothing about the pod's program."""
         return self.on in (On.POD_CONDITION, On.POD_STATUS) and self.meaning in (Meaning.GONE, Meaning.LEAVE)
 
     @property

@@ -72,7 +72,7 @@ def watch() -> None:
 
 
 def came() -> None:
-    """This process's agent has come to the rendezvous."""
+    """Record that this process's agent has come to the rendezvous."""
     watching = _watching()
     if watching is not None:
         watching.end()

@@ -242,7 +242,7 @@ class ElasticHandler(RendezvousHandler):
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
 
     def _on_signal(self, number: int) -> None:
-        """This process got a signal. torch acts on it; the rendezvous is notified now."""
+        """Notify the rendezvous of a signal to this process. torch itself acts on the signal."""
         if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT) and not self._is_terminating.is_set():
             self._is_terminating.set()
             self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)

@@ -1,5 +1,6 @@
-"""This agent's connection to the rendezvous server: one thread that reconnects, sends heartbeats, and keeps the newest view.
+"""Keep the agent's connection to the rendezvous server.
 
+One thread reconnects, sends heartbeats, and keeps the newest view.
 After each reconnect it sends the agent's whole state again, so that a broken connection or a restarted server loses nothing.
 It decides nothing; the handler does.
 """

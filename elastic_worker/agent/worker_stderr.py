@@ -45,7 +45,7 @@ class PipedStderr:
         threading.Thread(target=self._copy, name="elastic-stderr-{}".format(self.rank), daemon=True).start()
 
     def close_writer(self) -> None:
-        """This agent will start no other worker with it; it ends with the last process that holds it."""
+        """Close the agent's own end, because it starts no other worker; the pipe ends with the last process that holds it."""
         if self._writes >= 0:
             os.close(self._writes)
             self._writes = -1

@@ -232,7 +232,7 @@ class EtcdPresence(PresenceThread):
             self.changed.notify_all()
 
     def _lose(self, reason: str) -> None:
-        """This incarnation is over, and its seat with it. The record of one that has finished lies on the job's lease and stays."""
+        """Give up this incarnation and its seat. The record of a finished member stays, because it lies on the job's lease."""
         if self._finished:
             return
         log.warning("%s; it presents itself anew", reason)
@@ -244,7 +244,7 @@ class EtcdPresence(PresenceThread):
             self._show(Sight())
 
     def _lose_lease(self) -> None:
-        """This member's record went with its lease; its seat did not, unless the world has gone on."""
+        """Note that this member's record went with its lease. Its seat stays unless the world has gone on."""
         if not self._finished:
             self._written, self._is_confirmed, self._is_returning = None, False, True
             self._mirror.end()
@@ -295,7 +295,7 @@ class EtcdPresence(PresenceThread):
                 self._written = dataclasses.replace(wanted, failed=self._failed)  # for this alone nothing is written again
 
     def _record(self, left: str = "") -> typing.Optional[Member]:
-        """This member's record as it should be. Only with the lock."""
+        """Return this member's record as it should be. The caller holds the lock."""
         if self._ready is None:
             return None
         record = dataclasses.replace(self._ready, incarnation=self._incarnation, entered=max(self._generation, self._ready.after))

@@ -205,7 +205,7 @@ class Seal:
 
 
 def clipped(words: str) -> str:
-    """This text, cut to what a record may hold."""
+    """Return the text, cut to the length that a record may hold."""
     return words if len(words) <= LONGEST_WORDS else words[: LONGEST_WORDS - 3] + "..."
 
 

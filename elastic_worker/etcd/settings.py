@@ -209,7 +209,7 @@ def _quoted(job: str) -> str:
 
 
 def _address_towards(endpoint: Endpoint) -> str:
-    """This host's address on its way to etcd, where other agents reach it, too."""
+    """Return the address that this host uses towards etcd; other agents can reach it there, too."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

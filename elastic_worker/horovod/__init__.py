@@ -1,4 +1,6 @@
-"""Elastic Horovod. In the launcher it runs horovodrun with the rendezvous server's list of hosts. In a training program two lines use it:
+"""Run elastic Horovod with the control plane's list of hosts.
+
+In the launcher, this package runs horovodrun with the rendezvous server's list of hosts. In a training program two lines use it:
 
 from elastic_worker import horovod as elastic
 
@@ -19,7 +21,10 @@ def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None
 
 
 def state(hvd: typing.Any, given: typing.Any) -> typing.Any:
-    """This very state, which keeps its commits in the pod, reports progress, and can be committed early by `state.step_done(every)`."""
+    """Return the same state, which now keeps its commits in the pod and reports progress.
+
+    `state.step_done(every)` can commit it early.
+    """
     from elastic_worker.horovod.training import kept
 
     return kept(hvd, given)

@@ -41,7 +41,7 @@ class Workers(typing.Protocol):
     def stop(self, slot: Slot) -> None: ...
 
     def assign_anew(self, slot: Slot) -> None:
-        """This worker waits for its place and is ready for another one. Does not wait."""
+        """Note that this worker, which waits for its place, is ready for another one. Does not block."""
 
 
 class WorldLost(Exception):

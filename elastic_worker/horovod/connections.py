@@ -15,7 +15,7 @@ Connections = typing.Dict[int, int]
 
 
 def connected() -> Connections:
-    """This process's TCP connections to others."""
+    """Return the TCP connections of this process to other processes."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         number = int(name)

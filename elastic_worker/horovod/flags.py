@@ -12,7 +12,7 @@ DISCOVERY = "--host-discovery-script"
 
 
 def is_elastic(words: typing.Sequence[str]) -> bool:
-    """Does this command line discover its hosts?"""
+    """Return whether this command line discovers its hosts."""
     return _has(words, DISCOVERY)
 
 

@@ -115,7 +115,7 @@ class Hosts:
         self._progress = {"step": step, "values": dict(list(numbers.items())[:MOST_VALUES])}
 
     def is_checkpoint_asked(self) -> bool:
-        """Does a host leave in which workers train?"""
+        """Return whether a host leaves on which workers train."""
         with self._lock:
             return any(host in self._leaving for host in self._assigned)
 

@@ -1,5 +1,7 @@
-"""Reports a training program's progress to its launcher, which passes it on with its own reports, and hears whether a checkpoint is asked
-for. Training never waits: a thread sends the newest report, once a second at most.
+"""Report a training program's progress to its launcher.
+
+The launcher passes the progress on with its own reports, and answers whether a checkpoint is asked for. Training never waits: a thread
+sends the newest report, at most once a second.
 """
 
 import http.client

@@ -20,7 +20,7 @@ COMMIT, CHECKPOINT = 1, 2
 
 
 def kept(hvd: typing.Any, state: typing.Any) -> typing.Any:
-    """This state, as an instance of a class of its own class and Kept."""
+    """Return the state as an instance of a class derived from its own class and Kept."""
     base = type(state)
     launcher = Launcher.of(os.environ)
     state._elastic = Keeper(hvd, commits() if hasattr(state, "_handlers") else None, Progress(launcher) if launcher is not None else None)

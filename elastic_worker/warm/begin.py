@@ -1,5 +1,6 @@
-"""Runs a program in this very interpreter, as a plain start would, but with few garbage collections until the program says that it has
-started (`collector.resume`). It imports nothing for the program.
+"""Run a program in this interpreter as a plain start would, with few garbage collections at first.
+
+The collector resumes once the program says that it has started (`collector.resume`). This module imports nothing for the program.
 """
 
 import os

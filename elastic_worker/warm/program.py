@@ -49,7 +49,7 @@ def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
 
 
 def is_python(word: str) -> bool:
-    """Is this word of a command a Python interpreter?"""
+    """Return whether this word of a command is a Python interpreter."""
     return INTERPRETER.match(os.path.basename(word)) is not None
 
 

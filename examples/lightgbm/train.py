@@ -38,7 +38,7 @@ def address(name: str) -> str:
 
 
 def shard() -> lightgbm.Dataset:
-    """This replica's part of the rows. No single feature tells the label: it is the sign of a product."""
+    """Return this replica's part of the rows. No single feature tells the label: it is the sign of a product."""
     rows = np.random.default_rng(RANK).uniform(-1, 1, size=(2000, 4))
     return lightgbm.Dataset(rows, (rows[:, 0] * rows[:, 1] > 0).astype(int), free_raw_data=False)
 

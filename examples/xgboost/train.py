@@ -41,7 +41,7 @@ def join() -> None:
 
 
 def shard(rank: int) -> xgboost.DMatrix:
-    """This replica's part of the rows. No single feature tells the label: it is the sign of a product."""
+    """Return this replica's part of the rows. No single feature tells the label: it is the sign of a product."""
     random = np.random.default_rng(rank)
     rows = random.uniform(-1, 1, size=(2000, 4)).astype(np.float32)
     return xgboost.DMatrix(rows, (rows[:, 0] * rows[:, 1] > 0).astype(np.int32))

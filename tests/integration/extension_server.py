@@ -103,7 +103,7 @@ class Extension:
 
     @property
     def listed(self) -> bool:
-        """Has a client asked for more than what is served?"""
+        """Return whether a client asked for more than the server serves."""
         return any(request.path.startswith(f"{self.path}/") for request in self.asked)
 
     async def touch(self, admin: Client) -> None:

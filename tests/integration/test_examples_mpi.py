@@ -1,5 +1,6 @@
-"""The MPI examples train on the laptop cluster, by ssh and over the exec client that the launcher gets, and that client behaves as
-kubectl does.
+"""Run the MPI examples on the laptop cluster, by ssh and over the exec client that the launcher gets.
+
+That client behaves as kubectl does.
 
 Only in sandbox netns: Open MPI refuses to talk over loopback addresses.
 """

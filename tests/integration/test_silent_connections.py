@@ -208,8 +208,10 @@ async def test_one_address_does_not_get_all_places(server: Server) -> None:
 async def test_who_only_holds_the_places_of_an_address_gives_way_to_its_next_caller(
     server: Server, monkeypatch: pytest.MonkeyPatch, has_spoken: bool
 ) -> None:
-    """All callers of a dashboard come from the loopback, or from one proxy: 384 connections without a session locked everybody out, for as
-    long as each asked for a page now and then.
+    """Let the next caller in although one address holds all places.
+
+    All callers of a dashboard come from the loopback or from one proxy. 384 connections without a session locked everybody out, as long as
+    each of them asked for a page now and then.
     """
     monkeypatch.setattr(listener, "MOMENT_S", 0.2)
     await server.serve(replace(WIDE, most=8, of_one_address=4))

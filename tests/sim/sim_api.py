@@ -235,7 +235,7 @@ def merge(target: Object, patch: Object) -> None:
 
 
 def matches(raw: Object, labels: str | None) -> bool:
-    """Does a selector of the two forms that we use, `key` and `key=value`, take this object?"""
+    """Return whether a selector of the form `key` or `key=value` takes this object."""
     if not labels:
         return True
     there = raw["metadata"].get("labels") or {}

@@ -148,7 +148,7 @@ class Cluster:
                 yield f"{pod['metadata']['name']} is on {name}, which is drained"
 
     def has_forsaken(self) -> bool:
-        """Are there pods of which no kubelet will ever tell anything?"""
+        """Return whether there are pods that no kubelet will ever report."""
         return any(pod["spec"].get("nodeName") in self._dead for pod in self.pods())
 
     def _taint(self, name: str, key: str) -> None:
@@ -268,8 +268,10 @@ class Cluster:
                 self._delete(pod)
 
     def _drain(self, node: str) -> None:
-        """As kubectl does it: what is there at first is evicted by its name, again and again until that is let through or nobody has the
-        name; then it waits for that very pod to go. Whatever is on the node by then is the next drain's.
+        """Drain a node as kubectl does.
+
+        kubectl evicts the pods that it finds first, by name, and repeats that until the eviction is allowed or the name is gone. Then it
+        waits for those very pods to go. Pods that came to the node meanwhile are left to the next drain.
         """
         eviction = self._drains[node]
         if not eviction.names and not eviction.evicted:

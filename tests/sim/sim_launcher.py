@@ -59,7 +59,7 @@ class Launchers:
             self._step(launcher, owner_uid(pod["metadata"]), running)
 
     def at_work(self, pod_uid: str) -> bool:
-        """Do worker processes with a rank run in this pod?"""
+        """Return whether worker processes with a rank run in this pod."""
         return any(pod_uid in launcher.assigned for launcher in self._launchers.values())
 
     def assigned(self, job_uid: str) -> Iterator[frozenset[str]]:

@@ -302,7 +302,7 @@ class Laws:
         return [p for p in self._api.all(PODS) if _owner(p) == uid and p["metadata"]["labels"].get(REPLICA_TYPE) == type]
 
     def _stays(self, pod: Object) -> bool:
-        """Is it there, and has nobody told it to go?"""
+        """Return whether the pod exists and nobody told it to go."""
         if is_deleting(pod) or pod["status"]["phase"] not in ("Pending", "Running"):
             return False
         if any(c["type"] == "DisruptionTarget" for c in pod["status"].get("conditions") or ()):
@@ -339,7 +339,7 @@ def _is_lost(before: Object, after: Object | None) -> bool:
 
 
 def _is_bad(node: Object) -> bool:
-    """Must its pods expect to go?"""
+    """Return whether the node's pods must expect to go."""
     return bool(node["spec"].get("unschedulable")) or any(sight.signal.meaning is not Meaning.INFORM for sight in on_node(BUILT_IN, node))
 
 

@@ -1,5 +1,6 @@
-"""Laws of the rendezvous in etcd, with real presences, against any order of deaths, pauses, cuts, deaf watches, compactions and lost
-answers.
+"""Check the laws of the rendezvous in etcd with real presences.
+
+Deaths, pauses, cuts, deaf watches, compactions and lost answers come in any order.
 """
 
 from typing import Any

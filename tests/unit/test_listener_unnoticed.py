@@ -33,8 +33,10 @@ def pausing(made: Listener) -> tuple[Connection, socket.socket, socket.socket]:
 
 
 async def test_a_socket_that_is_closed_does_not_end_the_limits_of_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It happened to an API server whose clients left while streams were passed on to them: 75 s later the closed socket was asked whether
-    its peer takes more, which ended the task that closes silent connections, for good.
+    """Keep the limits of all connections when one socket closes unnoticed.
+
+    It happened to an API server whose clients left in the middle of streams. 75 s later, a look at the closed socket ended the task that
+    closes silent connections, for good.
     """
     monkeypatch.setattr(listener, "LOOK_EVERY_S", 0.01)
     made = Listener(Bounds(most=4, strangers=4, of_one_address=4, pause_s=0.05))

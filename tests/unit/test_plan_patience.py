@@ -29,7 +29,7 @@ def settled(cluster: Cluster) -> Cluster:
 
 
 def waits(cluster: Cluster) -> bool:
-    """Can what the next look says wait?"""
+    """Return whether the result of the next look can wait."""
     stored, planned = cluster.job.status, cluster.round()
     return held_back(None, cluster.job, planned, stored=stored, now=0.0) is not None
 

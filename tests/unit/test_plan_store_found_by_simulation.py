@@ -126,7 +126,9 @@ def rendezvous_ids(cluster: Cluster) -> set[str]:
 
 
 def test_workers_of_each_run_of_a_store_meet_apart() -> None:
-    """An agent of the former group was still there when the new store came, joined the new group under the same id, and closed its
+    """Give each run of a store a rendezvous id of its own.
+
+    An agent of the former group was still there when the new store came. It joined the new group under the same id, and closed its
     rendezvous when it was deleted.
     """
     cluster = at_store("OnFailure")

@@ -42,7 +42,7 @@ def fresh() -> Credentials:
 
 
 def trusts(bundle: bytes, shown: Pair) -> bool:
-    """Would a client that trusts the bundle take the certificate?"""
+    """Return whether a client that trusts the bundle takes the certificate."""
     client = ssl.create_default_context(cadata=bundle.decode())
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load(server, shown)

@@ -77,9 +77,9 @@ def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | Non
 
 
 def _is_stillborn(pod: Pod, found: Iterable[Notice], known: Leaving | None) -> bool:
-    """Has it yet to begin on a node that goes?
+    """Return whether the pod has not begun to run on a node that goes.
 
-    Where its node only may have to go it begins; and if it is being deleted for another reason, that is no disruption.
+    A pod begins on a node that only may have to go. A pod that is being deleted for another reason is not disrupted.
     """
     goes = any(one.is_of_node and one.meaning is not Meaning.PREPARE for one in found)
     return goes and pod.phase is Phase.PENDING and (known is not None or not pod.is_deleting)

@@ -102,9 +102,9 @@ def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], 
 
 
 def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
-    """Do all work on that were asked to leave because of it, or that are on its node?
+    """Return TAKEN_BACK if all workers that the disruption concerns still work, else LEFT.
 
-    A pod that comes back with its node after the others went on does not.
+    A pod that comes back with its node after the others went on does not count.
     """
     names = {one.member for one in before.leaving if one.signal == entry.signal}
     here = [pod for pod in view.snapshot.pods if pod.node == entry.node and (not names or pod.name in names)]

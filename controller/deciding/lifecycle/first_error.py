@@ -53,8 +53,9 @@ def of_usage(view: JobView, reason: str) -> str:
 
 
 def of_unstarted(view: JobView) -> tuple[int, str]:
-    """How many workers are not at the rendezvous since their command is wrong or the rendezvous refuses them, and what the agent of the
-    first one said. Until their restarts are used up, their pods run like others that wait to be started again.
+    """Count the workers that a wrong command or a refusal keeps from the rendezvous, and quote the first one's agent.
+
+    Until their restarts are used up, their pods run like other pods that wait to be started again.
     """
     world, known = view.snapshot.world, view.status.elastic
     met = world.members | world.waiting if world is not None else frozenset()

@@ -31,7 +31,7 @@ group that has worked for so long has its past forgiven."""
 
 
 def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
-    """Does the loss of one replica restart them all?"""
+    """Return whether the loss of one replica restarts all replicas."""
     if job.elastic is not None and job.kind.native_elastic:
         return False
     if job.run_policy.restart_scope is not None:

@@ -69,8 +69,10 @@ def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus
 
 
 def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
-    """The status without the particulars of restarts that no message can change any more, since it has this generation, and with as many of
-    the others as it has room for. `before` is what the cluster holds.
+    """Return the status without the details of settled restarts.
+
+    A restart is settled once the status has its generation: no message can change it any more. The status keeps as many of the other
+    restarts as it has room for. `before` is the status that the cluster holds.
     """
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
     log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)

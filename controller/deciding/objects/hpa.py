@@ -80,7 +80,7 @@ def _behavior(job: Job, snapshot: Snapshot) -> Object:
 
 
 def _is_for_a_decision(there: Owned) -> bool:
-    """Was it made for a decision of ours, without metrics of a user's?"""
+    """Return whether it was made for our own decisions, without a user's metrics."""
     return all((metric.get("external") or {}).get("metric", {}).get("name") == DESIRED for metric in there.raw["spec"].get("metrics") or ())
 
 

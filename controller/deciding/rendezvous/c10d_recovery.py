@@ -134,10 +134,10 @@ def _gave_up_after(view: JobView, last: Rescale) -> Pod | None:
 
 
 def _may_follow(container: Container, loss_at: datetime) -> bool:
-    """Did it end within WINDOW of the loss?
+    """Return whether the container ended within WINDOW of the loss.
 
-    The loss is dated by our clock, the end by its node's. A container that does not run now may be dated earlier: at a rendezvous that was
-    closed before the loss, too, agents end again and again.
+    The time of the loss is by our clock, the time of the end by the node's clock. A container that does not run now may have ended earlier:
+    if the rendezvous was closed before the loss, its agents end again and again.
     """
     at = container.ended_at
     if at is None:

@@ -41,7 +41,7 @@ def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
 
 
 def may_have_workers(pod: Pod) -> bool:
-    """Can the launcher start or have a worker in it?"""
+    """Return whether the launcher has a worker in the pod or can start one."""
     return pod.phase is Phase.RUNNING and all(container.exit_code is None and not container.waiting for container in pod.containers)
 
 

@@ -161,9 +161,10 @@ class _Look:
         return None
 
     def _runs_now(self, pod: Pod, agent: str) -> bool:
-        """Was this agent started by the container that runs now?
+        """Return whether the container that runs now started this agent.
 
-        Where the watch of pods stalled, the condition may name it beside the run before. Both times are by the clock of the pod's node.
+        If the watch of pods stalled, the condition may name the agent next to the previous run. Both times are by the clock of the
+        pod's node.
         """
         container, start = _running(pod, self.job), _START.match(agent)
         began = container.started_at if container is not None else None
@@ -220,9 +221,9 @@ class _Look:
 
     @property
     def _reports_steps(self) -> bool:
-        """Did training ever report a step, as the world, the job's status or a worker's condition show?
+        """Return whether the world, the job's status or a worker's condition shows that training reported a step.
 
-        An older server cannot say of which world a step was, so that there only time counts.
+        An older server does not say in which world a step was made. With such a server only the time counts.
         """
         if self.world.size is None:
             return False
@@ -234,7 +235,7 @@ class _Look:
         return not sizes or any(len(self.world.members) < size <= to for size in sizes)
 
     def _is_inside(self, pod: Pod) -> bool:
-        """Is this very pod a member, and no namesake?"""
+        """Return whether this very pod is a member, not another pod of the same name."""
         uid = self.world.incarnations.get(pod.name, "").partition("/")[0]
         return pod.name in self.world.members and uid in ("", pod.uid)
 
@@ -259,7 +260,7 @@ def _holder(pod: Pod) -> Holder | None:
 
 
 def _says(pod: Pod, verdict: WorkerReadiness) -> bool:
-    """Does the condition say so already?"""
+    """Return whether the condition already says so."""
     there = pod.in_world
     return there is not None and (there.is_true, there.reason, _holder(pod)) == (verdict.reason.is_met, verdict.reason, verdict.holder)
 

@@ -79,8 +79,10 @@ def events(view: JobView) -> Iterator[JobEvent]:
 
 
 def wait_in_words(view: JobView) -> str:
-    """What the message of a condition goes on with while the init container that brings the library fails, as it does where --worker-image
-    is of a release that has not this controller's command. It stays the same while the kubelet tries again.
+    """Return the end of a condition's message while the init container that brings the library fails.
+
+    It fails, for example, if --worker-image is of a release without this controller's command. The text stays the same while the kubelet
+    tries again.
     """
     for pod in view.snapshot.pods:
         for container in pod.inits:

@@ -91,7 +91,7 @@ def _counted(before: Refusal | None, *, type: str, node: str, words: str, now: d
 
 
 def _is_over(job: Job, snapshot: Snapshot, entry: Refusal) -> bool:
-    """Have as many been made as there should be, and did nodes take in all of them?"""
+    """Return whether all pods that the job should have were created and found a node."""
     if entry.type not in (STORE, *job.replicas):
         return True
     type, count = ("", 1) if entry.type == STORE else (entry.type.lower(), job.replicas[entry.type].replicas)

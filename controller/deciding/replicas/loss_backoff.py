@@ -104,8 +104,10 @@ def _with_survivors(entry: Replacements, pods: Mapping[int, Pod], now: datetime)
 
 
 def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: str, now: datetime) -> Replacements:
-    """A place that is lost once more begins another try, and so does one more loss than there are places (`most`), where any number is as
-    good as another. What is lost beside it, or while it waits, belongs to the same try.
+    """Count losses of replicas, one try after another.
+
+    A replica that is lost again begins another try. If replicas are interchangeable, so does one loss more than there are replicas
+    (`most`). Other losses at the same time, or while the try waits, belong to the same try.
     """
     if entry.at is not None and now - RAN_WELL > _end(entry):
         entry = Replacements(type=entry.type, made=entry.made)

@@ -1,5 +1,7 @@
-"""Carries connections to a port of a pod through the API server, each in a WebSocket of its own (`v4.channel.k8s.io`), as `kubectl
-port-forward` does over SPDY. Knows nothing of what is said in them.
+"""Carry connections to a port of a pod through the API server.
+
+Each connection has a WebSocket of its own (`v4.channel.k8s.io`), as with `kubectl port-forward` over SPDY. This module does not read what
+the two sides say.
 """
 
 from __future__ import annotations

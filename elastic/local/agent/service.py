@@ -101,7 +101,7 @@ def authority(kube: Kube) -> str:
 
 
 def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """This Python's programs first on the PATH, and a little of who runs us."""
+    """Return the environment of pods: this Python's programs first on the PATH, and a few variables of the user's."""
     folder = str(Path(sys.executable).parent)
     path = environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     kept = {name: environ[name] for name in PASSED_ON if name in environ}

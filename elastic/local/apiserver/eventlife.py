@@ -1,5 +1,6 @@
-"""How long events are kept: about an hour from when they were last written, as a real API server keeps them, for they would fill memory and
-disk of a cluster that runs for weeks. The hour begins again when the server starts.
+"""Delete events about an hour after they were last written, as a real API server does.
+
+Otherwise they would fill the memory and disk of a cluster that runs for weeks. The hour begins again when the server starts.
 """
 
 from __future__ import annotations

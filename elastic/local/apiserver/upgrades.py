@@ -1,7 +1,7 @@
-"""Passes a request that asks for another protocol (exec, attach, port-forward) on to a node's agent or the server of an API service, and
-then bytes both ways.
+"""Pass on requests that ask for another protocol: exec, attach and port-forward.
 
-What the two sides speak, SPDY or WebSocket, is their own business.
+The request goes to a node's agent or to the server of an API service. Then bytes flow both ways. This module does not care whether the two
+sides speak SPDY or WebSocket.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Sandbox `netns`: every pod has a network, a host name and System V IPC of its own, its network on a bridge inside one private network
-namespace, and every container a mount and PID namespace. The host's network configuration is never touched. Works as root, and without root
-through a user namespace.
+"""Run pods in the sandbox `netns`, with namespaces of their own.
+
+Every pod has its own network, host name and System V IPC. The pods' networks share a bridge inside one private network namespace. Every
+container has its own mount and PID namespace. The host's network configuration is never touched. The sandbox works as root, and without
+root through a user namespace.
 """
 
 import os
