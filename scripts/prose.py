@@ -96,22 +96,28 @@ WORDS = (
 """Words that docs/style.md replaces, and their replacements."""
 
 
+BLOCKS = ("body", "orelse", "handlers", "cases", "finalbody")
+"""Fields of statements that hold statements."""
+
+
 def texts(source: str) -> Iterator[Text]:
     """Yield the docstrings and blocks of comments of a module."""
-    for node in ast.walk(ast.parse(source)):
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        for before, statement in zip([None, *body], body, strict=False):
-            if not (
-                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
-            ):
-                continue
-            if isinstance(before, ast.Assign | ast.AnnAssign):
-                yield Text(statement.lineno, "attribute", statement.value.value)
-            elif before is None and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield Text(statement.lineno, "docstring", statement.value.value)
+    yield from _docstrings(ast.parse(source))
     yield from _comments(source)
+
+
+def _docstrings(node: ast.AST) -> Iterator[Text]:
+    """Walk the statements only, because expressions hold no docstrings."""
+    before: ast.AST | None = None
+    for part in (part for block in BLOCKS for part in getattr(node, block, ())):
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str):
+            if isinstance(before, ast.Assign | ast.AnnAssign):
+                yield Text(part.lineno, "attribute", part.value.value)
+            elif before is None and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield Text(part.lineno, "docstring", part.value.value)
+        elif not isinstance(part, ast.expr):
+            yield from _docstrings(part)
+        before = part
 
 
 def _comments(source: str) -> Iterator[Text]:
@@ -183,54 +189,59 @@ def digest(path: str) -> str:
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:12]
 
 
+Entry = tuple[str, int]
+"""Hash of an excused module's content, and the number of findings in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratchet:
-    """Modules that are excused, by the hash of their content, and the findings that they may have per package."""
+    """Modules that are excused, and the number of findings that all of a package may have."""
 
-    counts: Mapping[str, int]
-    excused: Mapping[str, str]
+    limits: Mapping[str, int]
+    excused: Mapping[str, Entry]
 
     @classmethod
     def parse(cls, text: str) -> Ratchet:
         """Read the ratchet file."""
         raw = tomllib.loads(text)
-        return cls(counts=raw["findings"], excused=raw["excused"])
+        return cls(limits=raw["findings"], excused={path: (known, count) for path, (known, count) in raw["excused"].items()})
 
     def text(self) -> str:
         """Return the ratchet file."""
-        counts = "".join(f"{package} = {count}\n" for package, count in sorted(self.counts.items()))
-        excused = "".join(f'"{path}" = "{known}"\n' for path, known in sorted(self.excused.items()))
-        return f"{HEAD}\n[findings]\n{counts}\n[excused]\n{excused}"
+        limits = "".join(f"{package} = {limit}\n" for package, limit in sorted(self.limits.items()))
+        excused = "".join(f'"{path}" = ["{known}", {count}]\n' for path, (known, count) in sorted(self.excused.items()))
+        return f"{HEAD}\n[findings]\n{limits}\n[excused]\n{excused}"
+
+    def excuses(self, path: str, known: str) -> bool:
+        """Return whether the ratchet excuses this content of a module."""
+        entry = self.excused.get(path)
+        return entry is not None and entry[0] == known and entry[1] > 0
+
+    def counts(self) -> Counter[str]:
+        """Count the findings in excused modules by package."""
+        counts: Counter[str] = Counter()
+        for path, (_, count) in self.excused.items():
+            counts[path.partition("/")[0]] += count
+        return counts
+
+    def needed(self, hashes: Mapping[str, str]) -> Ratchet:
+        """Drop the entries of modules that changed or are gone, and lower the limits accordingly."""
+        kept = {path: entry for path, entry in self.excused.items() if path in hashes and self.excuses(path, hashes[path])}
+        counts = Ratchet({}, kept).counts()
+        return Ratchet({package: min(limit, counts[package]) for package, limit in self.limits.items()}, kept)
+
+    def problems(self) -> list[str]:
+        """Return a line for each package with more findings than its limit."""
+        return [
+            f"{RATCHET}: {package} has {count} excused findings, but its limit is {self.limits.get(package, 0)}; correct the added modules"
+            for package, count in sorted(self.counts().items())
+            if count > self.limits.get(package, 0)
+        ]
 
 
-def needed(ratchet: Ratchet, found: Mapping[str, list[Finding]], hashes: Mapping[str, str]) -> Ratchet:
-    """Return the ratchet without entries that excuse nothing, and with counts that have fallen accordingly."""
-    excused = {path: known for path, known in ratchet.excused.items() if path in found and hashes.get(path) == known}
-    counts = count(found, excused)
-    return Ratchet(counts={package: min(most, counts[package]) for package, most in ratchet.counts.items()}, excused=excused)
-
-
-def count(found: Mapping[str, list[Finding]], excused: Iterable[str]) -> Counter[str]:
-    """Count the findings in excused modules by package."""
-    return Counter(package_of(path) for path in excused for _ in found[path])
-
-
-def package_of(path: str) -> str:
-    """Return the top-level folder of a module."""
-    return path.partition("/")[0]
-
-
-def problems(ratchet: Ratchet, found: Mapping[str, list[Finding]], hashes: Mapping[str, str]) -> list[str]:
-    """Return a line for each finding in a module that is not excused, and for each package with more findings than before."""
-    excused = {path for path in found if ratchet.excused.get(path) == hashes[path]}
-    lines = [f"{path}:{one.line}: {one.rule}: {one.message}" for path, some in found.items() if path not in excused for one in some]
-    for package, number in sorted(count(found, excused).items()):
-        most = ratchet.counts.get(package, 0)
-        if number > most:
-            lines.append(
-                f"{RATCHET}: {package} has {number} excused findings, the limit is {most}; correct modules instead of excusing them"
-            )
-    return lines
+def report(paths: Iterable[str]) -> list[str]:
+    """Return a line for each finding in these modules."""
+    return [f"{path}:{one.line}: {one.rule}: {one.message}" for path, some in look(paths).items() for one in some]
 
 
 def wrong_subjects(subjects: Iterable[str], areas: frozenset[str]) -> list[str]:
@@ -273,22 +284,22 @@ def known_areas() -> frozenset[str]:
 
 def main(given: list[str]) -> int:
     if given and given != ["--write"]:
-        lines = problems(Ratchet({}, {}), look(given), dict.fromkeys(given, ""))
+        lines = report(given)
         print("\n".join(lines) or "prose: no finding")
         return 1 if lines else 0
-    ratchet, found = Ratchet.parse(RATCHET.read_text()), look(modules())
-    hashes = {path: digest(path) for path in found}
+    ratchet, hashes = Ratchet.parse(RATCHET.read_text()), {path: digest(path) for path in modules()}
     if given:
-        RATCHET.write_text(needed(ratchet, found, hashes).text())
+        RATCHET.write_text(ratchet.needed(hashes).text())
         return 0
-    lines, subjects = problems(ratchet, found, hashes), subjects_since(BASE)
+    subjects = subjects_since(BASE)
     if subjects is None:
         print(f"prose: the history does not hold {BASE[:7]}; commit subjects are not checked")
-    lines += wrong_subjects(subjects or [], known_areas())
-    unused = len(ratchet.excused) - len(needed(ratchet, found, hashes).excused)
+    unused = len(ratchet.excused) - len(ratchet.needed(hashes).excused)
     if unused:
         print(f"prose: {unused} lines of {RATCHET} are no longer needed; `python scripts/prose.py --write` removes them")
-    print("\n".join(lines) or f"prose: no finding outside the {len(ratchet.excused) - unused} excused modules")
+    strict = [path for path, known in hashes.items() if not ratchet.excuses(path, known)]
+    lines = [*report(strict), *ratchet.problems(), *wrong_subjects(subjects or [], known_areas())]
+    print("\n".join(lines) or f"prose: no finding in {len(strict)} modules; {len(hashes) - len(strict)} older ones are excused")
     return 1 if lines else 0
 
 

@@ -96,33 +96,59 @@ def test_a_docstring_that_is_not_imperative_is_found(tmp_path: Path) -> None:
     assert prose.moods([str(module)]) == {}
 
 
-FOUND = {"a/old.py": [prose.Finding(1, "word", "x"), prose.Finding(2, "word", "y")]}
+def test_docstrings_are_found_in_every_kind_of_block() -> None:
+    blocks = [
+        "if one:\n    pass\nelse:\n    {}",
+        "try:\n    pass\nexcept OSError:\n    {}",
+        "with one:\n    {}",
+        "match one:\n    case 1:\n        {}",
+        "class One:\n    {}",
+    ]
+    for block in blocks:
+        indented = 'def size():\n            """Who asks."""'
+        assert [found.rule for found in prose.findings(block.format(indented))] == ["opening"], block
 
 
 def test_an_old_module_is_excused_until_its_content_changes() -> None:
-    ratchet = prose.Ratchet({"a": 2}, {"a/old.py": "123"})
-    assert prose.problems(ratchet, FOUND, {"a/old.py": "123"}) == []
-    assert prose.problems(ratchet, FOUND, {"a/old.py": "456"}) == ["a/old.py:1: word: x", "a/old.py:2: word: y"]
-
-
-def test_a_new_module_is_not_excused() -> None:
-    assert len(prose.problems(prose.Ratchet({"a": 2}, {}), FOUND, {"a/old.py": "123"})) == 2
+    ratchet = prose.Ratchet({"a": 2}, {"a/old.py": ("123", 2)})
+    assert ratchet.excuses("a/old.py", "123")
+    assert not ratchet.excuses("a/old.py", "456")
+    assert not ratchet.excuses("a/new.py", "123")
 
 
 def test_an_entry_that_is_added_by_hand_raises_the_count_of_its_package() -> None:
-    found = {**FOUND, "a/new.py": [prose.Finding(1, "word", "z")]}
-    ratchet = prose.Ratchet({"a": 2}, {"a/old.py": "123", "a/new.py": "456"})
-    (line,) = prose.problems(ratchet, found, {"a/old.py": "123", "a/new.py": "456"})
-    assert "a has 3 excused findings, the limit is 2" in line
+    assert prose.Ratchet({"a": 2}, {"a/old.py": ("123", 2)}).problems() == []
+    (line,) = prose.Ratchet({"a": 2}, {"a/old.py": ("123", 2), "a/new.py": ("456", 1)}).problems()
+    assert "a has 3 excused findings, but its limit is 2" in line
+    assert not prose.Ratchet({"a": 2}, {"a/old.py": ("123", 2), "a/new.py": ("456", 0)}).excuses("a/new.py", "456")
 
 
-def test_writing_removes_entries_and_lowers_counts_but_never_adds_or_raises() -> None:
-    ratchet = prose.Ratchet({"a": 9, "b": 4}, {"a/old.py": "123", "a/changed.py": "1", "b/gone.py": "2"})
-    found = {**FOUND, "a/changed.py": [prose.Finding(1, "word", "z")], "b/new.py": [prose.Finding(1, "word", "z")]}
-    kept = prose.needed(ratchet, found, {"a/old.py": "123", "a/changed.py": "3", "b/new.py": "4"})
-    assert kept == prose.Ratchet({"a": 2, "b": 0}, {"a/old.py": "123"})
+def test_writing_removes_entries_and_lowers_limits_but_never_adds_or_raises() -> None:
+    ratchet = prose.Ratchet({"a": 9, "b": 4}, {"a/old.py": ("123", 2), "a/changed.py": ("1", 7), "b/gone.py": ("2", 4)})
+    kept = ratchet.needed({"a/old.py": "123", "a/changed.py": "3", "b/new.py": "4"})
+    assert kept == prose.Ratchet({"a": 2, "b": 0}, {"a/old.py": ("123", 2)})
     assert prose.Ratchet.parse(kept.text()) == kept
-    assert prose.needed(prose.Ratchet({"a": 1}, kept.excused), FOUND, {"a/old.py": "123"}).counts == {"a": 1}
+    assert prose.Ratchet({"a": 1}, kept.excused).needed({"a/old.py": "123"}).limits == {"a": 1}
+
+
+def test_the_whole_check_fails_for_a_new_module_and_passes_for_an_excused_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prose, "subjects_since", lambda base: None)
+    for folder in ("scripts", "elastic"):
+        (tmp_path / folder).mkdir()
+    module = tmp_path / "elastic" / "one.py"
+    module.write_text('LIMIT = 3\n"""Below so many the job waits."""\n')
+    prose.RATCHET.write_text(prose.Ratchet({}, {}).text())
+    assert prose.main([]) == 1
+    assert "elastic/one.py:2: opening" in capsys.readouterr().out
+    prose.RATCHET.write_text(prose.Ratchet({"elastic": 1}, {"elastic/one.py": (prose.digest("elastic/one.py"), 1)}).text())
+    assert prose.main([]) == 0
+    module.write_text(module.read_text() + "MORE = 4\n")
+    assert prose.main([]) == 1
+    assert prose.main(["--write"]) == 0
+    assert prose.Ratchet.parse(prose.RATCHET.read_text()) == prose.Ratchet({"elastic": 0}, {})
 
 
 @pytest.mark.parametrize(
