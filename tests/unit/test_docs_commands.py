@@ -1,7 +1,7 @@
-"""What README.md and docs/ tell people to type and to write.
+"""Check the commands, jobs and links that README.md and docs/ show.
 
-Commands of ours with the options that they have, jobs that are valid, files that are there. That the commands do what the page says is for
-the tests that run them.
+Our commands have the options that a page gives them, jobs are valid, and files and headings exist. Other tests run the commands and check
+their effects.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 
 def typed(page: Path) -> list[str]:
-    """Command lines without prompt and comment."""
+    """Return the command lines without prompt and comment."""
     lines = (line for language, text in BLOCK.findall(page.read_text()) if language in ("", "console") for line in text.splitlines())
     return [line.removeprefix("$ ").split("  #")[0].split(" | ")[0].strip() for line in lines]
 
 
 def understood(words: list[str], command: click.Command = main) -> None:
-    """Reads the words as the program does, and runs nothing. Raises click.UsageError where they make no sense."""
+    """Parse the words as the program does, without running anything. Raise click.UsageError if they are invalid."""
     while isinstance(command, click.Group):
         name, command, words = command.resolve_command(click.Context(command), words)
         assert command is not None, name
@@ -53,6 +53,25 @@ def test_the_files_that_a_page_names_are_there(page: Path) -> None:
         for word in line.split():
             if re.match(r"(examples|scripts|deploy|benchmarks)/", word):
                 assert (ROOT / word).exists(), line
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in heads)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in plain}
+
+
+@each_page
+def test_the_headings_that_a_page_links_to_are_there(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
+def test_the_anchor_of_a_heading_is_the_one_that_github_gives_it() -> None:
+    found = anchors(ROOT / "docs" / "architecture.md")
+    assert {"the-job-elasticapi", "one-owner-per-fact", "what-happens-when-a-worker-is-lost"} <= found
+    assert "one-owner" not in found
 
 
 @each_page
