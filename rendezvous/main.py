@@ -110,7 +110,7 @@ def _api_server(kubeconfig: Path | None) -> Kube:
 
 async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gate, tell_ready: Callable[[str], None]) -> None:
     hub = Hub(instance=secrets.token_hex(4), clock=time.monotonic)
-    face = Face(hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs))
+    face = Face(hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs, failed_decisions=lambda: hub.failed_decisions))
     application = face.application()
     listener = Listener(Bounds.of_this_process(most=MOST_CONNECTIONS, strangers=MOST_STRANGERS))
     application.middlewares.append(listener.middleware)

@@ -14,6 +14,7 @@ from elastic.membership import limits
 from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Expectation, Name, World, unreadable
 from rendezvous.server.access import Busy, Gate
+from rendezvous.server.fault import Undecided
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
@@ -106,6 +107,8 @@ class Face:
             taken = self._hub.expect(request.match_info["uid"], expectation)
         except Full as error:
             return _refusal(429, str(error))
+        except Undecided as error:
+            return _refusal(500, str(error))
         return (
             web.Response(status=204)
             if taken

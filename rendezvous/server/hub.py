@@ -1,6 +1,7 @@
 """All jobs of a server: each job's machine, the connections of its members, and the one clock that drives them.
 
 The hub feeds events and carries out effects. It knows neither HTTP nor tokens: a connection is an object with `send` and `end`.
+A bug in the machine stops no job's timer: a decision that raises is logged with the job's story, and made again a second later.
 """
 
 import asyncio
@@ -8,15 +9,15 @@ import contextlib
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from elastic.membership.training import Answer, Progress, Report, Signal
-from elastic.membership.wire import MAX_MEMBERS, Expectation, FromMember, Join, View, World
+from elastic.membership.wire import MAX_MEMBERS, Expectation, FromMember, Join, World
 from rendezvous.machine import (
     Cut,
+    Effect,
     Event,
     Expected,
     Job,
@@ -38,9 +39,12 @@ from rendezvous.machine import (
     summary,
     view,
 )
+from rendezvous.server.active_job import ActiveJob, Link
+from rendezvous.server.fault import RETRY_S, Undecided
 from rendezvous.server.host_lists import HostLists
 from rendezvous.server.job_log import log_changes
 from rendezvous.server.progress_feed import ProgressFeed, newer, progress_of, signals_of
+from rendezvous.server.story import KEPT, in_short
 
 log = logging.getLogger(__name__)
 
@@ -56,38 +60,10 @@ class Full(Exception):
     """The server holds as much as it may."""
 
 
-class Link(Protocol):
-    """A member's connection, as the hub sees it."""
-
-    def send(self, view: View) -> None:
-        """Queue a view; never blocks, and a newer view may replace an unsent one."""
-
-    def end(self, reason: str) -> None:
-        """Tell the member that it was replaced, and close."""
-
-    def close(self) -> None:
-        """Close; the member may come back."""
-
-
 OLD_REPORTS_SEEN = 2
 """With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
 UNEXPECTED = 64
 """So many members beyond those that the controller expects may present themselves: its expectation is sent before their pods are made."""
-
-
-class ActiveJob:
-    """A job of this server: its state, its members' connections, its timer."""
-
-    __slots__ = ("inbox", "job", "links", "reports", "timer", "touched", "wake_at")
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.links: dict[str, tuple[str, Link]] = {}
-        self.reports: dict[str, tuple[Report, float]] = {}
-        self.inbox: list[Event] = []
-        self.timer: asyncio.TimerHandle | None = None
-        self.wake_at = 0.0
-        self.touched = job.now
 
 
 class Hub:
@@ -100,6 +76,8 @@ class Hub:
         self._up_since = self._alive_at = clock()
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._jobs: dict[str, ActiveJob] = {}
+        self.failed_decisions = 0
+        """How many decisions raised since the start of this process."""
         self._version = 0
         self._changed = asyncio.Event()
         self._published: dict[str, int] = {}
@@ -124,18 +102,25 @@ class Hub:
             self._listeners.discard(answered_at)
 
     def expect(self, uid: str, expectation: Expectation) -> bool:
-        """Take the controller's expectation; False if a newer one is known."""
+        """Take the controller's expectation, and decide at once; False if a newer one is known.
+
+        Raises Undecided if the decision failed: then the expectation is not applied, and the controller must send it again.
+        """
         self._reached_at = max(self._reached_at, self._clock())
         active = self._active_job(uid)
         if is_stale(active.job.membership.expectation, expectation):
             return False
-        self._apply(active, Expected(expectation))
+        if active.fault.undecided_until is None:
+            active.note(Expected(expectation), self._clock())
+            self._decide(active)
+        if active.job.membership.expectation is not expectation:
+            raise Undecided("the expectation was not applied, because a decision about this job failed in the server; send it again")
         if expectation.hosts is not None:
             self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
 
     def forget(self, uid: str) -> int | None:
-        """The job is over: let go of its members and its state. Returns the highest step that was reported."""
+        """Drop a job that is over, its members and its state. Return the highest step that was reported."""
         active = self._jobs.pop(uid, None)
         if active is None:
             return None
@@ -155,7 +140,7 @@ class Hub:
         return active.job.progress.step if through_launcher is None else through_launcher
 
     def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
-        """A member's connection presented itself."""
+        """Take a member's new connection, which presents the member."""
         active = self._active_job(uid)
         if is_retired(active.job, name, message.incarnation):
             link.end(REPLACED)
@@ -171,13 +156,13 @@ class Hub:
         self._apply(active, Said(name, message.incarnation, message))
 
     def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
-        """A member's connection carried a message."""
+        """Take a message of a member's connection."""
         active = self._jobs.get(uid)
         if active is not None:
             self._apply(active, Said(name, incarnation, message))
 
     def detach(self, uid: str, *, name: str, incarnation: str, link: Link) -> None:
-        """A member's connection broke."""
+        """Note that a member's connection broke."""
         active = self._jobs.get(uid)
         if active is None or name not in active.links or active.links[name][1] is not link:
             return
@@ -202,7 +187,7 @@ class Hub:
         return self._world(active.job) if active is not None else None
 
     def since(self, version: int) -> list[World]:
-        """The worlds that changed after this version of the hub."""
+        """Return the worlds that changed after this version of the hub."""
         worlds = [self._world(self._jobs[uid].job) for uid in newer(self._published, version)]
         gone = newer(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
         return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone if uid not in self._jobs]
@@ -236,14 +221,14 @@ class Hub:
         return _answer(active.job, report.member, self._clock())
 
     def signals(self, uid: str) -> list[Signal]:
-        """The newest report of each worker of a job."""
+        """Return the newest report of each worker of a job."""
         active = self._jobs.get(uid)
         if (through_launcher := self.hosts.signal(uid)) is not None:
             return [through_launcher]
         return signals_of(active.reports, self._clock()) if active is not None else []
 
     def progress_since(self, version: int) -> list[Progress]:
-        """The progress of the jobs for which the feed has news after this version."""
+        """Return the progress of the jobs for which the feed has news after this version."""
         changed, gone = self.progress.since(version)
         there = [active for uid in changed if (active := self._jobs.get(uid)) is not None]
         now = self._clock()
@@ -278,17 +263,23 @@ class Hub:
         return active
 
     def _instance_for(self, uid: str) -> str:
-        """A job that was forgotten may begin at a generation that this server sealed before: the worlds must differ in their ids."""
+        """Return the name in the ids of a job's worlds. A forgotten job may begin again at a generation that this server sealed before."""
         return f"{self._instance}.{self._forgotten[uid]}" if uid in self._forgotten else self._instance
 
     def _apply(self, active: ActiveJob, event: Event) -> None:
-        """Take an event in. Those of one turn of the loop are decided on together."""
-        if not active.inbox:
-            asyncio.get_running_loop().call_soon(self._decide, active)
-        active.inbox.append(event)
+        """Take an event in. Those of one turn of the loop are decided on together; after a failed decision, those until the next one."""
+        if active.fault.undecided_until is not None:
+            return  # all members present themselves again afterwards
+        active.note(event, self._clock())
+        if not active.is_due:
+            self._decide_soon(active)
+
+    def _decide_soon(self, active: ActiveJob) -> None:
+        active.is_due = True
+        asyncio.get_running_loop().call_soon(self._decide, active)
 
     def _pulse(self) -> None:
-        """Shows, as long as there are jobs, that the process runs."""
+        """Show that the process runs, as long as there are jobs."""
         self._notice_standstill()
         self._alive_at = self._clock()
         self._pulse_timer = asyncio.get_running_loop().call_later(PULSE_S, self._pulse) if self._jobs else None
@@ -301,33 +292,65 @@ class Hub:
         log.warning("this process was paused", extra={"seconds": round(pause_s, 1), "jobs": len(self._jobs)})
         self._alive_at = self._clock()
         for active in self._jobs.values():
-            if not active.inbox:
-                asyncio.get_running_loop().call_soon(self._decide, active)
-            active.inbox.insert(0, Resumed(pause_s))
+            if active.fault.undecided_until is None:
+                active.note(Resumed(pause_s), self._clock())
+                active.inbox.insert(0, active.inbox.pop())
+                if not active.is_due:
+                    self._decide_soon(active)
 
     def _decide(self, active: ActiveJob) -> None:
+        """Decide on all events that wait. A bug in the machine must not stop the job's timer, nor touch another job."""
         self._notice_standstill()
         before, events = active.job, active.inbox
-        active.inbox = []
-        if self._jobs.get(before.uid) is not active:
-            return  # forgotten in the meantime
-        active.job, effects = step_all(active.job, events, self._clock())
+        active.inbox, active.is_due = [], False
+        if self._jobs.get(before.uid) is not active or not events:
+            return  # forgotten in the meantime, or decided with an expectation
+        try:
+            active.job, effects = step_all(before, events, self._clock())
+            self._carry_out(active, effects)
+            log_changes(before, active.job)
+        except Exception as error:
+            self._failed(active, events, error, is_applied=active.job is not before)
+            return
+        active.fault.succeeded()
         if any(not isinstance(event, Tick | Resumed) for event in events):
             active.touched = active.job.now
+
+    def _carry_out(self, active: ActiveJob, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendView(member=name, view=view):
                     if name in active.links:
                         active.links[name][1].send(view)
                 case Refuse(member=name, incarnation=incarnation):
-                    self._refuse(active, name, incarnation)
+                    active.refuse(name, incarnation, REPLACED)
                 case Cut(member=name, incarnation=incarnation):
-                    self._cut(active, name, incarnation)
+                    active.cut(name, incarnation)
                 case Publish():
                     self._publish(active.job.uid)
                 case Wake(at=at):
                     self._set_timer(active, at)
-        log_changes(before, active.job)
+
+    def _failed(self, active: ActiveJob, events: list[Event], error: Exception, *, is_applied: bool) -> None:
+        """Lose nothing of a decision that failed.
+
+        Members whose messages it had present themselves again with their whole state, and the controller sends its expectation again. If
+        the events were applied, any view may be unsent, so all members do.
+        """
+        self.failed_decisions += 1
+        log.exception(
+            "a decision about a job failed",
+            extra={"uid": active.job.uid, "events": [in_short(event) for event in events[-KEPT:]], "story": active.story.lines()},
+        )
+        if is_applied:
+            active.cut_all()
+        else:
+            for event in events:
+                if isinstance(event, Said):
+                    active.cut(event.member, event.incarnation)
+            active.inbox = [event for event in events if isinstance(event, Lost | Resumed)] + active.inbox
+        active.is_due = True
+        self._wake_at(active, self._clock() + RETRY_S)
 
     def _publish(self, uid: str) -> None:
         self._version += 1
@@ -336,22 +359,11 @@ class Hub:
         self.progress.world_changed(uid)
         self._announce()
 
-    def _refuse(self, active: ActiveJob, name: str, incarnation: str) -> None:
-        held = active.links.get(name)
-        if held is not None and held[0] == incarnation:
-            held[1].end(REPLACED)
-            del active.links[name]
-
-    def _cut(self, active: ActiveJob, name: str, incarnation: str) -> None:
-        held = active.links.get(name)
-        if held is not None and held[0] == incarnation:
-            held[1].close()
-            del active.links[name]
-
     def _set_timer(self, active: ActiveJob, at: float) -> None:
         """Wake up at this moment, unless an earlier one is asked for already."""
-        if not active.job.membership.members and active.job.membership.expectation is None:
-            at = active.touched + EMPTY_JOB_KEPT_S
+        self._wake_at(active, active.touched + EMPTY_JOB_KEPT_S if active.is_empty else at)
+
+    def _wake_at(self, active: ActiveJob, at: float) -> None:
         if active.timer is not None and active.wake_at <= at:
             return
         if active.timer is not None:
@@ -361,11 +373,11 @@ class Hub:
 
     def _tick(self, active: ActiveJob) -> None:
         active.timer = None
-        job = active.job
-        if not job.membership.members and job.membership.expectation is None and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
-            self.forget(job.uid)
+        if active.is_empty and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
+            self.forget(active.job.uid)
             return
-        self._apply(active, Tick(self._last_reached_at()))
+        active.note(Tick(self._last_reached_at()), self._clock())
+        self._decide_soon(active)
 
     def _last_reached_at(self) -> float:
         answers = [min(self._clock(), answered_at()) for answered_at in self._listeners]

@@ -1,4 +1,4 @@
-"""The server's own metrics, counted from the hub when asked. Nothing per job: anyone may read metrics, and job names are private."""
+"""The server's own metrics, counted from the hub when asked. None is per job, because anyone may read them and job names are private."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,12 +12,15 @@ from rendezvous.machine import Job, summary
 
 
 class Membership(Collector):
-    """Jobs by phase, members by phase, generations and restarts by cause."""
+    """Count jobs by phase, members by phase, restarts by cause, and decisions that failed."""
 
-    def __init__(self, jobs: Callable[[], Iterable[Job]]) -> None:
+    def __init__(self, jobs: Callable[[], Iterable[Job]], failed_decisions: Callable[[], int]) -> None:
         self._jobs = jobs
+        self._failed_decisions = failed_decisions
 
     def collect(self) -> Iterator[Metric]:
+        failed = self._failed_decisions()
+        yield CounterMetricFamily("elastic_rendezvous_failed_decisions", "Decisions about a job that raised: a bug each", value=failed)
         jobs = list(self._jobs())
         yield _gauge("elastic_rendezvous_jobs", "Jobs by the phase of their world", "phase", Counter(summary(job).phase for job in jobs))
         phases = Counter(member.phase.value for job in jobs for member in job.membership.members.values())
@@ -38,9 +41,9 @@ def _gauge(name: str, text: str, label: str, counts: Counter[str]) -> GaugeMetri
     return family
 
 
-def metrics_of(jobs: Callable[[], Iterable[Job]]) -> Callable[[], tuple[bytes, str]]:
-    """A function that renders the metrics, and their content type."""
+def metrics_of(jobs: Callable[[], Iterable[Job]], *, failed_decisions: Callable[[], int]) -> Callable[[], tuple[bytes, str]]:
+    """Return a function that renders the metrics and their content type."""
     registry = CollectorRegistry()
-    registry.register(Membership(jobs))
+    registry.register(Membership(jobs, failed_decisions))
     ProcessCollector(registry=registry)
     return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

@@ -31,7 +31,11 @@ def dashboards() -> set[str]:
 def exported() -> set[str]:
     """Every name that Prometheus finds at the processes of the control plane, and its own about them."""
     metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
-    text = (generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: ())()[0]).decode()
+    text = (
+        generate_latest(metrics.registry)
+        + generate_latest(autoscalers().registry)
+        + metrics_of(lambda: (), failed_decisions=lambda: 0)()[0]
+    ).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     return (
@@ -96,7 +100,10 @@ def test_figures_of_jobs_are_not_added_up_over_the_replicas_that_each_export_the
 
 def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
     named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
-    text = generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry) + metrics_of(lambda: ())()[0]
+    text = (
+        generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry)
+        + metrics_of(lambda: (), failed_decisions=lambda: 0)()[0]
+    )
     text += generate_latest(autoscalers().registry)
     made = {*re.findall(r"# TYPE (\S+)", text.decode()), *dashboards()}
     assert named == {name for name in made if not name.endswith("_created") and not name.startswith("process_")}

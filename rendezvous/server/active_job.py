@@ -1,0 +1,74 @@
+"""One job of the server: its state, the connections of its members, its timer, and the events that wait for the next decision."""
+
+import asyncio
+from typing import Protocol
+
+from elastic.membership.training import Report
+from elastic.membership.wire import View
+from rendezvous.machine import Event, Job
+from rendezvous.server.fault import FaultLadder
+from rendezvous.server.story import Story
+
+
+class Link(Protocol):
+    """A member's connection, as the hub sees it."""
+
+    def send(self, view: View) -> None:
+        """Queue a view; never blocks, and a newer view may replace an unsent one."""
+
+    def end(self, reason: str) -> None:
+        """Tell the member that it was replaced, and close."""
+
+    def close(self) -> None:
+        """Close; the member may come back."""
+
+
+class ActiveJob:
+    """A job of this server."""
+
+    __slots__ = ("asks", "fault", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.links: dict[str, tuple[str, Link]] = {}
+        self.reports: dict[str, tuple[Report, float]] = {}
+        self.inbox: list[Event] = []
+        self.is_due = False
+        """Whether a decision on the inbox is under way: at the end of this turn of the loop, or with the timer after a failed one."""
+        self.story = Story()
+        self.fault = FaultLadder()
+        self.asks = False
+        """Whether the state was dropped, and the controller must send its expectation again."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.wake_at = 0.0
+        self.touched = job.now
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of the job."""
+        return not self.job.membership.members and self.job.membership.expectation is None
+
+    def note(self, event: Event, at: float) -> None:
+        """Put an event into the inbox."""
+        self.story.note(event, at)
+        self.inbox.append(event)
+
+    def refuse(self, name: str, incarnation: str, reason: str) -> None:
+        """End the connection of a replaced incarnation, if it is still there."""
+        if self._is_linked(name, incarnation):
+            self.links.pop(name)[1].end(reason)
+
+    def cut(self, name: str, incarnation: str) -> None:
+        """Close the connection of this incarnation, if it is still there. A live member presents itself again."""
+        if self._is_linked(name, incarnation):
+            self.links.pop(name)[1].close()
+
+    def cut_all(self) -> None:
+        """Close all connections. Live members present themselves again with their whole state."""
+        links, self.links = self.links, {}
+        for _, link in links.values():
+            link.close()
+
+    def _is_linked(self, name: str, incarnation: str) -> bool:
+        held = self.links.get(name)
+        return held is not None and held[0] == incarnation
