@@ -14,6 +14,7 @@ from elastic.membership import limits
 from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Expectation, Name, World, unreadable
 from rendezvous.server.access import Busy, Gate
+from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.members import serve_member
@@ -46,6 +47,7 @@ class Face:
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self._brief_worlds = BriefWorlds()
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._listeners: set[asyncio.Task[object]] = set()
@@ -58,7 +60,7 @@ class Face:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)
         app.router.add_put("/v1/jobs/{uid}/expectation", self._expect)
-        app.router.add_get("/v1/jobs/{uid}/world", self._world)
+        app.router.add_get("/v1/jobs/{uid}/world", self._world, allow_head=False)
         app.router.add_post("/v1/jobs/{uid}/report", self._report)
         app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
@@ -119,15 +121,19 @@ class Face:
         return web.Response(body=_encode(Forgotten(step=step)), content_type="application/json")
 
     async def _world(self, request: web.Request) -> web.StreamResponse:
+        """Answer the whole world to a controller, and a brief one to the job itself."""
         uid = request.match_info["uid"]
-        if not self._gate.is_agent(_bearer(request), uid) and (refusal := await self._refuse_others(request)) is not None:
+        is_agent = self._gate.is_agent(_bearer(request), uid)
+        if not is_agent and (refusal := await self._refuse_others(request)) is not None:
             return refusal
-        world = self._hub.world(uid)
-        return (
-            _refusal(404, "this server has no such job")
-            if world is None
-            else web.Response(body=_encode(world), content_type="application/json")
-        )
+        job = self._hub.job(uid)
+        if job is None:
+            return _refusal(404, "this server has no such job")
+        if not is_agent:
+            return web.Response(body=_encode(self._hub.world(uid)), content_type="application/json")
+        if self._brief_worlds.is_answering(uid):
+            return _refusal(429, "another caller of this job is still taking its answer; ask again in a moment")
+        return await self._brief_worlds.answer(request, job)
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]
@@ -167,7 +173,7 @@ class Face:
         return await self._stream(request, self._send_progress)
 
     async def _stream(self, request: web.Request, send: Callable[[web.StreamResponse], Awaitable[None]]) -> web.StreamResponse:
-        """Sends until the connection breaks, or what is written does not leave."""
+        """Send until the connection breaks or the peer takes nothing more."""
         if self._streams >= MAX_STREAMS:
             return _refusal(429, f"{MAX_STREAMS} streams are open already")
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
@@ -223,7 +229,7 @@ class Face:
 
 
 def line_of(world: World) -> bytes:
-    """A job's line in the stream. One that no controller could read is not sent: a short one says so, and costs that job alone."""
+    """Return a job's line in the stream. A short line replaces one that no controller could read, so that it costs that job alone."""
     line = _encode(world) + b"\n"
     try:
         if len(line) > limits.WORLD_LINE:
@@ -236,7 +242,7 @@ def line_of(world: World) -> bytes:
 
 
 async def _write(response: web.StreamResponse, lines: Iterable[bytes]) -> None:
-    """These lines, or an empty one."""
+    """Write these lines, or an empty one."""
     is_empty = True
     async with asyncio.timeout(WRITE_S):
         for line in lines:
