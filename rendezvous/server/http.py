@@ -17,6 +17,7 @@ from rendezvous.server.access import Busy, Gate
 from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
+from rendezvous.server.join_rates import JoinRates
 from rendezvous.server.members import serve_member
 from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
@@ -48,6 +49,7 @@ class Face:
         self._clock = clock
         self._metrics = metrics
         self._brief_worlds = BriefWorlds()
+        self._join_rates = JoinRates(clock)
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._listeners: set[asyncio.Task[object]] = set()
@@ -93,7 +95,15 @@ class Face:
             return _refusal(400, "the names of job and member are 1 to 253 characters of printable ASCII without quotes and backslashes")
         if not self._gate.is_agent(_bearer(request), uid):
             return _refusal(401, "this token is not one of this job's; is ELASTIC_TOKEN the one of the job's Secret?")
-        return await serve_member(request, self._hub, uid=uid, name=member, clock=self._clock, open_sockets=self._sockets)
+        return await serve_member(
+            request,
+            self._hub,
+            uid=uid,
+            name=member,
+            clock=self._clock,
+            open_sockets=self._sockets,
+            may_join=self._join_rates.allows(uid, self._hub.job(uid)),
+        )
 
     async def _expect(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refuse_others(request)) is not None:

@@ -51,7 +51,7 @@ ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 
 
 def largest(type: Any, *, filler: str = CONTROL) -> Any:
-    """The largest value of a type, by its own bounds; plain values as JSON has them."""
+    """Return the largest value of a type, by its own bounds, with plain values as JSON has them."""
     return _largest(inspect.type_info(type), filler)
 
 
@@ -99,6 +99,8 @@ class LargeHub:
         while len(self.heard) < count:
             self.came.clear()
             await self.came.wait()
+
+    def job(self, uid: str) -> None: ...
 
     def attach(self, uid: str, *, name: str, link: Any, message: wire.Join) -> None:
         self.heard.append(message)
@@ -166,7 +168,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def agents_exchange(served: Served, texts: list[str]) -> list[str]:
-    """What an agent's own channel hears after it has sent these."""
+    """Send these texts as an agent does, and return what its channel hears."""
     tls = ssl.create_default_context(cadata=served.ca)
     path, token = "/v1/jobs/job/members/w0", job_token(served.key, "job")
     link = websocket.WebSocket.open(host="127.0.0.1", port=served.port, path=path, token=token, tls=tls, timeout_s=10)
