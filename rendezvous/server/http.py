@@ -13,12 +13,13 @@ from elastic.kube.errors import KubeError
 from elastic.membership import limits
 from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Expectation, Name, World, unreadable
-from rendezvous.server.access import Busy, Gate
+from rendezvous.server.access import Gate
 from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.join_rates import JoinRates
 from rendezvous.server.members import serve_member
+from rendezvous.server.reviews import Busy
 from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
 
@@ -224,12 +225,14 @@ class Face:
                 await asyncio.wait_for(self._hub.progress.wait_newer(version), KEEP_ALIVE_S)
 
     async def _refuse_others(self, request: web.Request, *, may_read: bool = False) -> web.Response | None:
-        """Only a controller may pass; where it changes nothing, an autoscaler too."""
-        token = _bearer(request)
+        """Return a refusal for everybody but a controller. If the request changes nothing, an autoscaler may pass, too."""
+        token, address = _bearer(request), request.remote or ""
         if not token:
             return _refusal(401, "a bearer token is needed")
         try:
-            is_control = await self._gate.is_control(token) or (may_read and await self._gate.is_reader(token))
+            is_control = await self._gate.is_control(token, address=address) or (
+                may_read and await self._gate.is_reader(token, address=address)
+            )
         except Busy as error:
             return _refusal(503, f"{error}; try again")
         except KubeError as error:

@@ -12,7 +12,7 @@ from rendezvous.machine.state.membership import LeaveNotice
 
 
 def expect(job: Job, expectation: Expectation) -> Job:
-    """Return the job with the controller's new expectation. Ignore an expectation of an older leader, and an older one of the same leader."""
+    """Return the job with the controller's new expectation. Ignore one of an older leader, and an older one of the same leader."""
     if is_stale(job.membership.expectation, expectation):
         return job
     presented_before: tuple[Restart, ...] = ()
