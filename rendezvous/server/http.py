@@ -1,4 +1,4 @@
-"""The HTTPS face of the rendezvous server: who may call what, and the form of requests and replies. Membership is the hub's matter."""
+"""The HTTPS face of the rendezvous server: rights of its callers, and the form of requests and replies. The hub decides on membership."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
-from elastic.membership import limits
+from elastic.membership import limits, protocol
 from elastic.membership.training import Forgotten, Report
-from elastic.membership.wire import Expectation, Name, World, unreadable
+from elastic.membership.wire import Expectation, Name
 from rendezvous.server.access import Gate
 from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.host_routes import HostRoutes
@@ -22,6 +22,7 @@ from rendezvous.server.members import serve_member
 from rendezvous.server.reviews import Busy
 from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
+from rendezvous.server.world_lines import WorldLines
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +31,14 @@ KEEP_ALIVE_S = 2.0
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
+LATE_GAP_S = 0.1
+BYTES_A_TURN = 32 * 2**10
 PROGRESS_GAP_S = 0.5
 MAX_STREAMS = 64
 
 _encode = msgspec.json.encode
 _expectations = msgspec.json.Decoder(Expectation)
 _reports = msgspec.json.Decoder(Report)
-_worlds = msgspec.json.Decoder(World)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -73,7 +75,7 @@ class Face:
         return app
 
     async def close(self) -> None:
-        """Let members and controllers know that this server goes, so that they look for the next one at once.
+        """Tell members and controllers that this server goes, so that they look for the next one at once.
 
         None of them is waited for one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
         """
@@ -165,20 +167,21 @@ class Face:
         return web.Response(body=_encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
 
     async def _worlds(self, request: web.Request) -> web.StreamResponse:
-        """Every job's world, then every change, one JSON object a line; an empty line now and then shows that the stream is alive."""
+        """Send every job's world, then every change, one JSON object a line. An empty line now and then shows that the stream is alive."""
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
 
         async def send(response: web.StreamResponse) -> None:
             transport = request.transport
             connection = transport.get_extra_info("socket") if transport is not None else None
+            lines = WorldLines(self._hub, clock=self._clock, only_changes=protocol.takes_changes(request.headers.get(protocol.HEADER)))
             with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
-                await self._send_worlds(response)
+                await self._send_worlds(response, lines)
 
         return await self._stream(request, send)
 
     async def _progress(self, request: web.Request) -> web.StreamResponse:
-        """Every job's progress, then every change, in the same form."""
+        """Send every job's progress, then every change, in the same form."""
         if (refusal := await self._refuse_others(request, may_read=True)) is not None:
             return refusal
         return await self._stream(request, self._send_progress)
@@ -204,15 +207,12 @@ class Face:
                 transport.abort()  # who does not read must not keep the connection
         return response
 
-    async def _send_worlds(self, response: web.StreamResponse) -> Never:
-        version = -1
+    async def _send_worlds(self, response: web.StreamResponse, lines: WorldLines) -> Never:
         while True:
-            newest = self._hub.version
-            await _write(response, map(line_of, self._hub.since(version)))
-            version = newest
+            await _write(response, lines.news())
             await asyncio.sleep(LEAST_GAP_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
+                await asyncio.wait_for(self._hub.wait_newer(lines.version), LATE_GAP_S if lines.is_late else KEEP_ALIVE_S)
 
     async def _send_progress(self, response: web.StreamResponse) -> Never:
         version = -1
@@ -241,26 +241,17 @@ class Face:
         return None if is_control else _refusal(403, "only the control plane may do this")
 
 
-def line_of(world: World) -> bytes:
-    """Return a job's line in the stream. A short line replaces one that no controller could read, so that it costs that job alone."""
-    line = _encode(world) + b"\n"
-    try:
-        if len(line) > limits.WORLD_LINE:
-            raise ValueError(f"it has more than {limits.WORLD_LINE} bytes")
-        _worlds.decode(line)
-    except ValueError as error:
-        log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})
-        return _encode(unreadable(world.job, str(error))) + b"\n"
-    return line
-
-
 async def _write(response: web.StreamResponse, lines: Iterable[bytes]) -> None:
     """Write these lines, or an empty one."""
-    is_empty = True
+    is_empty, since_turn = True, 0
     async with asyncio.timeout(WRITE_S):
         for line in lines:
             is_empty = False
             await response.write(line)
+            since_turn += len(line)
+            if since_turn >= BYTES_A_TURN:
+                since_turn = 0
+                await asyncio.sleep(0)  # a peer that takes everything at once must not keep the loop
         if is_empty:
             await response.write(b"\n")
 

@@ -22,14 +22,16 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import hosts, training, wire
+from elastic.membership import hosts, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
+from elastic.membership.world_changes import WorldChange
 from elastic_worker.agent import websocket
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
-from rendezvous.server.http import Face, line_of
+from rendezvous.server.http import Face
+from rendezvous.server.world_lines import line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
 ROOTS = (
@@ -38,6 +40,7 @@ ROOTS = (
     wire.Refused,
     wire.Expectation,
     wire.World,
+    WorldChange,
     training.Report,
     training.Answer,
     training.Signal,
@@ -127,8 +130,11 @@ class LargeHub:
     def signals(self, uid: str) -> list[training.Signal]:
         return [msgspec.convert(largest(training.Signal), training.Signal)]
 
-    def since(self, version: int) -> list[wire.World]:
-        return [] if self.told is None or version >= self.version else [self.told]
+    def changed_since(self, version: int) -> tuple[list[str], list[str]]:
+        return ([] if self.told is None or version >= self.version else [self.told.job], [])
+
+    def world(self, uid: str) -> wire.World | None:
+        return self.told
 
     async def wait_newer(self, version: int) -> int:
         await asyncio.sleep(3600)
@@ -272,8 +278,13 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
 
     for root in ROOTS:
         visit(inspect.type_info(root))
-    bases = (wire.Wire, wire.Up, hosts.Message)
-    kinds = {one for module in (wire, training, hosts) for one in vars(module).values() if isinstance(one, type) and issubclass(one, bases)}
+    bases = (wire.Wire, wire.Up, hosts.Message, world_changes.Restarts)
+    kinds = {
+        one
+        for module in (wire, training, hosts, world_changes)
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, bases)
+    }
     assert kinds - {*bases} == seen
 
 
