@@ -30,7 +30,7 @@ def unknown_version(named: typing.Optional[str]) -> str:
 
 
 class SettingsError(ValueError):
-    """What was given to reach the rendezvous cannot be used."""
+    """The values given to reach the rendezvous cannot be used."""
 
 
 class MissingSettings(SettingsError):

@@ -80,7 +80,7 @@ class RendezvousClient:
         await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
 
     async def forget(self, job_uid: str) -> int | None:
-        """Forget a job that is over; returns its last step. An unknown job is no error."""
+        """Forget a job that has ended, and return its last step. An unknown job is no error."""
         answer = await self._call("DELETE", f"/v1/jobs/{job_uid}")
         try:
             return _forgotten.decode(answer).step if answer else None  # an older server answers nothing

@@ -15,10 +15,10 @@ from elastic.membership.wire import Expectation, FromMember, Refused, View, Worl
 from elastic.membership.world_changes import WorldChange
 
 BYTES_A_CHARACTER = 12
-"""For free text: JSON writes a character above U+FFFF as two escapes."""
+"""Bytes of a character of free text: JSON writes a character above U+FFFF as two escapes."""
 LONGEST_FLOAT = 25
 ONE_BYTE = (PLAIN, HOST_NAME, UID)
-"""Patterns of which no character is escaped."""
+"""Patterns whose characters are never escaped."""
 
 
 class Unbounded(TypeError):

@@ -12,7 +12,7 @@ HEADER = "Elastic-Protocol"
 MAJOR = 1
 VERSION = f"{MAJOR}.2"
 BEFORE = "1.0"
-"""Of peers that name none: releases before the header."""
+"""The version of peers that name no version: releases before the header."""
 UPGRADE_REQUIRED = 426
 """The HTTP status of a refusal."""
 CHANGES_SINCE = 2

@@ -121,7 +121,7 @@ def _nothing(job: str) -> World:
 
 
 def _is_news(name: str, before: World, now: World) -> bool:
-    """Return whether a field has a new value. Of a world that is known, its age is none."""
+    """Return whether a field has a new value. The age of a known world does not count."""
     old, new = getattr(before, name), getattr(now, name)
     if old is new:
         return False

@@ -86,7 +86,7 @@ def summary(job: Job) -> World:
         explained=tuple(end_id(end) for end in ended if end_id(end) in known.explained),
         fruitless=job.progress.fruitless if expectation is not None else None,
         step=job.progress.step_at_restart,
-        # Of a world that works it would be old by the next change.
+        # While a world works, the step would be old by the next change.
         highest=job.progress.step if _phase(job) is not WorldPhase.RUNNING else None,
         reason=clipped(_reason(job)),
         closed=known.closed,

@@ -27,7 +27,7 @@ from rendezvous.server.world_lines import WorldLines
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 2.0
-"""How often a controller without news is sent an empty line. That it arrived shows that this server is not cut off."""
+"""How often a controller without news gets an empty line. If it arrives, this server is not cut off."""
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01

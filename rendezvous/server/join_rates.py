@@ -27,7 +27,7 @@ class JoinRates:
         self._clock = clock
         self._up_since = clock()
         self._used: dict[str, Use] = {}
-        """By job; the job that joined longest ago is first."""
+        """The use of each job. The job that joined longest ago is first."""
 
     def allows(self, uid: str, job: Job | None) -> bool:
         """Return whether a member of this job may join now, and count it if so."""

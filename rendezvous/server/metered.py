@@ -43,7 +43,7 @@ class Rate:
 
 
 class Use:
-    """What somebody has used lately: it grows with each use and drains with time. The caller compares it with what is allowed now."""
+    """A peer's recent use: it grows with each use and drains with time. The caller compares it with the limit of the moment."""
 
     __slots__ = ("_at", "_used")
 

@@ -33,7 +33,7 @@ class Places:
 
 STRANGERS = Places(of_address=8, of_all=64)
 CLAIMANTS = Places(of_address=4, of_all=256)
-"""For tokens that name an account of the control plane: so few of one address that it takes 64 addresses to fill the lane."""
+"""The places of tokens that name an account of the control plane. It takes 64 addresses to fill them."""
 
 
 class Busy(Exception):
@@ -49,7 +49,7 @@ class Reviewer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What the API server said about a token, and when."""
+    """The API server's answer about a token, and its time."""
 
     user: str | None
     at: float
@@ -64,7 +64,7 @@ class Lane:
         self.places = asyncio.Semaphore(AT_ONCE)
 
     def take(self, address: str) -> None:
-        """Take a place for this address. Raises Busy if there is none."""
+        """Take a place for this address. Raises Busy if all are taken."""
         if self._of_address.get(address, 0) >= self._most.of_address:
             raise Busy(f"{self._most.of_address} {self._name} from this address wait for their review already")
         if self._of_address.total() >= self._most.of_all:
@@ -120,7 +120,7 @@ class Reviews:
         return found
 
     def _least_wanted(self) -> str:
-        """Return the token with the oldest review of an account outside the control plane; if there is none, with the oldest of all."""
+        """Return the token with the oldest review of an account outside the control plane; without one, the oldest of all."""
         strangers = (token for token, review in self._known.items() if review.user not in self._ours)
         return next(strangers, None) or next(iter(self._known))
 

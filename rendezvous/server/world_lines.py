@@ -41,7 +41,7 @@ class WorldLines:
         self._sent: dict[str, Use] = {}
         self._late: dict[str, None] = {}
         self.version = -1
-        """Of the hub, as the controller knows it."""
+        """The version of the hub up to which the controller has the news."""
 
     @property
     def is_late(self) -> bool:

@@ -100,7 +100,7 @@ async def test_the_answer_to_a_job_is_cut_and_says_so(site: Site) -> None:
 
 
 NAMES = tuple(f"{n:x<250}" for n in range(300))
-"""So many that the answer does not fit into the buffers of a caller that reads nothing."""
+"""Names that make an answer too long for the buffers of a caller that reads nothing."""
 
 
 async def test_one_answer_at_a_time_is_held_for_a_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ ROOTS = (
     training.Forgotten,
     hosts.LauncherReport,
 )
-"""What is sent; all other types are parts of these."""
+"""The types that are sent. All other types are parts of these."""
 ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 """The longest characters in JSON: as an agent writes it with Python's json, and as msgspec writes it."""
 

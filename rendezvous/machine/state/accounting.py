@@ -1,7 +1,7 @@
-"""What happened to a job's workers, and the restarts that follow from it.
+"""The ends of a job's workers, and the restarts that follow from them.
 
-What broke the current world, which restarts are known here, and which the controller has recorded. Functions of these values alone; what a
-restart means for the job is decided in restart_budget.
+This module keeps the causes that broke the current world, the restarts that are known here, and those that the controller has recorded. The
+meaning of a restart for the job is decided in restart_budget.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
 
 KNOWN_KEPT = 256
-"""So many restarts are kept although the controller knows them: the next expectation may be of another leader with an older view."""
+"""Number of restarts kept although the controller knows them: another leader with an older view may send the next expectation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What broke the current world, and the restarts of the job."""
+    """The causes that broke the current world, and the restarts of the job."""
 
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()
