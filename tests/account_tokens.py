@@ -7,7 +7,7 @@ from rendezvous.server.access import AUDIENCE, Gate, KubeReviewer
 
 
 async def account_token(kube: Kube, name: str, *, namespace: str, audience: str = "") -> str:
-    """A token of this account, which is made where it is not there; without an audience it is for the API server itself."""
+    """Return a token of this account, which is created if it does not exist. Without an audience the token is for the API server."""
     try:
         await kube.create(SERVICE_ACCOUNTS, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}, namespace=namespace)
     except KubeError as error:
@@ -30,7 +30,7 @@ async def who_may_control(kube: Kube, *, namespace: str) -> dict[str, bool]:
         "somebody else, to us": await account_token(kube, "somebody", namespace=namespace, audience=AUDIENCE),
         "nobody": "a.b.c",
     }
-    return {whose: await gate.is_control(token) for whose, token in tokens.items()}
+    return {whose: await gate.is_control(token, address="127.0.0.1") for whose, token in tokens.items()}
 
 
 ONLY_THE_CONTROLLER_MAY = {

@@ -1,8 +1,7 @@
-"""The controller's client of the rendezvous server: send expectations, forget jobs, read the stream of worlds.
+"""The control plane's client of the rendezvous server.
 
-And the autoscaler's, which reads the stream of progress.
-
-One session. A stream reopens by itself and starts with the full state each time, so a lost change does not matter.
+A controller sends expectations, lets the server forget jobs, and reads the stream of worlds. An autoscaler reads the stream of progress.
+A stream reopens by itself and starts with the full state each time, so a lost change does not matter.
 """
 
 import asyncio
@@ -12,8 +11,9 @@ import random
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -23,6 +23,7 @@ from elastic.membership.phases import WorldPhase
 from elastic.membership.protocol import UnknownVersion
 from elastic.membership.training import Forgotten, Progress
 from elastic.membership.wire import Expectation, World, unreadable
+from elastic.membership.world_changes import ChangingWorlds, Misfit, WorldChange
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ FIRST_BACK_OFF_S = 0.05
 LONGEST_BACK_OFF_S = 2.0
 GOOD_BYE_S = 0.1
 AT_ONCE = 256 * 1024
+Message = TypeVar("Message")
 NOBODY = "?"
 """Stands for the job of a world whose job cannot be read either."""
 
 _worlds = msgspec.json.Decoder(World)
+_changes = msgspec.json.Decoder(WorldChange)
 _forgotten = msgspec.json.Decoder(Forgotten)
 _progress = msgspec.json.Decoder(Progress)
 _encode = msgspec.json.encode
@@ -73,11 +76,11 @@ class RendezvousClient:
             await asyncio.sleep(GOOD_BYE_S)  # a TLS connection closes once the peer has answered, and aiohttp does not wait for that
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
-        """Send who should be in the job's world. Always the full state; sending it twice changes nothing."""
+        """Send the members that the job's world should have. Always the full state; sending it twice changes nothing."""
         await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
 
     async def forget(self, job_uid: str) -> int | None:
-        """Forget a job that is over; returns its last step. An unknown job is no error."""
+        """Forget a job that has ended, and return its last step. An unknown job is no error."""
         answer = await self._call("DELETE", f"/v1/jobs/{job_uid}")
         try:
             return _forgotten.decode(answer).step if answer else None  # an older server answers nothing
@@ -85,7 +88,7 @@ class RendezvousClient:
             return None
 
     async def world(self, job_uid: str) -> World | None:
-        """The job's world now, None for a job the server does not know."""
+        """Return the job's world now; None if the server does not know the job."""
         try:
             return self._read(await self._call("GET", f"/v1/jobs/{job_uid}/world"))
         except RendezvousError as error:
@@ -94,64 +97,97 @@ class RendezvousClient:
             raise
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
-        """Every job's world, then each change, without end. After a disconnect it starts over with the full state.
+        """Yield every job's world, then each change, without end. After a disconnect it starts over with the full state.
 
         `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
         """
-        async for line in self._stream("worlds", limits.WORLD_LINE, on_open):
-            if (world := self._read(line)).job != NOBODY:
-                yield world
+        read: Callable[[bytes], World | None] = self._read
+
+        def opened(response: aiohttp.ClientResponse) -> None:
+            nonlocal read
+            changes = protocol.takes_changes(response.headers.get(protocol.HEADER))
+            read = partial(self._read_change, ChangingWorlds()) if changes else self._read
+            if on_open is not None:
+                on_open()
+
+        async for world in self._stream("worlds", max(limits.WORLD_LINE, limits.CHANGE_LINE), opened, lambda line: read(line)):
+            yield world
 
     async def progress(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[Progress]:
-        """Every job's progress, then each change, in the same way. What cannot be read is left out."""
-        async for line in self._stream("progress", limits.PROGRESS_LINE, on_open):
-            try:
-                yield _progress.decode(line)
-            except ValueError as error:
-                if (job := _job_of(line)) not in self._unreadable:
-                    log.warning("a job's progress cannot be read", extra={"uid": job, "error": str(error)})
-                    self._unreadable.add(job)
+        """Yield every job's progress, then each change, in the same way. Unreadable progress is left out."""
 
-    async def _stream(self, name: str, longest: int, on_open: Callable[[], None] | None) -> AsyncIterator[bytes]:
-        """The lines of a stream, which is opened again whenever it breaks."""
+        def opened(response: aiohttp.ClientResponse) -> None:
+            if on_open is not None:
+                on_open()
+
+        async for progress in self._stream("progress", limits.PROGRESS_LINE, opened, self._read_progress):
+            yield progress
+
+    async def _stream(
+        self, name: str, longest: int, opened: Callable[[aiohttp.ClientResponse], None], read: Callable[[bytes], Message | None]
+    ) -> AsyncIterator[Message]:
+        """Yield the messages of a stream, which is opened again whenever it breaks."""
         back_off_s = FIRST_BACK_OFF_S
         while True:
             try:
-                async for line in self._opened(name, longest, on_open):
+                async for line in self._opened(name, longest, opened):
                     back_off_s = FIRST_BACK_OFF_S
-                    yield line
-            except (RendezvousError, UnknownVersion, aiohttp.ClientError, TimeoutError, OSError) as error:
+                    if (message := read(line)) is not None:
+                        yield message
+            except (RendezvousError, UnknownVersion, Misfit, aiohttp.ClientError, TimeoutError, OSError) as error:
                 log.warning("a stream of the rendezvous server broke; opening it again", extra={"stream": name, "error": str(error)})
+                if isinstance(error, Misfit):
+                    back_off_s = LONGEST_BACK_OFF_S  # a server that does not keep count would send everything again and again
             await asyncio.sleep(back_off_s * random.uniform(0.5, 1.0))
             back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 
-    async def _opened(self, name: str, longest: int, on_open: Callable[[], None] | None) -> AsyncIterator[bytes]:
+    async def _opened(self, name: str, longest: int, opened: Callable[[aiohttp.ClientResponse], None] | None) -> AsyncIterator[bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
         async with self._open().get(f"{self._url}/v1/{name}", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
             if response.status != 200:
                 raise _refusal(response, await response.read())
             if (unknown := _unknown_version(response)) is not None:
                 raise unknown
-            if on_open is not None:
-                on_open()
+            if opened is not None:
+                opened(response)
             async for line in _lines(response.content.iter_any(), longest):
                 if line.strip():
                     yield line
 
-    def _read(self, line: bytes) -> World:
+    def _read(self, line: bytes) -> World | None:
         """Decode a world. An unreadable one affects only its own job and is logged once."""
         try:
-            if len(line) > limits.WORLD_LINE:
-                raise ValueError(f"its line has more than {limits.WORLD_LINE} bytes")
-            world = _worlds.decode(line)
+            world = _decoded(line, _worlds, most=limits.WORLD_LINE)
         except ValueError as error:
             world = unreadable(_job_of(line), str(error))
+        return self._noted(world)
+
+    def _read_change(self, worlds: ChangingWorlds, line: bytes) -> World | None:
+        """Decode a change, and return its job's world with it. Raises Misfit if lines are missing."""
+        try:
+            change = _decoded(line, _changes, most=limits.CHANGE_LINE)
+        except ValueError as error:
+            return self._noted(worlds.is_unreadable(_job_of(line), str(error)))
+        world = worlds.take(change)
+        return self._noted(world) if world is not None else None
+
+    def _noted(self, world: World) -> World | None:
+        """Log an unreadable world once, and leave it out if its job cannot be read either."""
         if world.phase != WorldPhase.UNREADABLE:
             self._unreadable.discard(world.job)
         elif world.job not in self._unreadable:
             log.error("the rendezvous server's message about a job cannot be read", extra={"uid": world.job, "error": world.reason})
             self._unreadable.add(world.job)
-        return world
+        return world if world.job != NOBODY else None
+
+    def _read_progress(self, line: bytes) -> Progress | None:
+        try:
+            return _progress.decode(line)
+        except ValueError as error:
+            if (job := _job_of(line)) not in self._unreadable:
+                log.warning("a job's progress cannot be read", extra={"uid": job, "error": str(error)})
+                self._unreadable.add(job)
+            return None
 
     async def _call(self, method: str, path: str, body: bytes | None = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
@@ -186,13 +222,13 @@ def _refusal(response: aiohttp.ClientResponse, answer: bytes) -> Exception:
 
 
 def _unknown_version(response: aiohttp.ClientResponse) -> UnknownVersion | None:
-    """A server of another major version may have taken the request for something else, and its answer cannot be read."""
+    """Return why the answer cannot be read, if the server has another major version. It may have misread the request, too."""
     why = protocol.obstacle(response.headers.get(protocol.HEADER), peer="the rendezvous server", here="this controller")
     return UnknownVersion(why) if why else None
 
 
 async def _lines(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[bytes]:
-    """The lines of a stream. Of a line that is too long only the beginning is kept: over the limit, and enough to find its job."""
+    """Yield the lines of a stream. Only the beginning of a line that is too long is kept: over the limit, and enough to find its job."""
     parts: list[bytes] = []
     kept = 0
     async for chunk in chunks:
@@ -205,7 +241,13 @@ async def _lines(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[by
             kept += len(rest)
 
 
+def _decoded(line: bytes, decoder: "msgspec.json.Decoder[Message]", *, most: int) -> Message:
+    if len(line) > most:
+        raise ValueError(f"its line has more than {most} bytes")
+    return decoder.decode(line)
+
+
 def _job_of(line: bytes) -> str:
-    """The job of a line that cannot be decoded."""
+    """Return the job of a line that cannot be decoded."""
     found = re.match(rb'\s*\{\s*"job"\s*:\s*"([!#-\[\]-~]{1,253})"', line)
     return found.group(1).decode() if found else NOBODY

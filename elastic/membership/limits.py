@@ -12,12 +12,13 @@ from elastic.api.book import PLAIN
 from elastic.membership.hosts import HOST_NAME, UID
 from elastic.membership.training import Progress, Report
 from elastic.membership.wire import Expectation, FromMember, Refused, View, World
+from elastic.membership.world_changes import WorldChange
 
 BYTES_A_CHARACTER = 12
-"""For free text: JSON writes a character above U+FFFF as two escapes."""
+"""Bytes of a character of free text: JSON writes a character above U+FFFF as two escapes."""
 LONGEST_FLOAT = 25
 ONE_BYTE = (PLAIN, HOST_NAME, UID)
-"""Patterns of which no character is escaped."""
+"""Patterns whose characters are never escaped."""
 
 
 class Unbounded(TypeError):
@@ -25,7 +26,7 @@ class Unbounded(TypeError):
 
 
 def longest_json(type: Any) -> int:
-    """The length of the longest compact JSON text of this type, in bytes."""
+    """Return the length of the longest compact JSON text of this type, in bytes."""
     return _longest(inspect.type_info(type), getattr(type, "__name__", str(type)))
 
 
@@ -73,4 +74,5 @@ MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)
 WORLD_LINE = longest_json(World) + 1
+CHANGE_LINE = longest_json(WorldChange) + 1
 PROGRESS_LINE = longest_json(Progress) + 1

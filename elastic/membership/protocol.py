@@ -1,7 +1,8 @@
 """The version of the messages on the rendezvous wire.
 
 Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens: it holds for all messages of
-that exchange. Minor versions only add fields with defaults; a major version that a side does not know is refused in words.
+that exchange. Minor versions add fields with defaults, and forms that are used only if both sides know them. A side refuses an unknown
+major version in words.
 `elastic_worker.settings` holds the same facts for agents.
 """
 
@@ -9,20 +10,28 @@ import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.1"
+VERSION = f"{MAJOR}.2"
 BEFORE = "1.0"
-"""Of peers that name none: releases before the header."""
+"""The version of peers that name no version: releases before the header."""
 UPGRADE_REQUIRED = 426
 """The HTTP status of a refusal."""
-_FORM = re.compile(r"([1-9][0-9]{0,3})\.[0-9]{1,4}", re.ASCII)
+CHANGES_SINCE = 2
+"""The minor version from which controllers take changes of worlds (elastic.membership.world_changes)."""
+_FORM = re.compile(r"([1-9][0-9]{0,3})\.([0-9]{1,4})", re.ASCII)
 
 
 class UnknownVersion(Exception):
     """The other side's messages are of a version that this side does not know; its text says which."""
 
 
+def takes_changes(named: str | None) -> bool:
+    """Return whether a peer that names this version sends and reads changes of worlds instead of whole worlds."""
+    read = _FORM.fullmatch(named if named is not None else BEFORE)
+    return read is not None and int(read.group(1)) == MAJOR and int(read.group(2)) >= CHANGES_SINCE
+
+
 def obstacle(named: str | None, *, peer: str, here: str) -> str:
-    """Why messages of this version cannot be read here, in words; empty if they can. `peer` and `here` name the two sides."""
+    """Return why messages of this version cannot be read here; empty if they can. `peer` and `here` name the two sides."""
     read = _FORM.fullmatch(named if named is not None else BEFORE)
     if read is None:
         return f"{peer} names its messages' version in the header {HEADER}, but not as MAJOR.MINOR"

@@ -1,4 +1,4 @@
-"""What a job looks like from outside: to one member, and to the controller."""
+"""The job as others see it: the view of one member, and the world that the controller hears of."""
 
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing, View, World, clipped
@@ -6,7 +6,6 @@ from rendezvous.machine.choose import absent, leave_notice
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
 from rendezvous.machine.reach import awaits_word
-from rendezvous.machine.state.accounting import unacknowledged_restarts
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import CurrentWorld, Member, Phase
 
@@ -15,7 +14,7 @@ DONE = "the training has ended: its other workers are done, and nobody is taken 
 
 
 def view(job: Job, name: str) -> View:
-    """All that this member needs to know now."""
+    """Return everything that this member needs to know now."""
     group = job.membership
     member, world, grace_s = group.members[name], group.world, group.grace_s
     notice = leave_notice(group, name, now=job.now)
@@ -51,13 +50,13 @@ def view(job: Job, name: str) -> View:
 
 
 def in_all_views(job: Job) -> tuple[object, ...]:
-    """What the view of every member depends on. The rest of a view depends on what its member said."""
+    """Return the values on which the views of all members depend. The rest of a view depends on its member's messages."""
     group, known = job.membership, job.accounting
     return group.world, known.unacknowledged_restarts, group.round, known.closed, group.expectation, job.is_done
 
 
 def waiting(job: Job, member: Member) -> str:
-    """Why a member at the barrier is in no world."""
+    """Return why a member at the barrier is in no world."""
     notice = leave_notice(job.membership, member.name, now=job.now)
     if job.accounting.closed:
         return clipped(f"for the controller to write down why the group ends: {job.accounting.closed}")
@@ -71,7 +70,7 @@ def waiting(job: Job, member: Member) -> str:
 
 
 def summary(job: Job) -> World:
-    """The job as the controller hears of it."""
+    """Return the job as the controller hears of it."""
     group, known, expectation = job.membership, job.accounting, job.membership.expectation
     world = group.world if not group.is_draining and not known.closed else None
     ended = expectation.ended if expectation is not None else ()
@@ -83,11 +82,11 @@ def summary(job: Job) -> World:
         waiting=tuple(m.name for m in group.members.values() if m.phase is Phase.READY)[:MAX_MEMBERS],
         leaving=tuple(name for name in group.members if leave_notice(group, name, now=job.now) is not None)[:MAX_MEMBERS],
         restarts=dict(known.restarts),
-        unacknowledged_restarts=unacknowledged_restarts(known) if expectation is not None else (),
+        unacknowledged_restarts=known.unrecorded if expectation is not None else (),
         explained=tuple(end_id(end) for end in ended if end_id(end) in known.explained),
         fruitless=job.progress.fruitless if expectation is not None else None,
         step=job.progress.step_at_restart,
-        # Of a world that works it would be old by the next change.
+        # While a world works, the step would be old by the next change.
         highest=job.progress.step if _phase(job) is not WorldPhase.RUNNING else None,
         reason=clipped(_reason(job)),
         closed=known.closed,

@@ -1,4 +1,4 @@
-"""The HTTPS face of the rendezvous server: who may call what, and the form of requests and replies. Membership is the hub's matter."""
+"""The HTTPS face of the rendezvous server: rights of its callers, and the form of requests and replies. The hub decides on membership."""
 
 import asyncio
 import contextlib
@@ -10,31 +10,36 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
-from elastic.membership import limits
+from elastic.membership import limits, protocol
 from elastic.membership.training import Forgotten, Report
-from elastic.membership.wire import Expectation, Name, World, unreadable
-from rendezvous.server.access import Busy, Gate
+from elastic.membership.wire import Expectation, Name
+from rendezvous.server.access import Gate
+from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.fault import Undecided
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
+from rendezvous.server.join_rates import JoinRates
 from rendezvous.server.members import serve_member
+from rendezvous.server.reviews import Busy
 from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
+from rendezvous.server.world_lines import WorldLines
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 2.0
-"""How often a controller without news is sent an empty line. That it arrived shows that this server is not cut off."""
+"""How often a controller without news gets an empty line. If it arrives, this server is not cut off."""
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
+LATE_GAP_S = 0.1
+BYTES_A_TURN = 32 * 2**10
 PROGRESS_GAP_S = 0.5
 MAX_STREAMS = 64
 
 _encode = msgspec.json.encode
 _expectations = msgspec.json.Decoder(Expectation)
 _reports = msgspec.json.Decoder(Report)
-_worlds = msgspec.json.Decoder(World)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,6 +52,8 @@ class Face:
         self._gate = gate
         self._clock = clock
         self._metrics = metrics
+        self._brief_worlds = BriefWorlds()
+        self._join_rates = JoinRates(clock)
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._listeners: set[asyncio.Task[object]] = set()
@@ -59,7 +66,7 @@ class Face:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/v1/jobs/{uid}/members/{member}", self._member)
         app.router.add_put("/v1/jobs/{uid}/expectation", self._expect)
-        app.router.add_get("/v1/jobs/{uid}/world", self._world)
+        app.router.add_get("/v1/jobs/{uid}/world", self._world, allow_head=False)
         app.router.add_post("/v1/jobs/{uid}/report", self._report)
         app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
@@ -69,7 +76,7 @@ class Face:
         return app
 
     async def close(self) -> None:
-        """Let members and controllers know that this server goes, so that they look for the next one at once.
+        """Tell members and controllers that this server goes, so that they look for the next one at once.
 
         None of them is waited for one by one: thousands of members, or a silent one, would keep the address of the next server waiting.
         """
@@ -92,7 +99,15 @@ class Face:
             return _refusal(400, "the names of job and member are 1 to 253 characters of printable ASCII without quotes and backslashes")
         if not self._gate.is_agent(_bearer(request), uid):
             return _refusal(401, "this token is not one of this job's; is ELASTIC_TOKEN the one of the job's Secret?")
-        return await serve_member(request, self._hub, uid=uid, name=member, clock=self._clock, open_sockets=self._sockets)
+        return await serve_member(
+            request,
+            self._hub,
+            uid=uid,
+            name=member,
+            clock=self._clock,
+            open_sockets=self._sockets,
+            may_join=self._join_rates.allows(uid, self._hub.job(uid)),
+        )
 
     async def _expect(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refuse_others(request)) is not None:
@@ -122,15 +137,19 @@ class Face:
         return web.Response(body=_encode(Forgotten(step=step)), content_type="application/json")
 
     async def _world(self, request: web.Request) -> web.StreamResponse:
+        """Answer the whole world to a controller, and a brief one to the job itself."""
         uid = request.match_info["uid"]
-        if not self._gate.is_agent(_bearer(request), uid) and (refusal := await self._refuse_others(request)) is not None:
+        is_agent = self._gate.is_agent(_bearer(request), uid)
+        if not is_agent and (refusal := await self._refuse_others(request)) is not None:
             return refusal
-        world = self._hub.world(uid)
-        return (
-            _refusal(404, "this server has no such job")
-            if world is None
-            else web.Response(body=_encode(world), content_type="application/json")
-        )
+        job = self._hub.job(uid)
+        if job is None:
+            return _refusal(404, "this server has no such job")
+        if not is_agent:
+            return web.Response(body=_encode(self._hub.world(uid)), content_type="application/json")
+        if self._brief_worlds.is_answering(uid):
+            return _refusal(429, "another caller of this job is still taking its answer; ask again in a moment")
+        return await self._brief_worlds.answer(request, job)
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]
@@ -151,26 +170,27 @@ class Face:
         return web.Response(body=_encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
 
     async def _worlds(self, request: web.Request) -> web.StreamResponse:
-        """Every job's world, then every change, one JSON object a line; an empty line now and then shows that the stream is alive."""
+        """Send every job's world, then every change, one JSON object a line. An empty line now and then shows that the stream is alive."""
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
 
         async def send(response: web.StreamResponse) -> None:
             transport = request.transport
             connection = transport.get_extra_info("socket") if transport is not None else None
+            lines = WorldLines(self._hub, clock=self._clock, only_changes=protocol.takes_changes(request.headers.get(protocol.HEADER)))
             with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
-                await self._send_worlds(response)
+                await self._send_worlds(response, lines)
 
         return await self._stream(request, send)
 
     async def _progress(self, request: web.Request) -> web.StreamResponse:
-        """Every job's progress, then every change, in the same form."""
+        """Send every job's progress, then every change, in the same form."""
         if (refusal := await self._refuse_others(request, may_read=True)) is not None:
             return refusal
         return await self._stream(request, self._send_progress)
 
     async def _stream(self, request: web.Request, send: Callable[[web.StreamResponse], Awaitable[None]]) -> web.StreamResponse:
-        """Sends until the connection breaks, or what is written does not leave."""
+        """Send until the connection breaks or the peer takes nothing more."""
         if self._streams >= MAX_STREAMS:
             return _refusal(429, f"{MAX_STREAMS} streams are open already")
         response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
@@ -190,15 +210,12 @@ class Face:
                 transport.abort()  # who does not read must not keep the connection
         return response
 
-    async def _send_worlds(self, response: web.StreamResponse) -> Never:
-        version = -1
+    async def _send_worlds(self, response: web.StreamResponse, lines: WorldLines) -> Never:
         while True:
-            newest = self._hub.version
-            await _write(response, map(line_of, self._hub.since(version)))
-            version = newest
+            await _write(response, lines.news())
             await asyncio.sleep(LEAST_GAP_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hub.wait_newer(version), KEEP_ALIVE_S)
+                await asyncio.wait_for(self._hub.wait_newer(lines.version), LATE_GAP_S if lines.is_late else KEEP_ALIVE_S)
 
     async def _send_progress(self, response: web.StreamResponse) -> Never:
         version = -1
@@ -211,12 +228,14 @@ class Face:
                 await asyncio.wait_for(self._hub.progress.wait_newer(version), KEEP_ALIVE_S)
 
     async def _refuse_others(self, request: web.Request, *, may_read: bool = False) -> web.Response | None:
-        """Only a controller may pass; where it changes nothing, an autoscaler too."""
-        token = _bearer(request)
+        """Return a refusal for everybody but a controller. If the request changes nothing, an autoscaler may pass, too."""
+        token, address = _bearer(request), request.remote or ""
         if not token:
             return _refusal(401, "a bearer token is needed")
         try:
-            is_control = await self._gate.is_control(token) or (may_read and await self._gate.is_reader(token))
+            is_control = await self._gate.is_control(token, address=address) or (
+                may_read and await self._gate.is_reader(token, address=address)
+            )
         except Busy as error:
             return _refusal(503, f"{error}; try again")
         except KubeError as error:
@@ -225,26 +244,17 @@ class Face:
         return None if is_control else _refusal(403, "only the control plane may do this")
 
 
-def line_of(world: World) -> bytes:
-    """A job's line in the stream. One that no controller could read is not sent: a short one says so, and costs that job alone."""
-    line = _encode(world) + b"\n"
-    try:
-        if len(line) > limits.WORLD_LINE:
-            raise ValueError(f"it has more than {limits.WORLD_LINE} bytes")
-        _worlds.decode(line)
-    except ValueError as error:
-        log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})
-        return _encode(unreadable(world.job, str(error))) + b"\n"
-    return line
-
-
 async def _write(response: web.StreamResponse, lines: Iterable[bytes]) -> None:
-    """These lines, or an empty one."""
-    is_empty = True
+    """Write these lines, or an empty one."""
+    is_empty, since_turn = True, 0
     async with asyncio.timeout(WRITE_S):
         for line in lines:
             is_empty = False
             await response.write(line)
+            since_turn += len(line)
+            if since_turn >= BYTES_A_TURN:
+                since_turn = 0
+                await asyncio.sleep(0)  # a peer that takes everything at once must not keep the loop
         if is_empty:
             await response.write(b"\n")
 

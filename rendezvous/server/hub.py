@@ -186,11 +186,16 @@ class Hub:
         active = self._jobs.get(uid)
         return self._world(active.job) if active is not None else None
 
+    def changed_since(self, version: int) -> tuple[list[str], list[str]]:
+        """Return the jobs that changed after this version of the hub, and those that were forgotten."""
+        gone = newer(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
+        return newer(self._published, version), [uid for uid in gone if uid not in self._jobs]
+
     def since(self, version: int) -> list[World]:
         """Return the worlds that changed after this version of the hub."""
-        worlds = [self._world(self._jobs[uid].job) for uid in newer(self._published, version)]
-        gone = newer(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
-        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone if uid not in self._jobs]
+        changed, gone = self.changed_since(version)
+        worlds = [self._world(self._jobs[uid].job) for uid in changed]
+        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
 
     def _world(self, job: Job) -> World:
         hosts = self.hosts.state(job.uid)

@@ -76,12 +76,24 @@ class Connection:
 
 
 async def serve_member(
-    request: web.Request, hub: Hub, *, uid: str, name: str, clock: Callable[[], float], open_sockets: set[web.WebSocketResponse]
+    request: web.Request,
+    hub: Hub,
+    *,
+    uid: str,
+    name: str,
+    clock: Callable[[], float],
+    open_sockets: set[web.WebSocketResponse],
+    may_join: bool,
 ) -> web.WebSocketResponse:
-    """Serve one member's connection until it ends."""
+    """Serve one member's connection until it ends. may_join: whether the job has joins left."""
     # Pings come here, to be counted: aiohttp answers any number of them in one turn of the loop.
     socket = web.WebSocketResponse(max_msg_size=MEMBER_MESSAGE, compress=False, timeout=GOOD_BYE_S, autoping=False)
     await socket.prepare(request)
+    if not may_join:
+        # Not with an HTTP status: an agent that is denied for long ends. Its introduction is not read, because it may be long.
+        meter(request.transport, Rate(clock, burst=1.0))
+        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many joins of this job's members; try again in a moment")
+        return socket
     rate = Rate(clock, first_bytes=MEMBER_MESSAGE)
     meter(request.transport, rate)
     try:
@@ -105,7 +117,7 @@ async def serve_member(
 
 
 async def _first(socket: web.WebSocketResponse) -> Join:
-    """The first message, which must be a Join."""
+    """Return the first message, which must be a Join."""
     frame = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
     if frame.type is not WSMsgType.TEXT:
         raise ValueError("the first message must be a join")

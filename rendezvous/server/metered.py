@@ -1,6 +1,6 @@
-"""How much a member may say: a bucket of messages and bytes, and a protocol that counts bytes as they arrive.
+"""How much a member may say and a job may use: buckets of messages, joins and bytes, and a protocol that counts bytes as they arrive.
 
-Frames that end no message, such as empty continuations, never reach a reader of messages; they are counted here.
+Frames that end no message, such as empty continuations, never reach a reader of messages. The protocol counts them.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ from collections.abc import Callable
 MESSAGES_PER_S = 20.0
 BURST = 200.0
 BYTES_PER_MESSAGE = 4096
-"""So many bytes count as one more message."""
+"""This many bytes count as one more message."""
 
 
 class Rate:
     """A token bucket, so that one member cannot keep the server busy.
 
-    `first_bytes`: what its first message may have beyond the burst. What is refused costs nothing.
+    first_bytes: how many bytes its first message may have beyond the burst. A refused message costs nothing.
     """
 
     def __init__(
@@ -42,8 +42,27 @@ class Rate:
         return True
 
 
+class Use:
+    """A peer's recent use: it grows with each use and drains with time. The caller compares it with the limit of the moment."""
+
+    __slots__ = ("_at", "_used")
+
+    def __init__(self, now: float) -> None:
+        self._at, self._used = now, 0.0
+
+    def drained(self, *, now: float, per_s: float) -> float:
+        """Return the use that is left after draining `per_s` each second until now."""
+        self._used = max(0.0, self._used - max(0.0, now - self._at) * per_s)
+        self._at = now
+        return self._used
+
+    def add(self, amount: float) -> None:
+        """Count this much more."""
+        self._used += amount
+
+
 class Metered(asyncio.Protocol):
-    """Stands between a connection and its protocol. It cuts the connection off once more bytes have come than the rate allows."""
+    """Sits between a connection and its protocol, and cuts the connection off once more bytes have come than the rate allows."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, rate: Rate) -> None:
         self._protocol = protocol
@@ -70,7 +89,7 @@ class Metered(asyncio.Protocol):
 
 
 def meter(transport: asyncio.Transport | None, rate: Rate) -> None:
-    """Counts what arrives on this connection from now on."""
+    """Count what arrives on this connection from now on."""
     protocol = transport.get_protocol() if transport is not None else None
     if transport is not None and isinstance(protocol, asyncio.Protocol):
         transport.set_protocol(Metered(protocol, transport, rate))

@@ -1,18 +1,22 @@
-"""Who a token speaks for."""
+"""Tokens, and for whom each one speaks."""
 
 import asyncio
+import base64
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from elastic.membership.tokens import BadKey, Role, autoscaler_token, control_token, is_valid, job_token, load_keys
-from rendezvous.server.access import MOST_WAITING, REVIEW_KEPT_S, REVIEWS_AT_ONCE, Busy, Gate
+from rendezvous.server.access import Gate
+from rendezvous.server.reviews import AT_ONCE, CLAIMANTS, KEPT_S, STRANGERS, Busy, claimed
 
 KEY, OLD = b"k" * 32, b"o" * 32
 
 
 class Accounts:
-    """Stands for the API server's TokenReview."""
+    """Replaces the API server's TokenReview."""
 
     def __init__(self, **users: str) -> None:
         self.users = users
@@ -55,16 +59,16 @@ async def test_a_service_account_speaks_for_the_control_plane_only_if_it_is_one_
     accounts = Accounts(ours="system:serviceaccount:elastic:controller", theirs="system:serviceaccount:team:default")
     now = [0.0]
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["system:serviceaccount:elastic:controller"], clock=lambda: now[0])
-    assert await gate.is_control("ours.b.c")
-    assert not await gate.is_control("theirs.b.c")
-    assert not await gate.is_control("nobody.b.c")
-    assert not await gate.is_control("")
-    assert not await gate.is_control("\udcfc.b.c")
+    assert await gate.is_control("ours.b.c", address="10.0.0.1")
+    assert not await gate.is_control("theirs.b.c", address="10.0.0.1")
+    assert not await gate.is_control("nobody.b.c", address="10.0.0.1")
+    assert not await gate.is_control("", address="10.0.0.1")
+    assert not await gate.is_control("\udcfc.b.c", address="10.0.0.1")
     assert accounts.asked == 3
-    assert await gate.is_control("ours.b.c")
+    assert await gate.is_control("ours.b.c", address="10.0.0.1")
     assert accounts.asked == 3, "a review is remembered for a while"
     now[0] = 61.0
-    assert await gate.is_control("ours.b.c")
+    assert await gate.is_control("ours.b.c", address="10.0.0.1")
     assert accounts.asked == 4
 
 
@@ -77,15 +81,15 @@ async def test_an_autoscaler_may_read_and_nothing_else() -> None:
         readers=["system:serviceaccount:elastic:autoscaler"],
     )
     for token in (autoscaler_token(KEY), "scaler.b.c"):
-        assert await gate.is_reader(token)
-        assert not await gate.is_control(token)
+        assert await gate.is_reader(token, address="10.0.0.1")
+        assert not await gate.is_control(token, address="10.0.0.1")
         assert not gate.is_agent(token, "")
-    assert not await gate.is_reader("ours.b.c")
-    assert not await gate.is_reader(job_token(KEY, "job"))
+    assert not await gate.is_reader("ours.b.c", address="10.0.0.1")
+    assert not await gate.is_reader(job_token(KEY, "job"), address="10.0.0.1")
 
 
 class SlowAccounts:
-    """Answers when it is let."""
+    """Answers about strangers' tokens only once it is let."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -95,33 +99,82 @@ class SlowAccounts:
         self.asked.append(token)
         if token.startswith("fake"):
             await self.let.wait()
+            return None
         return "ours" if token.startswith("ours") else None
+
+
+def claiming(account: str, number: int, *, prefix: str = "fake") -> str:
+    """Return a token that names this account, which nobody has signed."""
+    payload = base64.urlsafe_b64encode(json.dumps({"sub": account, "n": number}).encode()).decode().rstrip("=")
+    return f"{prefix}{number}.{payload}.c"
+
+
+async def ask(gate: Gate, tokens: Iterable[tuple[str, str]]) -> tuple[list[asyncio.Task[bool]], list[asyncio.Task[bool]]]:
+    """Ask about tokens of addresses at once. Return the callers that wait, and those that were refused at once."""
+    asking = [asyncio.create_task(gate.is_control(token, address=address)) for address, token in tokens]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    refused = [one for one in asking if one.done()]
+    assert all(isinstance(one.exception(), Busy) for one in refused)
+    return [one for one in asking if not one.done()], refused
 
 
 async def test_strangers_who_come_by_the_thousand_wait_in_bounds_and_hold_up_nobody_of_ours() -> None:
     accounts, now = SlowAccounts(), [0.0]
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"], clock=lambda: now[0])
-    assert await gate.is_control("ours.b.c")
-    strangers = [asyncio.create_task(gate.is_control(f"fake{i}.b.c")) for i in range(600)]
-    await asyncio.sleep(0.01)
-    refused = [s for s in strangers if s.done()]
-    assert len(refused) == 600 - MOST_WAITING
-    assert all(isinstance(s.exception(), Busy) for s in refused)
-    assert len(accounts.asked) == 1 + REVIEWS_AT_ONCE
-    now[0] = REVIEW_KEPT_S + 1
-    assert await asyncio.wait_for(gate.is_control("ours.b.c"), 10), "a token that was ours does not queue"
+    assert await gate.is_control("ours.b.c", address="10.0.0.1")
+    waiting, refused = await ask(gate, ((f"10.1.0.{n % 20}", f"fake{n}.b.c") for n in range(600)))
+    assert (len(waiting), len(refused)) == (STRANGERS.of_all, 600 - STRANGERS.of_all)
+    assert len(accounts.asked) == 1 + AT_ONCE
+    now[0] = KEPT_S + 1
+    assert await asyncio.wait_for(gate.is_control("ours.b.c", address="10.0.0.1"), 10), "a token that was ours does not queue"
     accounts.let.set()
-    assert not any([await s for s in strangers if s not in refused])
+    assert not any([await one for one in waiting])
     now[0] += 1
     asked = len(accounts.asked)
-    assert await gate.is_control("ours.b.c")
+    assert await gate.is_control("ours.b.c", address="10.0.0.1")
     assert len(accounts.asked) == asked, "strangers do not push it out of what is remembered"
+
+
+async def test_a_new_token_of_the_control_plane_does_not_wait_behind_strangers() -> None:
+    """While 80 callers without credentials asked, a controller with a rotated token was kept out for eight seconds."""
+    accounts = SlowAccounts()
+    gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"], readers=["our scaler"])
+    waiting, _ = await ask(gate, ((f"10.1.0.{n % 20}", f"fake{n}.b.c") for n in range(600)))
+    assert await asyncio.wait_for(gate.is_control(claiming("ours", 1, prefix="ours"), address="10.0.0.1"), 10)
+    assert not await asyncio.wait_for(gate.is_reader(claiming("our scaler", 1, prefix="ours"), address="10.1.0.1"), 10)
+    accounts.let.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_strangers_who_claim_to_be_the_control_plane_have_few_places_for_each_address() -> None:
+    accounts = SlowAccounts()
+    gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"])
+    waiting, refused = await ask(gate, (("10.1.0.1", claiming("ours", n)) for n in range(600)))
+    assert (len(waiting), len(refused)) == (CLAIMANTS.of_address, 600 - CLAIMANTS.of_address)
+    others, refused = await ask(gate, (("10.1.0.1", f"fake{n}.b.c") for n in range(600)))
+    assert (len(others), len(refused)) == (STRANGERS.of_address, 600 - STRANGERS.of_address)
+    assert await asyncio.wait_for(gate.is_control(claiming("ours", 1, prefix="ours"), address="10.0.0.1"), 10)
+    waiting[0].cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (await ask(gate, [("10.1.0.1", claiming("ours", 601))]))[0] == [], "who goes away leaves its place taken until the answer"
+    accounts.let.set()
+    await asyncio.gather(*waiting[1:], *others)
+    assert not await gate.is_control(claiming("ours", 602), address="10.1.0.1"), "places come back"
+
+
+@pytest.mark.parametrize("payload", ["", "%%%", "é", "eyJzdWIi", "W10", "e30", "eyJzdWIiOjV9"])
+async def test_a_token_whose_claims_cannot_be_read_is_a_strangers(payload: str) -> None:
+    assert claimed(f"a.{payload}.c") == ""
+    deep = base64.urlsafe_b64encode(b"[" * 50_000).decode()
+    assert claimed(f"a.{deep}.c") == ""
 
 
 async def test_one_token_is_reviewed_once_whoever_asks_meanwhile() -> None:
     accounts = SlowAccounts()
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"])
-    asking = [asyncio.create_task(gate.is_control("fake.b.c")) for _ in range(100)]
+    asking = [asyncio.create_task(gate.is_control("fake.b.c", address="10.0.0.1")) for _ in range(100)]
     await asyncio.sleep(0.01)
     accounts.let.set()
     assert not any(await asyncio.gather(*asking))
@@ -130,6 +183,6 @@ async def test_one_token_is_reviewed_once_whoever_asks_meanwhile() -> None:
 
 async def test_without_an_api_server_only_the_installations_key_speaks_for_the_control_plane() -> None:
     gate = Gate(keys=lambda: [KEY], reviewer=None, accounts=["x"])
-    assert await gate.is_control(control_token(KEY))
-    assert not await gate.is_control("a.b.c")
-    assert not await gate.is_control(job_token(KEY, "job"))
+    assert await gate.is_control(control_token(KEY), address="10.0.0.1")
+    assert not await gate.is_control("a.b.c", address="10.0.0.1")
+    assert not await gate.is_control(job_token(KEY, "job"), address="10.0.0.1")

@@ -8,8 +8,8 @@ import msgspec
 from elastic.membership import limits
 from elastic.membership.wire import Expectation, FromMember, Held, Join, Ready, View, World
 from rendezvous.machine.presented import KEEPERS
-from rendezvous.server.http import line_of
 from rendezvous.server.hub import Hub
+from rendezvous.server.world_lines import line_of
 
 SIZE = 8000
 NAMES = tuple(f"train-worker-{number}" for number in range(SIZE))

@@ -22,14 +22,16 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import hosts, training, wire
+from elastic.membership import hosts, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
+from elastic.membership.world_changes import WorldChange
 from elastic_worker.agent import websocket
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
-from rendezvous.server.http import Face, line_of
+from rendezvous.server.http import Face
+from rendezvous.server.world_lines import line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
 ROOTS = (
@@ -38,6 +40,7 @@ ROOTS = (
     wire.Refused,
     wire.Expectation,
     wire.World,
+    WorldChange,
     training.Report,
     training.Answer,
     training.Signal,
@@ -45,13 +48,13 @@ ROOTS = (
     training.Forgotten,
     hosts.LauncherReport,
 )
-"""What is sent; all other types are parts of these."""
+"""The types that are sent. All other types are parts of these."""
 ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 """The longest characters in JSON: as an agent writes it with Python's json, and as msgspec writes it."""
 
 
 def largest(type: Any, *, filler: str = CONTROL) -> Any:
-    """The largest value of a type, by its own bounds; plain values as JSON has them."""
+    """Return the largest value of a type, by its own bounds, with plain values as JSON has them."""
     return _largest(inspect.type_info(type), filler)
 
 
@@ -100,6 +103,8 @@ class LargeHub:
             self.came.clear()
             await self.came.wait()
 
+    def job(self, uid: str) -> None: ...
+
     def attach(self, uid: str, *, name: str, link: Any, message: wire.Join) -> None:
         self.heard.append(message)
         self.came.set()
@@ -125,8 +130,11 @@ class LargeHub:
     def signals(self, uid: str) -> list[training.Signal]:
         return [msgspec.convert(largest(training.Signal), training.Signal)]
 
-    def since(self, version: int) -> list[wire.World]:
-        return [] if self.told is None or version >= self.version else [self.told]
+    def changed_since(self, version: int) -> tuple[list[str], list[str]]:
+        return ([] if self.told is None or version >= self.version else [self.told.job], [])
+
+    def world(self, uid: str) -> wire.World | None:
+        return self.told
 
     async def wait_newer(self, version: int) -> int:
         await asyncio.sleep(3600)
@@ -166,7 +174,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def agents_exchange(served: Served, texts: list[str]) -> list[str]:
-    """What an agent's own channel hears after it has sent these."""
+    """Send these texts as an agent does, and return what its channel hears."""
     tls = ssl.create_default_context(cadata=served.ca)
     path, token = "/v1/jobs/job/members/w0", job_token(served.key, "job")
     link = websocket.WebSocket.open(host="127.0.0.1", port=served.port, path=path, token=token, tls=tls, timeout_s=10)
@@ -270,8 +278,13 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
 
     for root in ROOTS:
         visit(inspect.type_info(root))
-    bases = (wire.Wire, wire.Up, hosts.Message)
-    kinds = {one for module in (wire, training, hosts) for one in vars(module).values() if isinstance(one, type) and issubclass(one, bases)}
+    bases = (wire.Wire, wire.Up, hosts.Message, world_changes.Restarts)
+    kinds = {
+        one
+        for module in (wire, training, hosts, world_changes)
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, bases)
+    }
     assert kinds - {*bases} == seen
 
 

@@ -1,15 +1,18 @@
-"""What a member presents is taken over within bounds, and what is not written down yet lies with a few members."""
+"""Bounds of what members present, and the few members that keep what is not written down yet."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
 import pytest
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
-from elastic.membership.restart_log import RestartLog, merged
+from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart
 from rendezvous.machine import Said, summary
-from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, share_of
+from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
+from rendezvous.machine.state import accounting
 from rendezvous.machine.state.membership import ranks_of
 
 
@@ -89,6 +92,62 @@ def test_one_member_cannot_grow_the_state_of_its_job() -> None:
             book = merged(book, told)
             group.expect("w0", "w1", unsettled=book.unsettled, restarts=book.counts, settled_to=book.generation)
     assert sum(group.job.accounting.restarts.values()) <= MAX_HELD
+
+
+def fat(count: int, *, first: int) -> tuple[Restart, ...]:
+    """Return restarts that are as long as a message allows."""
+    return tuple(Restart(id=f"{n:-<512}", generation=1, cause="disruption", pod=f"{n:-<253}") for n in range(first, first + count))
+
+
+def test_a_job_of_one_worker_has_room_for_its_members_however_large_it_may_become() -> None:
+    """With `maxReplicas: 8192` and one pod, a job made each of its worlds 13 MB long, and with it every neighbour wait."""
+    group = group_of(1, min=1, max=8192)
+    for turn in range(40):
+        present(group, held(1, *fat(MAX_HELD, first=turn * MAX_HELD)), name=f"x{turn}", ready=True)
+    told = summary(group.job)
+    assert len(told.unacknowledged_restarts) <= MAX_HELD
+    assert len(msgspec.json.encode(told)) < 300 * 1024
+
+
+def test_workers_whose_pods_cannot_have_come_make_no_room() -> None:
+    group = group_of(1, min=1, max=8192)
+    names = ("w0", *(f"p{n}" for n in range(2000)))
+    group.expect(*names, min=1, max=8192, pending=names[1:])
+    present(group, held(1, *fat(MAX_HELD, first=0)), name="x1")
+    present(group, held(1, *fat(MAX_HELD, first=MAX_HELD)), name="x2")
+    assert len(group.job.accounting.known_restarts) == MAX_HELD
+    group.expect(*names, min=1, max=8192)
+    present(group, held(1, *fat(MAX_HELD, first=MAX_HELD)), name="x3")
+    assert len(group.job.accounting.known_restarts) == 2 * MAX_HELD, "a job with thousands of pods has room for their losses"
+
+
+def test_claims_made_before_the_controller_spoke_have_bounded_bytes_and_are_cut_when_it_speaks() -> None:
+    """A server that has just started cannot know how large a job is, and members may claim worlds of 8,192."""
+    group = Group(up_for_s=0.0)
+    for turn in range(60):
+        group.start(f"x{turn}")
+        present(group, held(1, *fat(MAX_HELD, first=turn * MAX_HELD), size=8192), name=f"x{turn}")
+    kept = group.job.accounting.known_restarts.values()
+    assert len(kept) > MAX_HELD
+    assert sum(len(entry.id) + len(entry.pod) for entry in kept) < MAX_CLAIMED_BYTES
+    group.expect("x0", floor=1, max=8192)
+    assert len(summary(group.job).unacknowledged_restarts) <= MAX_HELD
+
+
+def test_a_step_without_a_restart_looks_at_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step compared all restarts of the job with the controller's log, twice."""
+    group = group_of(2)
+    present(group, held(1, *restarts(MAX_HELD)), name="w1")
+    seen = []
+
+    def looked(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:
+        seen.append(log)
+        return unknown_to(log, entries)
+
+    monkeypatch.setattr(accounting, "unknown_to", looked)
+    present(group, held(1), name="w2", ready=True)
+    group.advance(30)
+    assert (len(summary(group.job).unacknowledged_restarts), seen) == (MAX_HELD, [])
 
 
 def test_restarts_of_unknown_causes_or_of_worlds_to_come_are_not_taken_over() -> None:

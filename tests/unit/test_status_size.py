@@ -25,14 +25,13 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import MAX_MEMBERS, Restart
 from rendezvous.machine import begin, restart_budget
-from rendezvous.machine.state.accounting import unacknowledged_restarts
 
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))
 
 
 @pytest.fixture(autouse=True)
 def small_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pods of thousands look like costs most of the time and matters nothing here."""
+    """Leave out the looks of thousands of pods: they cost most of the time and matter nothing here."""
 
     def pod_for(view: JobView, type: str, index: int) -> Object:
         labels = {REPLICA_TYPE: type.lower(), REPLICA_INDEX: str(index), GROUP: pod_revision.group_of(view) or ""}
@@ -53,7 +52,7 @@ class Large(Cluster):
         return len(msgspec.json.encode(to_object(self.job)))
 
     def controller_restarts(self) -> None:
-        """The next one reads what the API server stored."""
+        """Read what the API server stored, as the next controller does."""
         read, warnings = parse(msgspec.json.decode(msgspec.json.encode(to_object(self.job))), stored=True)
         assert (read.status, warnings) == (self.job.status, [])
         self.job = read
@@ -81,7 +80,7 @@ class Server:
 
     def world(self, generation: int, *, members: Iterable[str] = (), explained: Iterable[str] = ()) -> World:
         phase = "running" if members else "forming"
-        unacknowledged = unacknowledged_restarts(self.job.accounting)
+        unacknowledged = self.job.accounting.unrecorded
         return World(generation, frozenset(members), phase=phase, unacknowledged_restarts=unacknowledged, explained=tuple(explained))
 
 
@@ -125,7 +124,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         cluster.round()
         server.hears(cluster.expectation())
         server.books(lost(pods, generation=generation))
-        assert unacknowledged_restarts(server.job.accounting) == (), "the next server learns from members what the status says already"
+        assert server.job.accounting.unrecorded == (), "the next server learns from members what the status says already"
 
         for name in members:
             cluster.set(name, Phase.FAILED, code=1)

@@ -12,7 +12,7 @@ from rendezvous.machine.state.membership import LeaveNotice
 
 
 def expect(job: Job, expectation: Expectation) -> Job:
-    """The job with the controller's new expectation. An older leader's is ignored, and so is an older one of the same leader."""
+    """Return the job with the controller's new expectation. Ignore one of an older leader, and an older one of the same leader."""
     if is_stale(job.membership.expectation, expectation):
         return job
     presented_before: tuple[Restart, ...] = ()
@@ -37,17 +37,17 @@ def expect(job: Job, expectation: Expectation) -> Job:
     job = with_recorded(replace(job, membership=group), recorded)
     if expectation.closed and not job.accounting.closed:
         return replace(job, accounting=replace(job.accounting, closed=expectation.closed)).with_round(None)
-    return with_presented(job, presented_before) if presented_before else job
+    return with_presented(job, presented.with_room(job, presented_before)) if presented_before else job
 
 
 def _without_claims(job: Job) -> Job:
-    """The job without what its members presented, which cannot be true. They are cut off, so that they present themselves anew."""
+    """Return the job without its members' claims, which cannot be true. The members are cut off, so that they present themselves again."""
     group = replace(job.membership.in_world(None), members={}, generation=0, round=None)
     return replace(job, membership=group, accounting=accounting.without_claims(job.accounting))
 
 
 def is_stale(known: Expectation | None, new: Expectation) -> bool:
-    """Whether a newer expectation is known. Of two processes that lead the same term the one that spoke last is believed."""
+    """Return whether a newer expectation is known. If two processes lead the same term, believe the one that spoke last."""
     if known is None or new.term != known.term:
         return known is not None and new.term < known.term
     return new.speaker == known.speaker and new.number < known.number

@@ -1,7 +1,7 @@
-"""What happened to a job's workers, and the restarts that follow from it.
+"""The ends of a job's workers, and the restarts that follow from them.
 
-What broke the current world, which restarts are known here, and which the controller has recorded. Functions of these values alone; what a
-restart means for the job is decided in restart_budget.
+This module keeps the causes that broke the current world, the restarts that are known here, and those that the controller has recorded. The
+meaning of a restart for the job is decided in restart_budget.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
 
 KNOWN_KEPT = 256
-"""So many restarts are kept although the controller knows them: the next expectation may be of another leader with an older view."""
+"""Number of restarts kept although the controller knows them: another leader with an older view may send the next expectation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What broke the current world, and the restarts of the job."""
+    """The causes that broke the current world, and the restarts of the job."""
 
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()
@@ -67,6 +67,8 @@ class Accounting:
     """the restarts that the controller has recorded in the job's status"""
     known_restarts: Mapping[str, Restart] = field(default_factory=dict)
     """by id, the restarts that this server knows of itself, or from members that hold a world"""
+    unrecorded: tuple[Restart, ...] = ()
+    """those of `known_restarts` that `recorded` lacks or knows with less certainty; kept, because every step compares it"""
     restarts: Mapping[str, int] = field(default_factory=dict)
     """what both come to, by cause"""
     restart_dates: window.Dates = ()
@@ -78,28 +80,28 @@ class Accounting:
 
     @property
     def is_world_broken(self) -> bool:
-        """Whether a worker of the current world failed or was lost, or training hangs there."""
+        """Return whether a worker of the current world failed or was lost, or training hangs there."""
         return bool(self.failures or self.losses or self.hang_reason)
 
     def in_new_world(self) -> "Accounting":
-        """The same restarts, with nothing that broke the current world."""
+        """Return the accounting of the same restarts, without anything that broke the current world."""
         return replace(self, failures=(), losses=(), hang_reason="", trouble=None)
 
 
 def from_status(expectation: Expectation, known: Accounting, *, now: float) -> Accounting:
-    """The restarts of a server that has just started, as the job's status has them."""
+    """Return the restarts as the job's status has them, for a server that has just started."""
     dates = (window.Dated(charge.cause, now - charge.age_s, charge.count) for charge in expectation.charged)
     by_date = tuple(sorted(dates, key=attrgetter("at")))
-    return replace(known, known_restarts={}, restarts=expectation.restarts, restart_dates=by_date)
+    return replace(known, known_restarts={}, unrecorded=(), restarts=expectation.restarts, restart_dates=by_date)
 
 
 def without_claims(known: Accounting) -> Accounting:
-    """The same without all that members presented."""
-    return replace(known.in_new_world(), known_restarts={}, restarts={}, unacknowledged_restarts=())
+    """Return the accounting without anything that members presented."""
+    return replace(known.in_new_world(), known_restarts={}, unrecorded=(), restarts={}, unacknowledged_restarts=())
 
 
 def with_failure(known: Accounting, failure: Failure) -> Accounting:
-    """A worker of the current world ended by itself; recorded once per member.
+    """Record, once per member, that a worker of the current world ended by itself.
 
     The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.
     """
@@ -114,7 +116,7 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
 
 
 def with_loss(known: Accounting, loss: Loss) -> Accounting:
-    """The current world lost a member for a reason other than its own worker's failure. Where that came first, the loss is part of it."""
+    """Record that the current world lost a member. If its own worker failed first, the loss is part of that failure."""
     failures = tuple(replace(f, is_gone=f.is_gone or loss.is_gone) if f.member == loss.member else f for f in known.failures)
     if any(failure.member == loss.member for failure in failures):
         return replace(known, failures=failures)
@@ -125,14 +127,14 @@ def with_loss(known: Accounting, loss: Loss) -> Accounting:
 
 
 def with_return(known: Accounting, name: str) -> Accounting:
-    """A lost member has come back without its world: what ran under its name works no more."""
+    """Record that a lost member came back without its world, so its former workers run no more."""
     if not any(loss.may_work and loss.member == name for loss in known.losses):
         return known
     return replace(known, losses=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in known.losses))
 
 
 def with_restarts(known: Accounting, restarts: Iterable[Restart], *, window_s: float | None, now: float) -> Accounting:
-    """The same with these restarts, dated where the budget has a window."""
+    """Return the accounting with these restarts, dated if the budget has a window."""
     before = RestartLog(unsettled=tuple(known.known_restarts.values()))
     known_restarts = {entry.id: entry for entry in merged(before, restarts).unsettled[-MAX_UNSETTLED:]}
     counts, dates = merged(known.recorded, known_restarts.values()).counts, known.restart_dates
@@ -140,55 +142,53 @@ def with_restarts(known: Accounting, restarts: Iterable[Restart], *, window_s: f
         for cause in sorted(counts.keys() | known.restarts.keys()):
             more = counts.get(cause, 0) - known.restarts.get(cause, 0)
             dates = window.recounted(dates, cause, more=more, now=now, window_s=window_s)
-    return replace(known, known_restarts=known_restarts, restarts=counts, restart_dates=dates)
+    unrecorded = unknown_to(known.recorded, known_restarts.values())
+    return replace(known, known_restarts=known_restarts, unrecorded=unrecorded, restarts=counts, restart_dates=dates)
 
 
 def with_recorded(known: Accounting, recorded: RestartLog) -> Accounting:
-    """The same with the controller's newest restart log. Restarts that it has had for long are dropped here."""
-    unknown = {entry.id for entry in unknown_to(recorded, known.known_restarts.values())}
+    """Return the accounting with the controller's newest restart log. Drop restarts that the controller has had for long."""
+    unrecorded = unknown_to(recorded, known.known_restarts.values())
+    unknown = {entry.id for entry in unrecorded}
     old = frozenset([id for id in known.known_restarts if id not in unknown][:-KNOWN_KEPT])
     return replace(
         known,
         recorded=recorded,
         known_restarts={id: entry for id, entry in known.known_restarts.items() if id not in old},
+        unrecorded=unrecorded,
         unacknowledged_restarts=unknown_to(recorded, known.unacknowledged_restarts),  # members need not keep what is written down
     )
 
 
-def unacknowledged_restarts(known: Accounting) -> tuple[Restart, ...]:
-    """The restarts that the controller does not know of, as far as it has said."""
-    return unknown_to(known.recorded, known.known_restarts.values())[-MAX_UNSETTLED:]
-
-
 def held(known: Accounting) -> Accounting:
-    """The same, with members that hold what the controller does not know of yet, for the next server."""
-    return replace(known, unacknowledged_restarts=unacknowledged_restarts(known))
+    """Return the accounting whose members hold, for the next server, what the controller does not know yet."""
+    return replace(known, unacknowledged_restarts=known.unrecorded)
 
 
 def is_lost(known: Accounting, pod: str) -> bool:
-    """Whether a loss of this pod waits for the report of how its container ended."""
+    """Return whether a loss of this pod waits for the report of how its container ended."""
     return is_lost_now(known, pod) or lost(known, pod) is not None
 
 
 def is_lost_now(known: Accounting, pod: str) -> bool:
-    """Whether it is the current world that lost this pod."""
+    """Return whether the current world lost this pod."""
     return any(loss.pod == pod and loss.is_gone for loss in known.losses) or any(f.pod == pod and f.is_gone for f in known.failures)
 
 
 def lost(known: Accounting, pod: str) -> Restart | None:
-    """The restart of a former world that waits for the report of how this pod's container ended."""
+    """Return the restart of a former world that waits for the report of how this pod's container ended."""
     return merged(known.recorded, known.known_restarts.values()).lost(pod)
 
 
 def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Accounting:
-    """The container of a member that the current world lost has ended so: that caused the loss, unless a better cause is known."""
+    """Record how the container of a lost member ended. This is the cause of the loss, unless a better one is known."""
     failures = tuple(replace(item, is_gone=False) if item.pod == end.pod_uid else item for item in known.failures)
     losses = tuple(_explained(loss, end.cause, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
     return replace(known, failures=failures, losses=losses)
 
 
 def explained(entry: Restart, end: Ended) -> Restart:
-    """The restart of a lost member whose container has ended so."""
+    """Return the restart of a lost member, now that the end of its container is known."""
     return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
 
 

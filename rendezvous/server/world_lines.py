@@ -1,0 +1,107 @@
+"""The lines about jobs' worlds that one controller gets: whole worlds, or only what changed.
+
+Each line is encoded when it is written, in pieces of bounded size between which other work gets its turn. A thread would not help, because
+encoding holds the interpreter's lock. A job whose lines are long or many waits, and no other job with it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from elastic.membership import limits
+from elastic.membership.wire import World, unreadable
+from elastic.membership.world_changes import WorldChange, changes
+from rendezvous.server.hub import Hub
+from rendezvous.server.metered import Use
+
+log = logging.getLogger(__name__)
+
+JOB_BYTES = 4 * 2**20
+"""Bytes of lines about one job that may go out at once."""
+JOB_BYTES_PER_S = 512 * 2**10
+CHECKED = 256 * 2**10
+"""A longer line is sent without checking that it can be read: the controller checks it too."""
+
+_encode = msgspec.json.encode
+_worlds = msgspec.json.Decoder(World)
+_changes = msgspec.json.Decoder(WorldChange)
+
+
+class WorldLines:
+    """The lines for one controller, which knows nothing at first."""
+
+    def __init__(self, hub: Hub, *, clock: Callable[[], float], only_changes: bool) -> None:
+        self._hub = hub
+        self._clock = clock
+        self._only_changes = only_changes
+        self._told: dict[str, tuple[World, int]] = {}
+        """By job: its world as the controller knows it, and how many lines told it."""
+        self._sent: dict[str, Use] = {}
+        self._late: dict[str, None] = {}
+        self.version = -1
+        """The version of the hub up to which the controller has the news."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a job's news wait because its lines had too many bytes."""
+        return bool(self._late)
+
+    def news(self) -> Iterator[bytes]:
+        """Yield the lines about all that changed since the last call."""
+        version, self.version = self.version, self._hub.version
+        changed, gone = self._hub.changed_since(version)
+        late, self._late = self._late, {}
+        for uid in {**late, **dict.fromkeys(changed)}:
+            used = self._sent.setdefault(uid, Use(self._clock()))
+            if used.drained(now=self._clock(), per_s=JOB_BYTES_PER_S) >= JOB_BYTES:
+                self._late[uid] = None
+            elif (world := self._hub.world(uid)) is not None:
+                for line in self._lines(world):
+                    used.add(len(line))
+                    yield line
+        for uid in gone:
+            self._sent.pop(uid, None)
+            yield from self._lines(World(job=uid, generation=0, phase="forgotten", forgotten=True))
+
+    def _lines(self, world: World) -> Iterator[bytes]:
+        if not self._only_changes:
+            yield line_of(world)
+            return
+        before, lines = self._told.pop(world.job, (None, 0)) if not world.forgotten else (None, 0)
+        try:
+            for change in changes(before, world, after=lines):
+                lines += 1
+                yield _line(change, _changes, most=limits.CHANGE_LINE)
+        except ValueError as error:
+            _log_unreadable(world, error)
+            world, lines = unreadable(world.job, str(error)), 1
+            yield from (_encode(change) + b"\n" for change in changes(None, world, after=0))
+        if world.forgotten:
+            self._told.pop(world.job, None)
+        else:
+            self._told[world.job] = (world, lines)
+
+
+def line_of(world: World) -> bytes:
+    """Return a job's line with its whole world. A short line replaces one that no controller could read: it costs only that job."""
+    try:
+        return _line(world, _worlds, most=limits.WORLD_LINE)
+    except ValueError as error:
+        _log_unreadable(world, error)
+        return _encode(unreadable(world.job, str(error))) + b"\n"
+
+
+def _line(message: object, decoder: "msgspec.json.Decoder[Any]", *, most: int) -> bytes:
+    """Return the line of a message. Raises ValueError if its reader would refuse it."""
+    line = _encode(message) + b"\n"
+    if len(line) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    if len(line) <= CHECKED:
+        decoder.decode(line)
+    return line
+
+
+def _log_unreadable(world: World, error: ValueError) -> None:
+    log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})
