@@ -9,7 +9,7 @@ pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.de
 `expectation.expectation` names it to the server. The replacement is made in the same plan; after a cordon it may come earlier
 (`replica_slots.wanted`). The worker's agent says goodbye at SIGTERM, mostly before the next world is formed: the server then counts one
 disruption, and failures of its peers that follow from it as collateral; `failure.judge` ignores the pod's end. A node that is about to go
-is the same, only that we delete the pod: once a world works without the worker, at the latest at `departures.delete_at_latest`.
+is the same, only that we delete the pod: once a world works without the worker, at the latest at `deadlines.Deadlines.of`.
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
 expectation, so that the server forms a world without it, and in the status. A later plan deletes its pod: once that world works, or its

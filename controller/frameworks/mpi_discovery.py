@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.departures import waits_for_replacement
+from controller.deciding.rendezvous.deadlines import waits_for_replacement
 from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
 from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
 from controller.watching.snapshot import Pod

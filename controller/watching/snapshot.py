@@ -13,7 +13,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import IN_WORLD
+from elastic.api.words import IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
@@ -65,6 +65,11 @@ class InWorld:
     is_true: bool = False
     reason: str = ""
     message: str = ""
+
+    @property
+    def has_state(self) -> bool:
+        """Return whether the worker has the state of training. A spare worker is Ready without it."""
+        return self.is_true and self.reason in (STEP_REPORTED, WORLD_STANDS)
 
 
 @dataclass(frozen=True, slots=True)

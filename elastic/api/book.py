@@ -120,6 +120,8 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     """Id of the newest rescale that it brought about."""
     pause_milliseconds: Times = 0
     """What that rescale took from training, from the notice to the first step; unset where nobody measures it, as at c10d."""
+    asked_to_save_at: Time | None = None
+    """When the last workers with the state of training were told to save and end, because no replacement could have the state in time."""
 
 
 class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -134,3 +136,5 @@ class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Of a disruption: which signal announced it."""
     others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
     """Signals that stand beside it and leave more time."""
+    asked_to_save: bool = False
+    """It is among the last workers with the state of training, and ends because no replacement can have the state in time."""

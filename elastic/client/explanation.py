@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from elastic.api.counting import counted
+from elastic.api.counting import asked_to_save, counted
 from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS
 from elastic.client.ages import age
@@ -105,6 +105,9 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
         return
     paused = f", for which training paused {last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
     yield f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave{paused}."
+    if last.asked_to_save_at is not None:
+        words = asked_to_save(at=last.asked_to_save_at, by=last.by)
+        yield f"{words[0].upper()}{words[1:]}."
 
 
 def has_told_no_step(job: Summary) -> bool:

@@ -32,6 +32,7 @@ class Run:
 
     agent: "Agent | EtcdAgent | TorchAgent | WrongCommand | None" = None
     runs: int = 0
+    placed_at: float | None = None
     back_off_s: float = 0.0
     again_at: float | None = None
     """When a container that keeps ending is started again."""
@@ -52,6 +53,8 @@ class Kubelets:
         """Whether torchrun ends before it comes to the rendezvous, wherever it is started now."""
         self.usage_errors = self.turned_away = 0
         """How often an agent ended because of that, and how often because it was refused or its server away."""
+        self.start_s = 0.0
+        """The least time from a pod's place on a node to its start, as for an image that is pulled."""
         self.refusing: dict[str, float] = {}
         """Nodes whose kubelet takes no pod in, and until when."""
         self._api, self._server, self._draw = api, server, draw
@@ -82,7 +85,8 @@ class Kubelets:
             refused = {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
             self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(refused))
         elif status["phase"] == "Pending":
-            if self.is_quick or self._draw.random() < 0.4:
+            run.placed_at = run.placed_at if run.placed_at is not None else asyncio.get_running_loop().time()
+            if asyncio.get_running_loop().time() >= run.placed_at + self.start_s and (self.is_quick or self._draw.random() < 0.4):
                 self._begin(pod, run)
         elif status["phase"] == "Running" and pod["spec"].get("activeDeadlineSeconds"):
             self._exceed_deadline(pod)

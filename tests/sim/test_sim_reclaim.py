@@ -15,9 +15,12 @@ from test_sim_drain import ENDS_WITHIN_S, JUST_2, KEEP, RUNS_BY_S, Drained
 
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
+from elastic.kube.resources import EVENTS
 from elastic.local.reclaim import PLAYABLE
 from elastic.signals.signal import Meaning, Signal
 
+LONGEST_START_S = 115.0
+NEVER_S = 100_000.0
 PATIENT = [row for row in LEAVES if row.lead_s >= 60]
 QUICK = [PLAYABLE["gke-termination"], PLAYABLE["aks-preempt"]]
 WARNS = [row for row in PLAYABLE.values() if row.meaning is Meaning.PREPARE]
@@ -29,18 +32,37 @@ STATEFUL = {
 }
 
 
+SLOW = {
+    "two of two, end in 15 s": (2, {"minReplicas": 2, "maxReplicas": 2}),
+    "one of one, end in 15 s": (1, {"minReplicas": 1, "maxReplicas": 1}),
+}
+"""Jobs with the default scaleInGraceSeconds of 30 s and a terminationGracePeriodSeconds of 15 s."""
+
+
 class Reclaimed(Drained):
     """All workers stand on one node, or on several; the cloud gives a signal for one node, and then nothing else happens."""
 
     def __init__(
-        self, workers: int, policy: Object, signal: Signal, *, seed: int, is_together: bool = True, hears_steps: bool = True
+        self,
+        workers: int,
+        policy: Object,
+        signal: Signal,
+        *,
+        seed: int,
+        is_together: bool = True,
+        hears_steps: bool = True,
+        start_s: float = 0.0,
     ) -> None:
         job = job_of(KINDS["PyTorchJob"], {"Worker": workers}, policy=policy, run_policy=KEEP)
+        if "scaleInGraceSeconds" not in policy:
+            job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["terminationGracePeriodSeconds"] = 15
         super().__init__(job, seed=seed, is_quick=True, is_together=is_together)
         self._count, self._signal = workers, signal
         self.server.hears_steps = hears_steps
+        self._start_s = start_s
         self.reformed_after_s = 0.0
         self.rescales = 0
+        self.asked_to_save: list[str] = []
 
     async def _storm(self) -> None:
         first, *others = self.cluster.nodes()
@@ -54,6 +76,7 @@ class Reclaimed(Drained):
         node = first if self.is_together else self._workers()[-1]["spec"]["nodeName"]
         reached, before = self._step, self._generation
         self.note(f"{node}: {self._signal.name} at step {reached}")
+        self.cluster.kubelets.start_s = self._start_s
         if self._signal.meaning is Meaning.LEAVE:
             self.cluster.reclaim_node(node, self._signal)
         else:
@@ -66,7 +89,10 @@ class Reclaimed(Drained):
                 await asyncio.sleep(0.1)
             self.reformed_after_s = asyncio.get_running_loop().time() - began
         await self._until(partial(self._is_empty, node), within_s=ENDS_WITHIN_S)
+        self.asked_to_save = [event["message"] for event in self.api.all(EVENTS) if event["reason"] == "AskedToSave"]
+        self.cluster.kubelets.start_s = min(self._start_s, LONGEST_START_S)
         await self._until(lambda: self._are_ready() and self._step > reached, within_s=ENDS_WITHIN_S)
+        self.cluster.kubelets.start_s = 0.0
         self.rescales = self._generation - before
         restarts = ((self.job or {}).get("status") or {}).get("elastic", {}).get("restarts", {})
         assert not set(restarts) - {"plan", "disruption"}, f"nothing is charged: {restarts}"
@@ -94,7 +120,7 @@ def reclaimed(kind: type[Reclaimed], job: str, signal: Signal, **more: object) -
     made: list[Reclaimed] = []
 
     async def life() -> None:
-        workers, policy = STATEFUL[job]
+        workers, policy = {**STATEFUL, **SLOW}[job]
         made.append(kind(workers, policy, signal, **more))  # type: ignore[arg-type]
         await made[0].play()
 
@@ -137,3 +163,18 @@ def test_with_seconds_the_others_are_called_at_once(signal: Signal) -> None:
 @pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
 def test_where_there_is_no_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: Signal) -> None:
     reclaimed(Reclaimed, "two of two", signal, seed=5)
+
+
+@pytest.mark.parametrize("start_s", [85, 90, 94])
+@pytest.mark.parametrize("job", SLOW)
+def test_a_replacement_that_starts_slowly_still_gets_the_state(job: str, start_s: float) -> None:
+    """The last workers were deleted after 85 of 120 s, although nobody else had their state; the replacements came 12 s later."""
+    assert reclaimed(Kept, job, PLAYABLE["aws-spot"], seed=7, start_s=start_s).asked_to_save == []
+
+
+@pytest.mark.parametrize("start_s", [115, NEVER_S], ids=["too late", "never"])
+@pytest.mark.parametrize("signal", ["aws-spot", "aks-preempt", "gke-termination"])
+def test_where_no_replacement_can_come_in_time_the_workers_are_asked_to_save(signal: str, start_s: float) -> None:
+    storm = reclaimed(Reclaimed, "two of two", PLAYABLE[signal], seed=8, start_s=start_s)
+    assert len(storm.asked_to_save) == 1
+    assert signal in storm.asked_to_save[0]

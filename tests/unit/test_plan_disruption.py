@@ -213,14 +213,14 @@ def test_a_worker_that_is_needed_stays_until_shortly_before_its_node_goes() -> N
     assert not any(one.is_deleting for one in cluster.pods.values())
     assert planned.look_again_at == NOW + timedelta(seconds=85)
     advance(cluster, 1)
-    assert sorted(deleted(cluster.round())) == ["train-worker-0", "train-worker-1"]
+    assert sorted(name for planned in cluster.settle() for name in deleted(planned)) == ["train-worker-0", "train-worker-1"]
 
 
 def test_a_measured_rescale_takes_the_place_of_a_guess() -> None:
     cluster = running(1, most=1)
     elastic = cluster.job.status.elastic
     assert elastic is not None
-    slow = Rescale(id="1-x", phases={"detect": 60_000, "drain": 9_000, "start": 3_000})
+    slow = Rescale(id="1-x", cause="plan", from_size=1, phases={"detect": 60_000, "drain": 9_000, "start": 3_000})
     status = structs.replace(cluster.job.status, elastic=structs.replace(elastic, last_rescale=slow))
     cluster.job = structs.replace(cluster.job, status=status)
     spot(cluster, "node-0")
@@ -234,7 +234,7 @@ def test_of_a_notice_of_fifteen_seconds_a_part_is_left_to_train_and_to_save() ->
     assert cluster.round().look_again_at == NOW + timedelta(seconds=15 - 7.5 - 3.75)
     assert told(cluster).leaving[0].by == NOW + timedelta(seconds=15), "checkpoint now, with the true time"
     advance(cluster, 4)
-    assert deleted(cluster.round()) == ["train-worker-0"]
+    assert [name for planned in cluster.settle() for name in deleted(planned)] == ["train-worker-0"]
 
 
 def test_a_worker_that_may_have_to_go_is_replaced_first_however_long_that_takes() -> None:

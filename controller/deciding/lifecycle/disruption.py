@@ -13,6 +13,7 @@ from msgspec import structs
 from controller.deciding.moments import LAST, after
 from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Announced, Leaving
+from elastic.api.job import Job
 from elastic.api.words import Cause
 from elastic.signals.seen import Sight, tolerated_for
 from elastic.signals.signal import Deadline, Meaning
@@ -50,6 +51,13 @@ def notices(snapshot: Snapshot, leaving: Iterable[Leaving] = ()) -> dict[str, No
     """By pod name, for every pod that must go whatever we do, or may have to. `leaving` has what was noticed before."""
     known = {entry.uid: entry for entry in leaving if entry.cause == Cause.DISRUPTION.value}
     return {pod.name: notice for pod in snapshot.pods if (notice := _notice(pod, snapshot, known.get(pod.uid))) is not None}
+
+
+def termination_grace_s(job: Job, type: str) -> float:
+    """Return the seconds that the kubelet gives the pods of a replica type between SIGTERM and SIGKILL."""
+    template = next((spec.template for name, spec in job.replicas.items() if name.lower() == type.lower()), {})
+    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return float(seconds) if isinstance(seconds, int) and seconds >= 0 else GRACE_S
 
 
 def with_notice(entry: Leaving, notice: Notice | None) -> Leaving:

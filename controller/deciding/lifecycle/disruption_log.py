@@ -1,19 +1,19 @@
 """Writes into a job's status which disruptions were announced, when, and what each cost. Decides nothing about them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from controller.deciding import compat
-from controller.deciding.actions import JobEvent, normal
+from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
-from controller.deciding.moments import after
+from controller.deciding.moments import FIRST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption, Leaving
-from elastic.api.counting import counted
+from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import LEFT, TAKEN_BACK, Cause
 from elastic.signals.signal import Meaning
@@ -35,7 +35,8 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
         entry if (entry.signal, entry.node) in standing - going.keys() else _continued(entry, going, _outcome(entry, before, view), now=now)
         for entry in new.disruptions
     ]
-    entries = [_with_cost(entry, before, new, now=now) for entry in _with_new(entries, going, now=now)]
+    unsaved = {(entry.signal, pods[entry.member].node) for entry in new.leaving if entry.asked_to_save and entry.member in pods}
+    entries = [_with_cost(_asked_to_save(entry, unsaved, now=now), before, new, now=now) for entry in _with_new(entries, going, now=now)]
     return replace(new, disruptions=tuple(_bounded(entries)))
 
 
@@ -101,6 +102,11 @@ def _continued(entry: Disruption, going: Mapping[Place, list[datetime | None]], 
     return replace(entry, workers=max(entry.workers, len(there)))
 
 
+def _asked_to_save(entry: Disruption, unsaved: Collection[Place], *, now: datetime) -> Disruption:
+    is_first = entry.ended_at is None and entry.asked_to_save_at is None and (entry.signal, entry.node) in unsaved
+    return replace(entry, asked_to_save_at=now) if is_first else entry
+
+
 def _outcome(entry: Disruption, before: ElasticStatus, view: JobView) -> str:
     """Return TAKEN_BACK if all workers that the disruption concerns still work, else LEFT.
 
@@ -140,11 +146,17 @@ def _bounded(entries: list[Disruption]) -> list[Disruption]:
 
 
 def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
-    """One for each disruption that has been announced."""
-    before = {(entry.signal, entry.node, entry.noticed_at) for entry in known.disruptions}
+    """Return one Event for each disruption that was announced, and one if its workers had to save the state themselves."""
+    before = {(entry.signal, entry.node, entry.noticed_at): entry for entry in known.disruptions}
+    name = f"{job.kind.name} {job.metadata.name}"
     for entry in new.disruptions:
-        if (entry.signal, entry.node, entry.noticed_at) not in before and entry.noticed_at is not None:
+        former = before.get((entry.signal, entry.node, entry.noticed_at))
+        where, about = f" on node {entry.node}" if entry.node else "", f"{entry.signal}/{entry.node}/{entry.noticed_at or FIRST:%H%M%S}"
+        if former is None and entry.noticed_at is not None:
             by = f" by {entry.by:%H:%M:%S} UTC" if entry.by is not None else ""
-            where = f" on node {entry.node}" if entry.node else ""
-            words = f"{job.kind.name} {job.metadata.name}: signal {entry.signal}{where} concerns {counted(entry.workers, 'worker')}{by}."
-            yield normal("DisruptionAnnounced", words, about=f"{entry.signal}/{entry.node}/{entry.noticed_at:%H%M%S}")
+            yield normal(
+                "DisruptionAnnounced", f"{name}: signal {entry.signal}{where} concerns {counted(entry.workers, 'worker')}{by}.", about=about
+            )
+        if entry.asked_to_save_at is not None and (former is None or former.asked_to_save_at is None):
+            words = asked_to_save(at=entry.asked_to_save_at, by=entry.by)
+            yield warning("AskedToSave", f"{name}: signal {entry.signal}{where}: {words}.", about=about)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import GRACE_S, Notice, asked_to_leave, with_notice
+from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, termination_grace_s, with_notice
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.status_room import with_leaving
@@ -75,10 +75,4 @@ def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
         return None
     if pod.phase is Phase.PENDING:
         return view.snapshot.now
-    return after(entry.by, -min(_grace_s(pod, view), notice.lead_s / 2))
-
-
-def _grace_s(pod: Pod, view: JobView) -> float:
-    template = next((spec.template for type, spec in view.job.replicas.items() if type.lower() == pod.type), {})
-    seconds = (template.get("spec") or {}).get("terminationGracePeriodSeconds")
-    return float(seconds) if isinstance(seconds, int) and seconds >= 0 else GRACE_S
+    return after(entry.by, -min(termination_grace_s(view.job, pod.type), notice.lead_s / 2))

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, with_notice
-from controller.deciding.moments import after
+from controller.deciding.lifecycle.disruption import asked_to_leave, with_notice
+from controller.deciding.rendezvous.deadlines import Deadlines, deadlines
 from controller.deciding.status_room import with_leaving
 from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Leaving
-from elastic.api.job import Job
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
-from elastic.signals.signal import Meaning
-
-UNMEASURED_RESCALE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class Departures:
 
 
 def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
-    """The entries of `known` that still hold: the pod is the same one, and a notice that was the cause has not been withdrawn.
+    """Return the entries of `known` that still hold: the pod is the same one, and a notice that was the cause has not been withdrawn.
 
     That the node is gone, or that the pod has failed, withdraws no notice.
     """
@@ -55,14 +51,14 @@ def _may_leave(snapshot: Snapshot) -> dict[str, Pod]:
 
 
 def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:
-    """The entries without those of surplus workers that stay after all, because `short` other workers were lost meanwhile."""
+    """Return the entries without surplus workers that stay after all, because `short` other workers were lost meanwhile."""
     here = {pod.name for pod in snapshot.pods if pod.is_active}
     spared = [entry for entry in leaving if entry.cause == Cause.PLAN.value and entry.member in here][: max(0, short)]
     return [entry for entry in leaving if entry not in spared]
 
 
 def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[Pod]) -> Departures:
-    """Adds surplus workers and workers with a disruption notice to those that are leaving already.
+    """Add surplus workers and workers with a disruption notice to those that are leaving already.
 
     A worker's pod may be deleted once it has left the world, was never in it, or its time is up. The worker counts as leaving until its pod
     is gone or has succeeded, or until the notice is taken back, so that the end of that pod is never taken for a failure.
@@ -72,7 +68,7 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     by = snapshot.now + timedelta(seconds=policy.scale_in_grace_seconds)
     pods = _may_leave(snapshot)
     leaving = [with_notice(entry, view.notices.get(entry.member)) for entry in leaving]
-    known = {entry.member for entry in leaving}
+    known = {entry.member: entry.asked_to_save for entry in leaving}
     new = [asked_to_leave(pods[name], notice) for name, notice in view.notices.items() if name not in known]
     new += [
         Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=by)
@@ -81,7 +77,10 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
     ]
     out = with_leaving(leaving, new)
     later = tuple(pods[entry.member] for entry in new[len(out) - len(leaving) :])
-    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, view, is_stored=entry.member in known)]
+    until = deadlines(view, out)
+    out = until.asked_to_save(out)
+    stored = {entry.member for entry in out if entry.member in known and (known[entry.member] or not entry.asked_to_save)}
+    may_go = [pods[entry.member] for entry in out if _may_go(pods[entry.member], entry, until, is_stored=entry.member in stored)]
     return Departures(tuple(may_go), out, later)
 
 
@@ -97,8 +96,9 @@ def _carries_world(pod: Pod, view: JobView) -> bool:
     return len(world.members - leaving) < view.job.least_workers
 
 
-def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool:
-    """May we delete it? A pod that the cluster ends is the cluster's to delete, unless it has failed already."""
+def _may_go(pod: Pod, entry: Leaving, until: Deadlines, *, is_stored: bool) -> bool:
+    """Return whether we may delete the pod. The cluster deletes the pods that it ends itself, unless they have failed already."""
+    view = until.view
     if pod.is_deleting:
         return False
     if pod.phase is Phase.FAILED:
@@ -109,33 +109,7 @@ def _may_go(pod: Pod, entry: Leaving, view: JobView, *, is_stored: bool) -> bool
     notice = view.notices.get(entry.member)
     if notice is None or not notice.may_delete:
         return False
-    return _has_left(pod, delete_at_latest(view, entry, notice), view.snapshot, is_stored=is_stored)
-
-
-def delete_at_latest(view: JobView, entry: Leaving, notice: Notice) -> datetime | None:
-    """Until when the pod stays, although nobody has taken its place.
-
-    So long before the loss that it ends in order and the others go on by then. Of a short notice half remains for that at most, and a
-    quarter for the others. None for one that only may have to go.
-    """
-    if not notice.may_delete or notice.meaning is Meaning.PREPARE or entry.by is None:
-        return None
-    assert view.job.elastic is not None
-    grace_s = min(float(view.job.elastic.scale_in_grace_seconds), notice.lead_s / 2)
-    return after(entry.by, -grace_s - min(rescale_s(view.job), notice.lead_s / 4))
-
-
-def rescale_s(job: Job) -> float:
-    """What a rescale of this job takes, as the newest one did."""
-    last = job.status.elastic.last_rescale if job.status.elastic is not None else None
-    measured = sum(ms for phase, ms in last.phases.items() if phase != "detect") if last is not None else 0
-    return measured / 1000 or UNMEASURED_RESCALE_S
-
-
-def waits_for_replacement(view: JobView, entry: Leaving) -> bool:
-    """It only may have to leave: its replacement is made first."""
-    notice = view.notices.get(entry.member)
-    return notice is not None and notice.meaning is Meaning.PREPARE and entry.cause == Cause.DISRUPTION.value
+    return _has_left(pod, until.of(entry), view.snapshot, is_stored=is_stored)
 
 
 def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: bool) -> bool:
@@ -153,7 +127,7 @@ def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: b
 
 
 def next_deadline(view: JobView, leaving: Sequence[Leaving]) -> datetime | None:
-    """The next time at which a worker must be gone, or its pod is deleted; one that has passed changes nothing any more."""
-    now, notices = view.snapshot.now, view.notices
-    early = (delete_at_latest(view, entry, notices[entry.member]) for entry in leaving if entry.member in notices)
-    return min((at for at in (*early, *(entry.by for entry in leaving)) if at is not None and at > now), default=None)
+    """Return the next time at which a worker must be gone, or its pod is deleted. A time that has passed changes nothing any more."""
+    now, until = view.snapshot.now, deadlines(view, leaving)
+    moments = (*(until.of(entry) for entry in leaving), *(entry.by for entry in leaving))
+    return min((at for at in moments if at is not None and at > now), default=None)

@@ -10,7 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
-from controller.deciding.rendezvous.departures import waits_for_replacement
+from controller.deciding.rendezvous.deadlines import waits_for_replacement
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.job import ElasticStatus, Job
