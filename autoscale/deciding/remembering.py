@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from autoscale.deciding.jobs import JobSeen, Outcome
 from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
 from autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
+from autoscale.deciding.troubles import NO_PROGRESS
 from elastic.api.scaling import MOST_SECONDS, MOST_SPREAD, Record, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
 
 NUMBERS = re.compile(r"-?[0-9]+")
 REWRITTEN_AFTER_S = 60.0
-"""Figures that changed are written at most so often, and only if they changed by more than DIFFERS."""
+"""Shortest time between two writes of figures, which must differ by more than DIFFERS."""
+HEARD_AFTER_S = 10.0
+"""Shortest time between a write and one that says whether progress is known."""
 DIFFERS = 0.2
 LONGEST_REASON = 250
 MINUTE_S, FURTHEST_S = 60, 10 * 365 * 86400
@@ -61,12 +64,14 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
 
 
 def is_news(new: Record, old: Record | None) -> bool:
-    """Noise is no news: neither other numbers in the same words, nor figures that moved a little."""
+    """Tell whether a record is worth a write: other numbers in the same words are not, nor figures that moved a little."""
     if old is None:
         return True
     if _facts(new) != _facts(old) or abs(new.hand_until - old.hand_until) > 1:
         return True
     age_s = _seconds(new) - _seconds(old)
+    if _is_unheard(new) != _is_unheard(old) and age_s >= HEARD_AFTER_S:
+        return True
     if 0 <= age_s < REWRITTEN_AFTER_S:
         return False
     if NUMBERS.sub("", new.decision.reason) != NUMBERS.sub("", old.decision.reason):
@@ -75,7 +80,7 @@ def is_news(new: Record, old: Record | None) -> bool:
 
 
 def memory_of(record: Record | None) -> Memory:
-    """What a new process starts from."""
+    """Return the memory from which a new process starts."""
     if record is None:
         return Memory()
     hand = Hand(count=record.hand, until=record.hand_until) if record.hand is not None else None
@@ -95,9 +100,10 @@ def memory_of(record: Record | None) -> Memory:
 
 
 def _sizes(record: Record) -> Sizes:
-    """Where a former release has not written when a size was measured, that was before it wrote.
+    """Return the measures of a record.
 
-    Who may edit the job may have written a size twice: its last measure counts.
+    A former release wrote no time for a measure; the measure is then as old as the record. A person may have written a size twice: the
+    last measure counts.
     """
     return tuple(
         Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count, at=one.at or _seconds(record), changes=one.changes)
@@ -106,7 +112,7 @@ def _sizes(record: Record) -> Sizes:
 
 
 def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
-    """The number that someone else has set, from when it is first seen."""
+    """Remember the number that someone else has set, from when it is first seen."""
     hand = memory.hand
     if not is_other:
         # A HorizontalPodAutoscaler that asked just before writes what it was told; it is told the other number next. One that was beside
@@ -120,11 +126,15 @@ def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> M
 
 
 def _facts(record: Record) -> tuple[object, ...]:
-    """Of the measures only which one is the last: it says whether the job has come back to a size."""
+    """Return what is written at once. Of the measures this is only the last size, which shows that a job has come back to it."""
     last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
     measured_last = last.size if last is not None else None
     trials = record.trial, record.tried_at, record.trial_doublings
     return record.decision.workers, record.hand, record.changed_at, record.reversals, *trials, measured_last
+
+
+def _is_unheard(record: Record) -> bool:
+    return NO_PROGRESS in record.decision.reason
 
 
 def _moved(new: tuple[SizeRecord, ...], old: tuple[SizeRecord, ...]) -> bool:

@@ -1,8 +1,9 @@
-"""What keeps a policy from deciding: the field, what was found, what to do. The job trains on with the number of workers that it has."""
+"""Says what keeps a policy from deciding: the field, what was found, what to do. The job trains on with the workers that it has."""
 
 from autoscale.deciding.signals import CARRIERS, Hand, Signals
 from elastic.api.scaling import PolicyName
 
+NO_PROGRESS = "no progress is known"
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 NEED_PROGRESS = (PolicyName.THROUGHPUT, PolicyName.DEADLINE, PolicyName.COST)
 NEED_NODES = (PolicyName.CAPACITY, PolicyName.COST)
@@ -11,16 +12,16 @@ ONE_WRITER = "remove one of them, or write scalingPolicy.through: hpa in place o
 
 
 def no_progress(signals: Signals) -> str:
-    return f"no progress is known: {signals.trouble or SILENT}"
+    return f"{NO_PROGRESS}: {signals.trouble or SILENT}"
 
 
 def is_carrier(hand: Hand) -> bool:
-    """A HorizontalPodAutoscaler set the number, and no person."""
+    """Tell whether a HorizontalPodAutoscaler set the number, and no person."""
     return hand.who in CARRIERS
 
 
 def in_words(signals: Signals, now: float) -> str:
-    """Empty where nothing is amiss."""
+    """Return what is wrong, or nothing."""
     hand, policy = signals.memory.hand, signals.policy
     if hand is not None and now < hand.until and is_carrier(hand):
         return f"{OTHER_WRITER} sets the number of workers; {ONE_WRITER}"
@@ -41,7 +42,7 @@ def without_nodes(signals: Signals) -> str:
 
 
 def without_samples() -> str:
-    """With totalSteps any report says how much is left."""
+    """Say that the work left is unknown. With totalSteps any report says how much is left."""
     return "scalingPolicy.totalSamples: training reports steps and no samples; report samples, too, or write totalSteps in place of it"
 
 

@@ -1,4 +1,4 @@
-"""What one process knows of each job between rounds: its training as the stream tells it, and the memory of former decisions."""
+"""Keeps what one process knows of each job between rounds: its training, and the memory of former decisions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
 MOST_UNKNOWN = 20_000
-"""Jobs of which the stream told and the API has not yet."""
+"""Limit for jobs that the stream named and that the API has not shown yet."""
 
 
 @dataclass(slots=True)
@@ -32,20 +32,26 @@ class _Entry:
 
 @dataclass(slots=True)
 class Book:
-    """Implements autoscale.figures.Figures."""
+    """Keep all jobs by uid; implements autoscale.figures.Figures."""
 
     is_ready: Callable[[], bool]
     _training: dict[str, Training] = field(default_factory=dict)
     _entries: dict[str, _Entry] = field(default_factory=dict)
     _by_key: dict[JobKey, str] = field(default_factory=dict)
+    _outside: set[str] = field(default_factory=set)
+    """Uids of jobs that meet outside of our rendezvous: their worlds follow from their pods, because the stream tells of none."""
 
     # --- what comes in
 
     def heard(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
-        """One message of the stream, or of another source of progress."""
+        """Take in one message of the stream of the rendezvous server."""
+        self._outside.discard(progress.job)
         if progress.forgotten:
             self._training.pop(progress.job, None)
             return
+        self._take(progress, seen=seen, now=now, monotonic=monotonic)
+
+    def _take(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
         known = self._trained(progress.job)
         counts_steps = seen is not None and seen.policy.policy is PolicyName.DEADLINE and seen.policy.total_steps is not None
         new, rate = heard(known, progress, monotonic, counts_steps=counts_steps)
@@ -64,24 +70,28 @@ class Book:
             entry.memory = replace(entry.memory, sizes=sizes)
 
     def read(self, seen: JobSeen, *, step: int, samples: float | None, working: int, now: float, monotonic: float) -> None:
-        """A source of progress outside of the stream said this; where the stream knows the job's world, it is of that world."""
-        known = self._training.get(seen.uid, Training()).progress
-        if known is None or not known.phase:
-            world = replace_progress(known or Progress(job=seen.uid), generation=working, size=working, phase=WorldPhase.RUNNING)
-        else:
-            world = known
+        """Take in what a log or page of the job says.
+
+        The report belongs to the world that the stream knows. If the stream knows none, the pods that work are the world, and each change
+        of their number makes a new one.
+        """
+        world = self._training.get(seen.uid, Training()).progress or Progress(job=seen.uid)
+        if not world.phase:
+            self._outside.add(seen.uid)
+        if seen.uid in self._outside and (not world.phase or world.size != working):
+            world = replace_progress(world, generation=world.generation + 1, size=working, phase=WorldPhase.RUNNING)
         values = {} if samples is None else {SAMPLES: samples}
         highest = max(step, world.highest or 0)
         new = replace_progress(world, step=step, age_s=0.0, highest=highest, values=values)
-        self.heard(new, seen=seen, now=now, monotonic=monotonic)
+        self._take(new, seen=seen, now=now, monotonic=monotonic)
 
     def rank_zero(self, seen: JobSeen) -> str:
-        """The pod that has rank 0, where the rendezvous server knows it."""
+        """Return the pod that has rank 0, or nothing if the rendezvous server does not know it."""
         known = self._training.get(seen.uid, Training()).progress
         return known.rank_zero if known is not None else ""
 
     def states(self, jobs: Iterable[JobSeen], *, now: float, trouble: Callable[[JobKey], str] = lambda _: "") -> list[JobState]:
-        """The jobs as they are now, each with its memory; a job that is not there any more is forgotten."""
+        """Return the jobs as they are now, each with its memory, and forget the jobs that no longer exist."""
         states, there = [], set()
         for seen in jobs:
             there.add(seen.uid)
@@ -89,21 +99,28 @@ class Book:
             states.append(JobState(seen=seen, training=self._trained(seen.uid), memory=entry.memory, trouble=trouble(seen.key)))
         for uid in [uid for uid in self._entries if uid not in there]:
             del self._entries[uid]
+            if uid in self._outside:
+                # No message of the stream will say that this job is gone.
+                self._outside.remove(uid)
+                self._training.pop(uid, None)
         for key in [key for key, uid in self._by_key.items() if uid not in there]:
             del self._by_key[key]
         return states
 
     def _trained(self, uid: str) -> Training:
-        """What was heard of a job. What its changes cost a former process holds until this one has measured more."""
+        """Return what was heard of a job.
+
+        What a former process measured of the cost of changes counts until this process has measured more.
+        """
         training, entry = self._training.get(uid, Training()), self._entries.get(uid)
         if training.rescale_s is None and entry is not None and entry.memory.rescale_s is not None:
             return replace(training, rescale_s=entry.memory.rescale_s)
         return training
 
     def saw(self, seen: JobSeen, *, now: float) -> None:
-        """One version of a job.
+        """Take in one version of a job.
 
-        A number that somebody set counts at once: a HorizontalPodAutoscaler may ask, or overwrite it, before the next round.
+        A number that somebody set counts at once: a HorizontalPodAutoscaler may ask for it, or overwrite it, before the next round.
         """
         entry = self._entry(seen, now)
         hand, outcome = entry.memory.hand, entry.outcome
@@ -126,13 +143,13 @@ class Book:
         entry = self._entries.get(seen.uid)
         if entry is not None:
             entry.outcome = outcome
-            # What is remembered of a change holds once it is written; until then the round decides anew.
+            # What is remembered of a change holds once it is written; until then the round decides again.
             decision = outcome.decision
             if decision.count == seen.replicas:
                 entry.memory = decision.memory
 
     def rests(self, seen: JobSeen) -> None:
-        """The job is suspended or over: no figure of it is of now."""
+        """Drop the figures of a job that is suspended or finished."""
         if (entry := self._entries.get(seen.uid)) is not None:
             entry.outcome = None
 
@@ -156,7 +173,7 @@ class Book:
         return entry.outcome if entry is not None else None
 
     def follow(self, seen: JobSeen) -> None:
-        """A replica that does not lead knows what the leader decided from its annotation."""
+        """Learn from the job's annotation what the leader decided."""
         entry = self._entries.get(seen.uid)
         if entry is not None and seen.record is not None and seen.record != entry.record:
             memory = memory_of(seen.record)
@@ -179,6 +196,6 @@ class Book:
 
 
 def _is_ours(seen: JobSeen) -> bool:
-    """Return whether the number of workers was written by the autoscaler or in its name."""
+    """Tell whether the autoscaler wrote the number of workers, or somebody wrote it in its name."""
     ours = (MANAGER, *(CARRIERS if seen.policy.through is Through.HPA else ()))
     return any(owner.manager in ours for owner in seen.owners)

@@ -68,7 +68,7 @@ class Sources:
         self._pages = Pages(kube, through_api=pages_through_api)
 
     def look(self, wanted: Iterable[tuple[JobSeen, PodSeen]]) -> None:
-        """Reads from these pods and from no others. Of too many jobs the last ones of the namespaces with most of them wait."""
+        """Read from these pods and from no others. If there are too many jobs, the last ones of the largest namespaces wait."""
         chosen = {seen.key: (seen, pod) for seen, pod in _in_turns(wanted)[:MOST_SOURCES]}
         for key, source in list(self._sources.items()):
             now = chosen.get(key)
@@ -89,10 +89,11 @@ class Sources:
         await self._pages.close()
 
     async def _read(self, seen: JobSeen, pod: PodSeen) -> None:
-        """Until cancelled; what fails is tried again, later each time."""
+        """Read until cancelled. A source that fails is tried again, later each time, unless it was read for long."""
         assert seen.progress is not None
-        pause = FIRST_PAUSE_S
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
         while True:
+            began = loop.time()
             try:
                 if seen.progress.prometheus is not None:
                     await self._follow_page(seen, pod, seen.progress.prometheus)
@@ -101,6 +102,8 @@ class Sources:
             except (KubeError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 words = f"no answer within {pages.PAGE_S:g} s" if isinstance(error, TimeoutError) else _told(error)
                 self._note(seen, f"{'/'.join(pod.key)} could not be read: {words}; {REMEDIES[_field(seen)]}")
+            if loop.time() - began >= LONGEST_PAUSE_S:
+                pause = FIRST_PAUSE_S
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -161,7 +164,7 @@ def _field(seen: JobSeen) -> str:
 
 
 def _in_turns(wanted: Iterable[tuple[JobSeen, PodSeen]]) -> list[tuple[JobSeen, PodSeen]]:
-    """The first of each namespace, then the second of each, and so on: no namespace takes the places of others."""
+    """Order by turns: the first job of each namespace, then the second of each. So no namespace takes the places of others."""
     counts: Counter[str] = Counter()
     ordered = []
     for seen, pod in wanted:
@@ -182,7 +185,7 @@ def _newest(parts: list[Part], lines: list[bytes]) -> Report | None:
 
 
 def amount(text: bytes, name: str) -> float | None:
-    """The first value of a metric in the text format; None if there is none, or it is no number.
+    """Return the first value of a metric in the text format, or None if it is missing or no number.
 
     A page of a million lines costs no more than three searches.
     """

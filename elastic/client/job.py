@@ -1,4 +1,4 @@
-"""A job as `elastic.Client` gives it: what it is now, until it is over, what its workers print, what its function returned."""
+"""A job as `elastic.Client` gives it: its status, its logs, what its function returned, and what a user may change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ GONE_S = 60.0
 
 
 class Job:
-    """One job of a cluster. What it says is asked for anew each time. With a uid, another job of the same name is not this one."""
+    """One job of a cluster. Each property asks the API server again. With a uid, another job of the same name is not this one."""
 
     def __init__(self, cluster: Cluster, kind: Kind, name: str, uid: str | None = None) -> None:
         self._cluster, self._uid = cluster, uid
@@ -51,7 +51,7 @@ class Job:
 
     @property
     def object(self) -> dict[str, Any]:
-        """As the API server has it."""
+        """The job as the API server has it."""
         with speaking(f"{self.kind.name} {self.name}"):
             found: dict[str, Any] = self._cluster.jobs.get_namespaced_custom_object(**self._at, name=self.name, _request_timeout=TIMEOUT_S)
         if self._uid not in (None, found["metadata"]["uid"]):
@@ -67,18 +67,18 @@ class Job:
 
     @property
     def sample(self) -> Sample | None:
-        """How far training is right now: step, speed, loss and world, as the dashboard has heard. None where nobody knows."""
+        """How far training is now: step, speed, loss and world, as the dashboard has heard; None if it has heard nothing."""
         return self._cluster.sample(self.object["metadata"]["uid"])
 
     def _sample_of(self, found: Mapping[str, Any]) -> Sample | None:
-        """For what shows more than this: a dashboard that is down costs the sample only."""
+        """Return the sample for a view that shows more than it: a dashboard that is down costs the sample only."""
         try:
             return self._cluster.sample(found["metadata"]["uid"])
         except errors.Unreachable:
             return None
 
     def explain(self) -> str:
-        """Why it has its size, what it waits for, what the last change cost."""
+        """Say why the job has its size, what it waits for, and what the last change cost."""
         found = self.object
         return self._explained(found, self._sample_of(found))
 
@@ -87,11 +87,11 @@ class Job:
         return "\n".join(explained(told, self._pods_of(found), spec, datetime.now(UTC), progress=sample.progress if sample else ""))
 
     def pods(self) -> list[dict[str, Any]]:
-        """As the API server has them, in the order of their names."""
+        """Return the job's pods as the API server has them, in the order of their names."""
         return self._pods_of(self.object)
 
     def _pods_of(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Those that it owns: anybody's pod may have its label, as that of a job of another kind with this name has."""
+        """Return the pods that the job owns. Any pod may have its label, and those of a job of another kind with this name do."""
         with speaking(f"the pods of {self.name}"):
             selector = f"{JOB_NAME}={self.name}"
             found = self._cluster.core.list_namespaced_pod(self.namespace, label_selector=selector, _request_timeout=TIMEOUT_S)
@@ -101,7 +101,7 @@ class Job:
         return sorted(own, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
-        """What it is now, and again at each change until it is over."""
+        """Yield the status now, and at each change until the job is over."""
         return self._followed(timeout, threading.Event())
 
     def _followed(self, timeout: float | None, given_up: threading.Event) -> Iterator[Summary]:
@@ -120,7 +120,7 @@ class Job:
                 raise errors.TimedOut(f"{self.name} is {told.state.lower()} after {timeout:g} s: {self.explain()}")
 
     def _changes(self, found: Mapping[str, Any], end: float | None) -> Iterator[dict[str, Any]]:
-        """One watch, which the server ends after a while."""
+        """Yield what one watch says, which the server ends after a while."""
         seconds = WATCH_S if end is None else max(1, min(WATCH_S, int(end - time.monotonic() + 1)))
         watcher = watches.Watch()
         events = watcher.stream(
@@ -140,7 +140,7 @@ class Job:
                 yield event["object"]
 
     def wait(self, until: str = "over", timeout: float | None = None) -> Summary:
-        """Until it is `running` or `over`. A job that failed raises JobFailed with the first error of its workers."""
+        """Wait until the job is `running` or `over`. A job that failed raises JobFailed with the first error of its workers."""
         if until not in ("running", "over"):
             raise ValueError(f"until is {until!r}; it may be 'running' or 'over'")
         for told in self.watch(timeout):
@@ -151,7 +151,7 @@ class Job:
         raise AssertionError("watch ends with what is over")
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the submitted function returned on rank 0, once the job has succeeded."""
+        """Return what the submitted function returned on rank 0, once the job has succeeded."""
         self.wait(timeout=timeout)
         found = self.object
         pods, first = self._pods_of(found), ranks(found).get(0)
@@ -168,7 +168,7 @@ class Job:
         )
 
     def logs(self, *, worker: int | None = None, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
-        """What the training containers have printed until now; of one worker, or of all, each line with its pod."""
+        """Yield the lines that the training containers have printed: of one worker, or of all, each line with its pod."""
         found = self.object
         pods = there = self._pods_of(found)
         if worker is not None:
@@ -200,30 +200,44 @@ class Job:
                     yield from line.text.splitlines()
 
     def scale(self, workers: int) -> None:
-        """Its spec says within which bounds."""
-        _ = self.object  # that it is this one
-        body = {"spec": {"replicas": workers}}
-        with speaking(f"scaling {self.name} to {counted(workers, 'worker')}"):
-            self._cluster.jobs.patch_namespaced_custom_object_scale(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
+        """Change the number of workers, within the bounds of the job's spec."""
+        change = self._cluster.jobs.patch_namespaced_custom_object_scale
+        self._patch(change, {"spec": {"replicas": workers}}, f"scaling {self.name} to {counted(workers, 'worker')}")
 
     def suspend(self) -> None:
-        """Stop it and free what it uses."""
-        self._patch({"spec": {"runPolicy": {"suspend": True}}}, "suspending")
+        """Stop the job and free what it uses."""
+        self._suspend(is_suspended=True, doing="suspending")
 
     def resume(self) -> None:
-        """Start it again, from its checkpoint."""
-        self._patch({"spec": {"runPolicy": {"suspend": False}}}, "resuming")
+        """Start the job again, from its checkpoint."""
+        self._suspend(is_suspended=False, doing="resuming")
 
-    def _patch(self, body: dict[str, Any], doing: str) -> None:
-        _ = self.object  # that it is this one
-        with speaking(f"{doing} {self.name}"):
-            self._cluster.jobs.patch_namespaced_custom_object(**self._at, name=self.name, body=body, _request_timeout=TIMEOUT_S)
+    def _suspend(self, *, is_suspended: bool, doing: str) -> None:
+        body = {"spec": {"runPolicy": {"suspend": is_suspended}}}
+        self._patch(self._cluster.jobs.patch_namespaced_custom_object, body, f"{doing} {self.name}")
+
+    def _patch(self, change: Callable[..., object], body: dict[str, Any], doing: str) -> None:
+        """Patch this job only. The server refuses the uid of another job, which may have got the name a moment ago."""
+        uid = self._uid or self.object["metadata"]["uid"]
+        with self._being_this_one(uid, doing):
+            change(**self._at, name=self.name, body={"metadata": {"uid": uid}, **body}, _request_timeout=TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _being_this_one(self, uid: str, doing: str) -> Iterator[None]:
+        """Explain a refusal whose cause is that another job has the name now."""
+        try:
+            with speaking(doing):
+                yield
+        except errors.Refused as error:
+            if self.object["metadata"]["uid"] != uid:
+                raise self._replaced() from error
+            raise
 
     def delete(self, timeout: float = GONE_S) -> None:
-        """With its pods; returns when they are gone."""
+        """Delete the job with its pods, and return when they are gone."""
         end = time.monotonic() + timeout
         uid = self.object["metadata"]["uid"]
-        with speaking(f"deleting {self.name}"):
+        with self._being_this_one(uid, f"deleting {self.name}"):
             self._cluster.jobs.delete_namespaced_custom_object(
                 **self._at, name=self.name, body=_foreground(uid), _request_timeout=TIMEOUT_S
             )
@@ -239,7 +253,7 @@ class Job:
             return False
 
     def show(self, timeout: float | None = None) -> None:
-        """A table that follows the job until it is over: live in a notebook, a line for each change elsewhere."""
+        """Show a table that follows the job until it is over: live in a notebook, a line for each change elsewhere."""
         found, given_up = self.object, threading.Event()
         self._cluster.sample(found["metadata"]["uid"])  # a dashboard that was named and does not answer is said now
         try:

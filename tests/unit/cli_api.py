@@ -70,6 +70,8 @@ class Api:
             return (200, known) if known is not None else self._list(split.path, parse_qs(split.query))
         if known is None:
             return status(404, f'"{split.path.rpartition("/")[2]}" not found')
+        if method == "PATCH" and (body.get("metadata") or {}).get("uid", known["metadata"].get("uid")) != known["metadata"].get("uid"):
+            return status(409, "Precondition failed: UID in precondition")
         if method == "DELETE" or split.path.endswith("/eviction"):
             del self.objects[path_of(known)]
         elif split.path.endswith("/scale"):
@@ -124,7 +126,7 @@ def status(code: int, message: str) -> tuple[int, Any]:
 
 @contextmanager
 def served(api: Api, folder: Path) -> Iterator[Path]:
-    """The kubeconfig of a server that answers so."""
+    """Serve the API, and give its kubeconfig."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -209,7 +211,7 @@ def pod(index: int, *, of: str = "train", node: str = "node-0", **more: Any) -> 
 
 
 def running(**elastic: Any) -> Object:
-    """The status of a job that runs with three workers."""
+    """Return the status of a job that runs with three workers."""
     return {
         "conditions": [{"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "message": "it runs."}],
         "replicaStatuses": {"Worker": {"active": 3}},

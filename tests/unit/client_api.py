@@ -29,6 +29,18 @@ class Api:
         self.objects[body["metadata"]["name"]] = body
         return body
 
+    def patch_namespaced_custom_object(self, *, name: str, body: dict[str, Any], **at: Any) -> None:
+        self.before_patch(name)
+        there = self.objects[name]
+        if body["metadata"]["uid"] != there["metadata"]["uid"]:
+            raise refusal(409, "Precondition failed: UID in precondition", "Conflict")
+        there["spec"] |= body["spec"]
+
+    patch_namespaced_custom_object_scale = patch_namespaced_custom_object
+
+    def before_patch(self, name: str) -> None:
+        """Let a test change what there is."""
+
     def list_namespaced_custom_object(self, **at: Any) -> None: ...
 
     def delete_namespaced_custom_object(self, *, name: str, body: official.V1DeleteOptions, **at: Any) -> None:

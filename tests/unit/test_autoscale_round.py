@@ -341,6 +341,21 @@ def test_another_cost_of_a_change_is_news(old: float | None, new: float | None, 
     assert not is_news(record(new, NOON + 10), record(old, NOON))
 
 
+def test_that_progress_is_heard_is_written_before_the_next_figures() -> None:
+    """The first record came before the first report, so the status said for a minute that no progress was known."""
+    deaf = state("one", 2, policy=PolicyName.THROUGHPUT)
+    heard = replace(deaf, training=replace(deaf.training, heard_at=NOON))
+    deaf = replace(deaf, training=Training())
+
+    def record(one: JobState, now: float) -> Record:
+        return record_of(outcome_of(one), now)
+
+    assert "no progress is known" in record(deaf, NOON).decision.reason
+    assert is_news(record(heard, NOON + 10), record(deaf, NOON))
+    assert not is_news(record(heard, NOON + 9), record(deaf, NOON))
+    assert not is_news(record(deaf, NOON + 59), record(deaf, NOON))
+
+
 def test_a_record_never_takes_more_than_its_room() -> None:
     sizes = tuple(SizeRecord(size, 123456.789 * size, 0.123456, 64) for size in range(8000, 8008))
     longest = Record(

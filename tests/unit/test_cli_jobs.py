@@ -194,7 +194,7 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
     here = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"
     with served(api, tmp_path) as kubeconfig:
         assert "scaled from 3 to 4 workers" in elastic(kubeconfig, "scale", "train", "--workers", "4").stdout
-        assert ("PATCH", f"{here}/scale", {"spec": {"replicas": 4}}) in api.asked
+        assert ("PATCH", f"{here}/scale", {"metadata": {"uid": "uid-train"}, "spec": {"replicas": 4}}) in api.asked
         assert "has 4 workers already" in elastic(kubeconfig, "scale", "train", "--replicas", "4").stdout
         assert "suspended" in elastic(kubeconfig, "suspend", "train").stdout
         assert api.objects[here]["spec"]["runPolicy"] == {"suspend": True}
@@ -210,6 +210,25 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
         assert elastic(kubeconfig, "wait", "train", "--for", "delete", "--timeout", "1m").exit_code == 0
         assert elastic(kubeconfig, "wait", "train", "--for", "deleted", "-n", "nowhere").exit_code == 1
         assert elastic(kubeconfig, "wait", "train").exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("scale", "train", "--workers", "2"), ("suspend", "train")])
+def test_a_job_that_got_the_name_meanwhile_is_not_changed(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The command looked at one job and patched by its name."""
+    api, answer = full(), Api.answer
+    here = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"
+    before = api.objects[here]["spec"]
+
+    def replaced(method: str, url: str, body: Any) -> tuple[int, Any]:
+        if method == "PATCH":
+            api.objects[here]["metadata"]["uid"] = "uid-of-the-next"
+        return answer(api, method, url, body)
+
+    api.answer = replaced  # type: ignore[method-assign]
+    said = asked(tmp_path, api, *words)
+    assert said.exit_code == 1
+    assert said.stderr == "Error: PyTorchJob train was deleted meanwhile, and another job may have its name; look at it first\n"
+    assert api.objects[here]["spec"] == before
 
 
 def test_a_deletion_that_takes_too_long_says_so(tmp_path: Path) -> None:

@@ -184,6 +184,27 @@ def test_a_handle_is_of_one_job_and_not_of_the_next_one_of_its_name(monkeypatch:
     assert client.get("train").object is new.object
 
 
+def test_a_job_that_takes_the_name_during_a_call_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handle looked whether the job was its own, and then patched by name: another job could get the name in between."""
+    client, api = made(monkeypatch)
+    old = client.submit(train, [0.1])
+    next_one = {**api.objects["train"], "metadata": {"name": "train", "uid": "uid-of-the-next"}, "spec": {"replicas": 1}}
+    monkeypatch.setattr(api, "before_patch", lambda name: api.objects.__setitem__(name, next_one))
+    for act in (old.suspend, old.resume, lambda: old.scale(2)):
+        with pytest.raises(errors.JobFailed, match="train was deleted, and another of its name was made"):
+            act()
+    assert next_one["spec"] == {"replicas": 1}
+
+
+def test_a_handle_changes_its_own_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, api = made(monkeypatch)
+    job = client.submit(train, [0.1])
+    job.suspend()
+    assert api.objects["train"]["spec"]["runPolicy"] == {"suspend": True}
+    job.scale(3)
+    assert api.objects["train"]["spec"]["replicas"] == 3
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

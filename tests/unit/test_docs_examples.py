@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -54,3 +55,23 @@ def test_the_notebook_has_the_cells_of_its_page() -> None:
     page = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "notebook.md").read_text(), re.S)
     assert code == [cell.rstrip("\n") for cell in page]
     assert not any(cell.get("outputs") for cell in cells)
+
+
+class Handle:
+    """A job as the notebook's last cell sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.is_deleted = name, False
+        self.status = SimpleNamespace(state="Succeeded")
+
+    def delete(self) -> None:
+        self.is_deleted = True
+
+
+def test_the_last_cell_of_the_notebook_deletes_its_own_jobs_only() -> None:
+    """It deleted every job of the namespace: to run all cells in a shared cluster deleted colleagues' jobs."""
+    cells = json.loads((EXAMPLES / "notebook" / "train.ipynb").read_text())["cells"]
+    own, failing, colleagues = Handle("train"), Handle("broken"), Handle("theirs")
+    client = SimpleNamespace(jobs=lambda: [own, failing, colleagues])
+    exec("".join(cells[-1]["source"]), {"client": client, "job": own, "failing": failing})
+    assert (own.is_deleted, failing.is_deleted, colleagues.is_deleted) == (True, True, False)

@@ -1,4 +1,4 @@
-"""`elastic scale`, `suspend`, `evict` and `delete`: what a user changes about a job. The control plane does the rest."""
+"""The commands `elastic scale`, `suspend`, `evict` and `delete`: what a user changes about a job. The control plane does the rest."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
             return
         body = {"spec": {"replicas": workers}}
         try:
-            await kube.patch(resource_of(job.kind), told.name, body, namespace=namespace, subresource="scale")
+            await _patch(kube, job, body, subresource="scale")
         except KubeError as error:
             if error.code == 404:
                 raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
@@ -87,8 +87,18 @@ def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
 
 
 async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
-    body = {"spec": {"runPolicy": {"suspend": is_suspended}}}
-    await kube.patch(resource_of(job.kind), job.key.name, body, namespace=job.key.namespace)
+    await _patch(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}})
+
+
+async def _patch(kube: Kube, job: Found, body: Object, *, subresource: str | None = None) -> None:
+    """Patch the job that was found. The server refuses the uid of another job, which may have got the name a moment ago."""
+    own, key = {"metadata": {"uid": job.key.uid}, **body}, job.key
+    try:
+        await kube.patch(resource_of(job.kind), key.name, own, namespace=key.namespace, subresource=subresource)
+    except KubeError as error:
+        if error.code in (409, 422) and not await _is_there(kube, job):
+            raise click.ClickException(f"{job.title} was deleted meanwhile, and another job may have its name; look at it first") from error
+        raise
 
 
 @click.command()
@@ -185,7 +195,7 @@ async def until_gone(kube: Kube, job: Found, *, and_pods: bool = False) -> None:
 
 
 async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
-    """Empty where nothing is."""
+    """Return what is left, or nothing."""
     if await _is_there(kube, job):
         return job.title
     pods = [pod["metadata"]["name"] for pod in (await found.pods_of(kube, job) if and_pods else ())]
@@ -234,7 +244,7 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
 
 
 def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | None) -> Object:
-    """The pod of that worker."""
+    """Return the pod of that worker."""
     for pod in pods:
         labels = pod["metadata"].get("labels") or {}
         if rank is not None and rank_of(pod, job.object) == rank:

@@ -98,6 +98,10 @@ class Subresources:
             version = new.get("metadata", {}).get("resourceVersion")
             if version and version != obj["metadata"]["resourceVersion"]:
                 raise conflict(call.kind.group, call.kind.plural, call.name, MODIFIED)
+            uid, own = new.get("metadata", {}).get("uid"), obj["metadata"]["uid"]
+            if uid and uid != own:
+                why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {own}"
+                raise conflict(call.kind.group, call.kind.plural, call.name, why)
             replicas = new.get("spec", {}).get("replicas", 0)
             if replicas < 0:
                 group, kind = (call.kind.group, call.kind.kind) if call.kind.custom else ("autoscaling", "Scale")
@@ -148,7 +152,7 @@ class Subresources:
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     async def _evict(self, call: Call) -> Json:
-        """Deletes the pod if every budget that covers it allows one more disruption, and takes that from the budget."""
+        """Delete the pod if every budget that covers it allows one more disruption, and take that from the budget."""
         body = decoding.body_as(call, "Eviction", schemas.schema_name("policy", "v1", "Eviction"))
         given = (body.get("metadata") or {}).get("name")
         if given and given != call.name:
@@ -269,7 +273,7 @@ def _may_go_unready(pod: Json, budget: Json) -> bool:
 
 
 def spend(budget: Json, pod: Json) -> None:
-    """Takes one disruption from a budget's status, or refuses as a server does."""
+    """Take one disruption from a budget's status, or refuse as a server does."""
     meta, status = budget["metadata"], budget.setdefault("status", {})
     name = pod["metadata"]["name"]
     if status.get("observedGeneration", 0) < meta.get("generation", 0):
