@@ -1,4 +1,6 @@
-"""Elastic Horovod. In the launcher it runs horovodrun with the rendezvous server's list of hosts. In a training program two lines use it:
+"""Run elastic Horovod with the rendezvous server's list of hosts.
+
+The launcher and its workers need no change. A training program gains more by two lines:
 
 from elastic_worker import horovod as elastic
 
@@ -12,14 +14,14 @@ __all__ = ["init", "state"]
 
 
 def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
-    """`hvd.init`, once the whole world is there to do so: the other workers train on while this one starts."""
+    """Call `hvd.init` once the whole world is there: the other workers train on while this one starts."""
     from elastic_worker.horovod.joining import init as join
 
     join(hvd, *arguments, **options)
 
 
 def state(hvd: typing.Any, given: typing.Any) -> typing.Any:
-    """This very state, which keeps its commits in the pod, reports progress, and can be committed early by `state.step_done(every)`."""
+    """Return this very state, which now keeps its commits in the pod, reports progress, and commits early by `state.step_done(every)`."""
     from elastic_worker.horovod.training import kept
 
     return kept(hvd, given)
