@@ -1,6 +1,6 @@
 """Prove that elastic Horovod neither hangs nor ends in the ways that it is known for.
 
-The tests run real horovodrun with the list of a real rendezvous server, with an unmodified program and with one that uses our library. Their
+The tests run real horovodrun with the list of a real rendezvous server, with an unmodified program and with one that uses our library. The
 hosts are names on this machine, reached by a stand-in for ssh.
 """
 
