@@ -1,6 +1,6 @@
-"""Run elastic Horovod with the control plane's list of hosts.
+"""Run elastic Horovod with the rendezvous server's list of hosts.
 
-In the launcher, this package runs horovodrun with the rendezvous server's list of hosts. In a training program two lines use it:
+The launcher and its workers need no change. A training program gains more by two lines:
 
 from elastic_worker import horovod as elastic
 
@@ -14,7 +14,7 @@ __all__ = ["init", "state"]
 
 
 def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
-    """`hvd.init`, once the whole world is there to do so: the other workers train on while this one starts."""
+    """Call `hvd.init` once the whole world is there: the other workers train on while this one starts."""
     from elastic_worker.horovod.joining import init as join
 
     join(hvd, *arguments, **options)

@@ -1,6 +1,7 @@
-"""Puts our list of hosts into horovodrun's elastic driver. The only module that knows Horovod's insides, of 0.28."""
+"""Put our list of hosts into horovodrun's elastic driver. In the launcher, only this module knows the insides of Horovod 0.28."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -9,8 +10,9 @@ import time
 import types
 import typing
 
-from elastic_worker.horovod import joining, orphans, progress
+from elastic_worker.horovod import joining, orphans, progress, watch
 from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
+from elastic_worker.horovod.losses import Losses
 from elastic_worker.warm import begin
 
 POLL_S = 0.05
@@ -20,14 +22,16 @@ MOST_CONNECTING = 1024
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
-def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None) -> None:
+def installed(
+    hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None, log: typing.Callable[[str], None] = logging.info
+) -> None:
     """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does.
 
-    `timeout_s` is gloo's for workers with our library, where the user has set none.
+    `timeout_s` is gloo's for workers with our library, if the user has set none.
     """
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import env
-    from horovod.runner.elastic import discovery, driver
+    from horovod.runner.elastic import discovery, driver, rendezvous
     from horovod.runner.elastic.worker import HostUpdateResult
     from horovod.runner.http import http_server
 
@@ -42,17 +46,18 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
         3494).
         """
 
-        def __init__(self, rendezvous: typing.Any, discovery: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
+        def __init__(self, server: typing.Any, discovery: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
             self.early = EarlyWorkers(self)
             self.arrivals = Arrivals(self.early)
+            self.losses = Losses(log)
             self._reminded_at = 0.0
             drivers.append(self)
             if isinstance(discovery, ServedHosts):
                 discovery.driver = self
-            super().__init__(rendezvous, discovery, *args, **kwargs)
+            super().__init__(server, discovery, *args, **kwargs)
 
         def offered(self, listed: typing.Mapping[str, int]) -> typing.Dict[str, int]:
-            """Called by the discovery, with the driver's lock held. Workers lose a notification that comes while they meet."""
+            """Return the hosts for the driver, and notify workers again: they lose a notification that comes while they meet."""
             if self.host_assignments and time.monotonic() >= self._reminded_at + REMIND_S:
                 self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
             return self.arrivals.offered(listed)
@@ -65,20 +70,25 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
             pending = super()._update_host_assignments(current_hosts)
             hosts.assigned(self.host_assignments, self.world_size())
             self.arrivals.assigned()
+            self.losses.assigned()
             return pending
 
         def _start_worker_process(self, slot_info: typing.Any) -> None:
+            slot = (slot_info.hostname, slot_info.local_rank)
             hosts.started(slot_info.hostname)
-            if not self.arrivals.given_rank((slot_info.hostname, slot_info.local_rank)):
+            self.losses.started(slot, slot_info)
+            if not self.arrivals.given_rank(slot):
                 super()._start_worker_process(slot_info)
                 return
-            worker = self.early.taken((slot_info.hostname, slot_info.local_rank))
+            worker = self.early.taken(slot)
             thread = threading.Thread(target=lambda: self._handle_worker_exit(slot_info, *worker.end()), daemon=True)
             thread.start()
             self._results.expect(thread)
 
         def _handle_worker_exit(self, slot_info: typing.Any, exit_code: int, timestamp: float) -> None:
-            self.arrivals.ended((slot_info.hostname, slot_info.local_rank), is_failure=exit_code != 0)
+            slot = (slot_info.hostname, slot_info.local_rank)
+            self.losses.ended(slot, slot_info, exit_code)
+            self.arrivals.ended(slot, is_failure=exit_code != 0)
             hosts.ended(slot_info.hostname)
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
@@ -120,11 +130,15 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
         class Handler(make_handler(of)):  # type: ignore[misc]
             def _get_value(self, scope: str, key: str) -> typing.Any:
                 if scope == joining.SCOPE:
-                    host, _, number = key.partition(":")
-                    return json.dumps(_answer(of.arrivals, (host, int(number)), timeout_s)).encode()
+                    return json.dumps(_answer(of.arrivals, _slot(key), timeout_s)).encode()
+                if scope == watch.SCOPE:
+                    return json.dumps({"lost": of.losses.wait(_slot(key), MEET_S)}).encode()
                 if scope == progress.SCOPE:
                     return json.dumps({"checkpoint": hosts.is_checkpoint_asked()}).encode()
-                return super()._get_value(scope, key)
+                found = super()._get_value(scope, key)
+                if scope == rendezvous.GET_RANK_AND_SIZE:
+                    of.losses.ranked(_slot(key), has_rank=not found.startswith(b"-"))
+                return found
 
             def _put_value(self, scope: str, key: str, value: bytes) -> None:
                 if scope == progress.SCOPE:
@@ -135,7 +149,7 @@ def installed(hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = 
         return Handler
 
     def worker(execute: typing.Any, run_command: str, *others: typing.Any) -> typing.Any:
-        """Starts workers, and those of a program that uses our library with few garbage collections."""
+        """Return what starts workers. Workers of a program that uses our library start with few garbage collections."""
         plain, quick = (make_worker(execute, words, *others) for words in (run_command, quickly(run_command)))
         return lambda *to: (quick if drivers[-1].arrivals.is_used else plain)(*to)
 
@@ -165,6 +179,11 @@ def quickly(run_command: str) -> str:
     library = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     begun = begin.command(words[first:], library)
     return shlex.join([*words[:first], *begun]) if begun != words[first:] else run_command
+
+
+def _slot(key: str) -> Slot:
+    host, _, number = key.partition(":")
+    return host, int(number)
 
 
 def _answer(arrivals: Arrivals, slot: Slot, timeout_s: typing.Optional[int]) -> typing.Dict[str, typing.Any]:
@@ -204,7 +223,7 @@ class EarlyWorkers:
         return Place(info.rank, info.size, info.local_rank, info.local_size, info.cross_rank, info.cross_size)
 
     def start(self, slot: Slot) -> None:
-        """The rank in its variables is only for the prefix of its lines."""
+        """Start a worker. The rank in its variables is only for the prefix of its lines."""
         from horovod.runner.common.util.hosts import SlotInfo
 
         host, number = slot
@@ -249,7 +268,7 @@ class EarlyWorker:
             return self.is_taken
 
     def end(self) -> typing.Tuple[int, float]:
-        """Waits for it: exit code and time."""
+        """Wait for the end of the process and return its exit code and time."""
         with self._changed:
             self._changed.wait_for(lambda: self._end is not None)
             assert self._end is not None
@@ -272,7 +291,7 @@ def by_script(script: str) -> typing.Callable[[], typing.Dict[str, int]]:
 
 
 def remote_true() -> typing.Callable[[str], str]:
-    """The shell command that runs `true` in a host, as horovodrun with these arguments (sys.argv) starts workers there."""
+    """Return what gives the shell command that runs `true` in a host, as horovodrun with sys.argv starts workers there."""
     from horovod.runner.launch import parse_args
     from horovod.runner.util.remote import get_remote_command
 
@@ -285,7 +304,7 @@ def remote_true() -> typing.Callable[[str], str]:
 
 
 def is_by_remote_shell() -> bool:
-    """Does horovodrun start workers by /etc/mpi/kubexec.sh? Else by ssh."""
+    """Tell whether horovodrun starts workers by /etc/mpi/kubexec.sh, or else by ssh."""
     from horovod.runner.common.util import env
 
     return bool(env.is_kubeflow_mpi())

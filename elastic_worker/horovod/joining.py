@@ -1,6 +1,6 @@
-"""How a worker comes into a world: it asks the launcher for its place before it initialises Horovod.
+"""Bring a worker into a world: it asks the launcher for its place before it initialises Horovod.
 
-Until the world it belongs to meets, the others train on; and when it meets, nobody waits for an interpreter that starts.
+The others train on until the world of the new worker meets. When it meets, no worker waits for an interpreter that starts.
 """
 
 import http.client
@@ -24,7 +24,7 @@ MOST_BYTES = 64 * 1024
 
 
 class Launcher(typing.NamedTuple):
-    """Where the launcher's driver listens, and who this worker is to it."""
+    """The address of the launcher's driver, and the name of this worker there."""
 
     address: str
     port: int
@@ -33,7 +33,7 @@ class Launcher(typing.NamedTuple):
 
     @classmethod
     def of(cls, environ: typing.Mapping[str, str]) -> "typing.Optional[Launcher]":
-        """None where no elastic horovodrun has started this process."""
+        """Return the launcher of this process; None if no elastic horovodrun has started it."""
         try:
             if environ.get("HOROVOD_ELASTIC") != "1":
                 return None
@@ -42,11 +42,11 @@ class Launcher(typing.NamedTuple):
         except (KeyError, ValueError):
             return None
 
-    def ask(self) -> "typing.Optional[typing.Mapping[str, typing.Any]]":
-        """One answer of the driver's: a place, or nothing yet; None where it knows no places."""
+    def ask(self, scope: str = SCOPE) -> "typing.Optional[typing.Mapping[str, typing.Any]]":
+        """Return the driver's answer for this worker; None if the launcher is of a kind that knows nothing of this scope."""
         connection = http.client.HTTPConnection(self.address, self.port, timeout=ANSWER_S)
         try:
-            connection.request("GET", "/{}/{}:{}".format(SCOPE, self.host, self.local_rank))
+            connection.request("GET", "/{}/{}:{}".format(scope, self.host, self.local_rank))
             response = connection.getresponse()
             text = response.read(MOST_BYTES)
         finally:
@@ -58,6 +58,7 @@ class Launcher(typing.NamedTuple):
 
 
 def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
+    """Initialise Horovod once the whole world is there, and keep the connections that this opens."""
     launcher = Launcher.of(os.environ)
     if launcher is not None and not hvd.is_initialized():
         prepare()
@@ -79,7 +80,7 @@ def prepare() -> None:
 
 
 def variables(found: typing.Mapping[str, typing.Any]) -> typing.Dict[str, str]:
-    """Horovod's variables for this place. Its C++ code reads them anew at each initialisation."""
+    """Return Horovod's variables for this place. Its C++ code reads them again at each initialisation."""
     if not found:
         return {}
     values = {"HOROVOD_" + name: str(int(found[name.lower()])) for name in PLACES}
@@ -88,7 +89,7 @@ def variables(found: typing.Mapping[str, typing.Any]) -> typing.Dict[str, str]:
 
 
 def place(launcher: Launcher) -> typing.Mapping[str, typing.Any]:
-    """Waits for this worker's place; empty where the launcher gives none, so that the variables it set count."""
+    """Wait for this worker's place; empty if the launcher gives none, so that the variables it set count."""
     failed = 0
     while failed < TRIES:
         try:

@@ -1,6 +1,6 @@
-"""Runs horovodrun: `python run.py [its arguments]`, with the interpreter that it is installed for.
+"""Run horovodrun: `python run.py [its arguments]`, with the interpreter that it is installed for.
 
-Where it discovers its hosts by our script and its version is known, it gets them from the rendezvous server and some flags beside the
+If it discovers its hosts by our script and its version is known, it gets them from the rendezvous server, and some flags in addition to the
 user's. In any other case it runs as it is.
 """
 
@@ -25,7 +25,7 @@ INTERFACE = "eth0"
 
 
 def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List[str], typing.Optional[Hosts]]":
-    """The arguments for horovodrun, after our list of hosts was put into it where that can be."""
+    """Return the arguments for horovodrun, after putting our list of hosts into it if that is possible."""
     from elastic_worker.horovod import driver, flags, reach
     from elastic_worker.horovod.hosts import Hosts
     from elastic_worker.horovod.server import Server
@@ -39,16 +39,20 @@ def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List
     direct = reach.by_exec(os.environ) if driver.is_by_remote_shell() else None
     hosts = Hosts(lambda: Server(url, FOLDER), reach.either(direct, reach.by_command(driver.remote_true())), driver.by_script(SCRIPT), log)
     os.environ.update(for_workers(url, os.environ))
-    driver.installed(hosts, SCRIPT, None if flags.has_own_timeout(words, os.environ) else flags.WITH_LIBRARY_S)
+    driver.installed(hosts, SCRIPT, None if flags.has_own_timeout(words, os.environ) else flags.WITH_LIBRARY_S, log)
     hosts.start()
     return flags.completed(words, os.environ, INTERFACE if os.path.exists("/sys/class/net/" + INTERFACE) else ""), hosts
 
 
 def for_workers(url: str, environ: typing.Mapping[str, str]) -> typing.Dict[str, str]:
-    """Variables that horovodrun passes on: where workers find our library, and which job they belong to."""
-    library = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [path for path in environ.get("PYTHONPATH", "").split(":") if path and path != library]
-    return {"PYTHONPATH": ":".join([*paths, library]), "ELASTIC_JOB_UID": url.rstrip("/").split("/")[-2]}
+    """Return the variables that horovodrun passes on: the paths of our library in workers, and their job.
+
+    The folder `bootstrap` comes first, or a `sitecustomize` of the user's would hide ours (which runs the user's afterwards).
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    library, bootstrap = os.path.dirname(os.path.dirname(here)), os.path.join(here, "bootstrap")
+    paths = [path for path in environ.get("PYTHONPATH", "").split(":") if path and path not in (library, bootstrap)]
+    return {"PYTHONPATH": ":".join([bootstrap, *paths, library]), "ELASTIC_JOB_UID": url.rstrip("/").split("/")[-2]}
 
 
 def log(text: str) -> None:

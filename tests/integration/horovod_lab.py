@@ -1,4 +1,4 @@
-"""Real horovodrun on one machine, without Kubernetes and containers.
+"""Run real horovodrun on one machine, without Kubernetes and containers.
 
 Hosts are names that a stand-in for ssh leads back here, and the list of hosts comes from a real rendezvous server. For tests and
 benchmarks.
@@ -68,6 +68,13 @@ if WITH:
 else:
     hvd.init()
 note("init", hvd.rank(), hvd.size())
+if os.path.exists(os.path.join({folder!r}, "forks-" + os.environ["HOROVOD_HOSTNAME"])) and os.fork() == 0:
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    until = time.time() + 300
+    while not os.path.exists(os.path.join({folder!r}, "released")) and time.time() < until:
+        time.sleep(0.1)
+    os._exit(0)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), named_parameters=model.named_parameters())
@@ -125,7 +132,7 @@ class Lab:
         (self.folder / name).chmod(0o755)
 
     def expect(self, *ready: str, leaving: tuple[str, ...] = (), least: int = 1) -> None:
-        """The controller's word: these pods are ready, and of them these leave."""
+        """Say as the controller does which pods are ready, and which of them leave."""
         self._number += 1
         hosts = tuple(Host(name=name, uid=f"uid-{name}", is_ready=True, leaving=name in leaving) for name in ready)
         facts = HostFacts(hosts=hosts, least=least)
@@ -173,7 +180,7 @@ class Lab:
         return found[0]
 
     def until_step(self, *, size: int, after: float = 0.0, patience_s: float = 120.0) -> Step:
-        """The first step in a world of this size after this time."""
+        """Return the first step in a world of this size after this time."""
         chosen: list[Step] = []
 
         def is_there() -> bool:
@@ -185,7 +192,7 @@ class Lab:
         return chosen[0]
 
     def until_met(self, *, after: float, patience_s: float = 120.0) -> Step:
-        """The first step of a world whose workers have met after this time, of whatever size."""
+        """Return the first step of a world whose workers have met after this time, of whatever size."""
         chosen: list[Step] = []
 
         def is_there() -> bool:
@@ -210,7 +217,7 @@ class Lab:
         wait_until(is_steady, what=self.story, patience_s=patience_s)
 
     def workers(self, host: str) -> list[int]:
-        """The training processes that run on this host now."""
+        """Return the training processes that run on this host now."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -229,6 +236,10 @@ class Lab:
         for pid in pids:
             os.kill(pid, number)
         return at
+
+    def newest_process(self, host: str) -> int:
+        """Return the host's newest training process, without its children."""
+        return int([line.split()[3] for line in self.lines() if line.split()[1:3] == [host, "process"]][-1])
 
     def output(self) -> str:
         return (self.folder / "out").read_text(errors="replace") if (self.folder / "out").exists() else ""

@@ -1,4 +1,4 @@
-"""What we put into horovodrun, in Horovod's own elastic driver; only its compiled part is missing (HOROVOD_SKIP_COMPILE=1)."""
+"""Try what we put into horovodrun with Horovod's own elastic driver; only its compiled part is missing (HOROVOD_SKIP_COMPILE=1)."""
 
 import os
 import shlex
@@ -91,6 +91,23 @@ over.set()
 until(lambda: ("ended", "w0") in hosts.told and ("ended", "w1") in hosts.told)
 driver.stop()
 """
+LOST = """
+found, over = launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None), {"w0": threading.Event(), "w1": threading.Event()}
+driver = gloo_run.ElasticDriver(mock.Mock(), found, 1, 4)
+handler = gloo_run.create_rendezvous_handler(driver)
+ask = lambda scope: handler.__new__(handler)._get_value(scope, "w0:0")
+driver.start(2, lambda slot, events: (over[slot.hostname].wait(60), (137 if slot.hostname == "w1" else 0, time.time()))[1])
+told = []
+threading.Thread(target=lambda: told.append(ask("elastic-losses"))).start()
+over["w1"].set()
+until(lambda: told)
+assert told == [b'{"lost": "worker w1:0 ended with status 137"}'], told
+assert ask("rank_and_size").startswith(b"0,1,"), "the world without w1"
+ours.MEET_S = 0.0
+assert ask("elastic-losses") == b'{"lost": ""}', "that loss is not of this world"
+over["w0"].set()
+driver.stop()
+"""
 REMINDED = """
 from horovod.runner.elastic import discovery, driver as theirs
 class Listed(discovery.HostDiscovery):
@@ -172,7 +189,7 @@ assert remote.endswith(") </dev/null >/dev/null 2>&1 & cd /tmp; env A='b c' trai
 
 
 def in_horovod(tmp_path: Path, program: str) -> None:
-    """Run by the environment's Python."""
+    """Run a program by the environment's Python."""
     path = tmp_path / "program.py"
     path.write_text(BEGIN.replace("os.getcwd()", repr(str(ROOT))) + program)
     python = environment("horovod-driver") / "bin" / "python"
@@ -186,6 +203,10 @@ def test_the_driver_says_what_it_does_and_has_workers_synchronise_after_a_remova
 
 def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(tmp_path: Path) -> None:
     in_horovod(tmp_path, EARLY)
+
+
+def test_a_worker_hears_of_the_end_of_another_one_once_and_only_in_their_world(tmp_path: Path) -> None:
+    in_horovod(tmp_path, LOST)
 
 
 def test_a_line_without_slots_reminds_a_driver_without_our_library_of_a_host_its_workers_did_not_hear_of(tmp_path: Path) -> None:

@@ -296,8 +296,11 @@ def test_progress_that_the_server_would_refuse_is_left_out(bad: object) -> None:
 def test_workers_find_the_library_behind_the_users_own_path() -> None:
     found = run.for_workers("https://h:1/v1/jobs/0d9f/hosts", {"PYTHONPATH": "/mine"})
     assert found["ELASTIC_JOB_UID"] == "0d9f"
-    assert found["PYTHONPATH"].split(":")[0] == "/mine"
-    assert (Path(found["PYTHONPATH"].split(":")[1]) / "elastic_worker").is_dir()
+    bootstrap, mine, library = found["PYTHONPATH"].split(":")
+    assert os.listdir(bootstrap)
+    assert not {name for name in os.listdir(bootstrap) if not name.startswith(("sitecustomize.", "__"))}
+    assert mine == "/mine"
+    assert (Path(library) / "elastic_worker").is_dir()
     assert run.for_workers("https://h:1/v1/jobs/0d9f/hosts", found)["PYTHONPATH"] == found["PYTHONPATH"]
 
 
