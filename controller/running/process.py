@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import socket
 import ssl
 import time
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
+from controller.acting.leading import give_signs
 from controller.acting.link import RendezvousLink, Server
 from controller.acting.links import ETCD_AT_ONCE, Links
 from controller.acting.table_warnings import warn_of_rows
@@ -89,8 +91,10 @@ class Process:
                 self._reconcile(reconciler),
                 self._say_ready(),
             ]
-            if link is not None:
+            if client is not None and link is not None:
                 parts.append(link.run(reconciler.world_changed))
+                errors = (RendezvousError, UnknownVersion)
+                parts.append(give_signs(client.lead, self._election, errors=errors, left=self._left_s))
             if self._signals.problems:
                 parts.append(self._warn_of_signals())
             if self._door is not None:
@@ -145,7 +149,7 @@ class Process:
         )
 
     async def _read_secret(self, namespace: str, name: str) -> dict[str, str]:
-        """The login that a job's user has put there for its etcd."""
+        """Return the login that a job's user has put there for its etcd."""
         try:
             return data_of(await self._kube.get(SECRETS, name, namespace=namespace))
         except KubeError as error:
@@ -178,6 +182,9 @@ class Process:
 
         await election.lead(work)
 
+    def _left_s(self) -> float:
+        return math.inf if self._election is None else self._election.left_s()
+
     def _leads(self) -> bool:
         return self._election is None or self._election.is_held
 
@@ -188,7 +195,7 @@ class Process:
         async def token() -> str:
             return control_token(self._key)
 
-        return RendezvousClient(self._options.rendezvous_url, token=token, ca=self._ca)
+        return RendezvousClient(self._options.rendezvous_url, token=token, ca=self._ca, gives_signs=True)
 
     def _settings(self) -> Settings:
         options = self._options
@@ -226,7 +233,7 @@ def _election(kube: Kube, options: Options) -> Election:
 
 
 def _door(kube: Kube, options: Options) -> "Door | None":
-    """Loaded only where it is wanted: what makes certificates takes memory."""
+    """Load the webhook only if it is wanted, because making certificates takes memory."""
     if options.webhook_fd is None and not options.webhook_port:
         return None
     from controller.webhook.door import Door
@@ -249,7 +256,7 @@ def members_of(words: str) -> tuple[str, ...]:
 
 
 def _installation(folder: Path) -> tuple[bytes, str]:
-    """The key that tokens are made with, and the certificate by which the rendezvous server is known."""
+    """Return the key of all tokens, and the certificate by which the rendezvous server is known."""
     key, path = load_keys(folder)[0], folder / "ca.crt"
     try:
         ca = path.read_text()

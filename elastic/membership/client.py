@@ -55,9 +55,10 @@ class RendezvousError(Exception):
 class RendezvousClient:
     """A controller's connection to one rendezvous server."""
 
-    def __init__(self, url: str, token: Callable[[], Awaitable[str]], ca: str) -> None:
+    def __init__(self, url: str, token: Callable[[], Awaitable[str]], ca: str, *, gives_signs: bool = False) -> None:
         self._url = url.rstrip("/")
         self._token = token
+        self._gives_signs = gives_signs
         self._tls = ssl.create_default_context(cadata=ca)
         self._session: aiohttp.ClientSession | None = None
         self._unreadable: set[str] = set()
@@ -78,6 +79,10 @@ class RendezvousClient:
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
         """Send the members that the job's world should have. Always the full state; sending it twice changes nothing."""
         await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
+
+    async def lead(self, term: int) -> None:
+        """Say that this controller holds the Lease in this term."""
+        await self._call("PUT", f"/v1/leader/{term}")
 
     async def forget(self, job_uid: str) -> int | None:
         """Forget a job that has ended, and return its last step. An unknown job is no error."""
@@ -206,7 +211,8 @@ class RendezvousClient:
         return answer
 
     async def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {await self._token()}", protocol.HEADER: protocol.VERSION}
+        headers = {"Authorization": f"Bearer {await self._token()}", protocol.HEADER: protocol.VERSION}
+        return headers | ({protocol.GIVES_SIGNS: "1"} if self._gives_signs else {})
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -13,6 +13,8 @@ MAJOR = 1
 VERSION = f"{MAJOR}.2"
 BEFORE = "1.0"
 """The version of peers that name no version: releases before the header."""
+GIVES_SIGNS = "Elastic-Gives-Signs"
+"""Header of the stream of worlds of a controller that says itself that it leads (`PUT /v1/leader/TERM`). An older server ignores it."""
 UPGRADE_REQUIRED = 426
 """The HTTP status of a refusal."""
 CHANGES_SINCE = 2

@@ -103,6 +103,10 @@ class Election:
         """How long we may go on without another renewal; nothing may be written once this is not above zero."""
         return -1.0 if self._held_since is None else self._held_since + self._terms.give_up_s - self._clock()
 
+    def renewed_ago_s(self) -> float:
+        """Return how long ago the last renewal of our Lease was sent; infinity if we do not hold it."""
+        return math.inf if self._held_since is None else self._clock() - self._held_since
+
     @property
     def is_held(self) -> bool:
         return self.left_s() > 0
@@ -125,7 +129,7 @@ class Election:
             await self.give_back()
 
     async def win(self) -> None:
-        """Returns once the Lease is ours."""
+        """Return once the Lease is ours."""
         while not await self._try(self._take, within_s=self._terms.give_up_s):
             free_in = free_in_s(self._seen, me=self._me, now=self._clock())
             if free_in > 0 and self._seen is not None:
@@ -147,7 +151,7 @@ class Election:
         self._reports.lost()
 
     async def give_back(self) -> None:
-        """A clean stop: the next one need not wait."""
+        """Give the Lease back at a clean stop, so that the next process need not wait."""
         self._held_since = None
         if self._lease is not None and self._seen is not None and self._seen.holder == self._me:
             await self._try(self._release, within_s=self._terms.try_s)
@@ -185,7 +189,7 @@ class Election:
         return True
 
     async def _look(self) -> bool:
-        """Reads the Lease; True where it shows a write of ours that we had given up waiting for."""
+        """Read the Lease. Return True if it shows a write of ours that we had given up waiting for."""
         self._lease = await self._kube.find(LEASES, self._name, namespace=self._namespace)
         if self._lease is None:
             self._seen, self._held_since = None, None

@@ -28,7 +28,7 @@ from rendezvous.server.world_lines import WorldLines
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 2.0
-"""How often a controller without news gets an empty line. If it arrives, this server is not cut off."""
+"""Seconds after which a controller without news is sent an empty line, by which it sees that the stream is alive."""
 WRITE_S = 20.0
 GOOD_BYE_S = 1.0
 LEAST_GAP_S = 0.01
@@ -71,6 +71,7 @@ class Face:
         app.router.add_get("/v1/jobs/{uid}/signals", self._signals)
         app.router.add_delete("/v1/jobs/{uid}", self._forget)
         app.router.add_get("/v1/worlds", self._worlds)
+        app.router.add_put(r"/v1/leader/{term:\d{1,15}}", self._lead)
         app.router.add_get("/v1/progress", self._progress)
         HostRoutes(lists=self._hub.hosts, gate=self._gate, refuse_others=self._refuse_others).add_to(app.router)
         return app
@@ -178,10 +179,18 @@ class Face:
             transport = request.transport
             connection = transport.get_extra_info("socket") if transport is not None else None
             lines = WorldLines(self._hub, clock=self._clock, only_changes=protocol.takes_changes(request.headers.get(protocol.HEADER)))
-            with self._hub.listening(lambda: answered_at(connection, now=self._clock())):
+            gives_signs = protocol.GIVES_SIGNS in request.headers
+            with self._hub.signs.listening(None if gives_signs else lambda: answered_at(connection, now=self._clock())):
                 await self._send_worlds(response, lines)
 
         return await self._stream(request, send)
+
+    async def _lead(self, request: web.Request) -> web.StreamResponse:
+        """Take a sign of the controller that leads in this term."""
+        if (refusal := await self._refuse_others(request)) is not None:
+            return refusal
+        is_newest = self._hub.signs.led(int(request.match_info["term"]))
+        return web.Response(status=204) if is_newest else _refusal(409, "a controller of a later term has spoken")
 
     async def _progress(self, request: web.Request) -> web.StreamResponse:
         """Send every job's progress, then every change, in the same form."""

@@ -5,11 +5,9 @@ A bug in the machine stops no job's timer: a decision that raises is logged with
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -44,6 +42,7 @@ from rendezvous.server.fault import RETRY_S, Undecided
 from rendezvous.server.host_lists import HostLists
 from rendezvous.server.job_log import log_changes
 from rendezvous.server.progress_feed import ProgressFeed, newer, progress_of, signals_of
+from rendezvous.server.signs import Signs
 from rendezvous.server.story import KEPT, in_short
 
 log = logging.getLogger(__name__)
@@ -83,33 +82,21 @@ class Hub:
         self._published: dict[str, int] = {}
         """At which version each job's world changed last, the newest last."""
         self._forgotten: dict[str, int] = {}
-        self._reached_at = math.inf
-        """When a controller last gave a sign: it spoke, or what it was sent arrived. Infinite as long as none has ever listened."""
-        self._listeners: set[Callable[[], float]] = set()
+        self.signs = Signs(clock)
         self.progress = ProgressFeed(clock=clock, most_forgotten=MAX_JOBS)
         self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish, stepped=self.progress.stepped)
 
     # --- events in ---
-
-    @contextlib.contextmanager
-    def listening(self, answered_at: Callable[[], float]) -> Iterator[None]:
-        """Meanwhile a controller is connected, and this says when it last gave a sign."""
-        self._reached_at = self._clock()
-        self._listeners.add(answered_at)
-        try:
-            yield
-        finally:
-            self._listeners.discard(answered_at)
 
     def expect(self, uid: str, expectation: Expectation) -> bool:
         """Take the controller's expectation, and decide at once; False if a newer one is known.
 
         Raises Undecided if the decision failed: then the expectation is not applied, and the controller must send it again.
         """
-        self._reached_at = max(self._reached_at, self._clock())
         active = self._active_job(uid)
         if is_stale(active.job.membership.expectation, expectation):
             return False
+        self.signs.led(expectation.term)
         if active.fault.undecided_until is None:
             active.note(Expected(expectation), self._clock())
             self._decide(active)
@@ -381,13 +368,8 @@ class Hub:
         if active.is_empty and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(active.job.uid)
             return
-        active.note(Tick(self._last_reached_at()), self._clock())
+        active.note(Tick(self.signs.last_at()), self._clock())
         self._decide_soon(active)
-
-    def _last_reached_at(self) -> float:
-        answers = [min(self._clock(), answered_at()) for answered_at in self._listeners]
-        self._reached_at = max([self._reached_at, *answers])
-        return self._reached_at
 
     def _announce(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -50,9 +50,9 @@ class Follower:
 class Member(Follower):
     """A member at a rendezvous server."""
 
-    def __init__(self, server: Server, *, job: str, name: str, port: int = 0, token: str = "") -> None:
+    def __init__(self, server: Server, *, job: str, name: str, host: str = "127.0.0.1", port: int = 0, token: str = "") -> None:
         self.settings = settings.Settings(
-            host="127.0.0.1",
+            host=host,
             port=port or server.port,
             job=job,
             member=name,

@@ -62,13 +62,24 @@ class Deeds(Scene):
             (1, "the rendezvous server is cut off", self.server.go_down),
             (2, "the rendezvous server is back", self.server.come_up),
             (1, "the rendezvous server is stopped and goes on", lambda: self.server.stand_still(self.draw.choice([3.0, 15.0, 40.0]))),
-            (1, "the rendezvous server's node is cut off", lambda: self.server.isolate(self.draw.choice([8.0, 15.0, 18.0, 50.0]))),
+            (1, "the rendezvous server's node is cut off", self._isolate_server),
             (1, "a member falls silent", self._silence),
             (1, "a clock steps", self._step_clock),
             (1 if self.options.kills else 0, "a controller is killed", lambda: self.draw.choice(self.controllers).kill()),
             (0.5 if self.options.kills else 0, "a controller is stopped in good order", lambda: self.draw.choice(self.controllers).stop()),
             (1, "a controller stands still", lambda: self.draw.choice(self.controllers).stand_still(self.draw.choice([3, 15, 40]))),
         ]
+
+    def _isolate_server(self) -> None:
+        """Cut the server's node off with some of the agents, and perhaps with one of two controllers."""
+        seconds, draw = self.draw.choice([8.0, 15.0, 18.0, 50.0]), self.cut_draw
+        agents = sorted({link.agent.name for link in self.server.links})
+        beside = draw.sample(agents, draw.randint(0, len(agents)) if draw.random() < 0.5 else 0)
+        if self.options.elects and not self.server.is_isolated and draw.random() < 0.5:
+            controller = draw.choice(self.controllers)
+            controller.cut_off(seconds)
+            beside.append(controller.name)
+        self.server.isolate(seconds, beside=beside)
 
     def _signal(self) -> None:
         """In some lives clouds announce much, and take most of it back, soon or at the last moment."""

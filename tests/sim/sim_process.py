@@ -5,6 +5,7 @@ It can be killed, stopped in good order, or made to stand still for a while, aft
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
@@ -22,6 +23,7 @@ from sim_time import now
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
+from controller.acting.leading import give_signs
 from controller.acting.link import RendezvousLink
 from controller.acting.links import Links
 from controller.deciding.settings import Rendezvous, Settings
@@ -68,7 +70,7 @@ class Controller:
         self._stood_still_at: float | None = None
         lease = {"namespace": "system", "name": "lease", "me": name}
         self._election = Election(self.kube, **lease, clock=self._time, now=self._now) if elects else None  # type: ignore[arg-type]
-        reach = _Reach(server, self.kube.awake, name)
+        self._reach = reach = _Reach(server, self.kube.awake, name)
         etcds = EtcdReach(server.etcds, self.kube.awake, lambda: self.is_alive)
         self._membership = etcds.membership
         self._link = Links(
@@ -99,6 +101,7 @@ class Controller:
             self.observer.run(self._reconciler.changed),
             self._link.run(self._reconciler.world_changed),
             self._work(),
+            give_signs(self._reach.lead, self._election, errors=(Unreachable,), left=self._left_s),
             *self._watches(),
         ):
             task = asyncio.get_running_loop().create_task(part)
@@ -140,6 +143,16 @@ class Controller:
         self._stood_still_at = None
         self.kube.awake.set()
 
+    def cut_off(self, seconds: float) -> None:
+        """Keep the API from this process, which runs on; requests under way have no answer until then."""
+        self.kube.awake = asyncio.Event()
+        asyncio.get_running_loop().call_later(seconds, self.kube.awake.set)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it holds the Lease."""
+        return self._election is not None and self._left_s() > 0
+
     def _time(self) -> float:
         return self._stood_still_at if self._stood_still_at is not None else asyncio.get_running_loop().time()
 
@@ -155,7 +168,8 @@ class Controller:
 
     def _left_s(self) -> float:
         """By true time: a process that stands still asks nothing, and here its tasks go from one request that fails to the next."""
-        assert self._election is not None
+        if self._election is None:
+            return math.inf
         return self._election.left_s() - (asyncio.get_running_loop().time() - self._time())
 
     async def _work(self) -> None:
@@ -196,9 +210,13 @@ class _Reach:
 
     async def forget(self, job_uid: str) -> int | None:
         await self._awake.wait()
-        return await self._server.forget(job_uid)
+        return await self._server.forget(job_uid, by=self._name)
+
+    async def lead(self, term: int) -> None:
+        await self._awake.wait()
+        await self._server.lead(term, by=self._name)
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
-        async for world in self._server.worlds(on_open):
+        async for world in self._server.worlds(on_open, by=self._name):
             await self._awake.wait()
             yield world

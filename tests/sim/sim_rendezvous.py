@@ -5,7 +5,7 @@ It can be restarted, which empties it, or be out of reach.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -96,7 +96,9 @@ class SimServer:
         self.lost_steps: list[str] = []
         """Where training began below that."""
         self.is_down = False
-        self.isolated_at = self.isolated_until = -math.inf
+        self.isolated_until = -math.inf
+        self.beside: frozenset[str] = frozenset()
+        """The processes on the server's node, which reach it while the node is cut off."""
         self.links: list[Connection] = []
         self.etcds = Etcds()
         """Where jobs meet that meet in an etcd."""
@@ -107,7 +109,7 @@ class SimServer:
         self.hub = self._new_hub()
 
     def restart(self) -> None:
-        """A new process, which knows nothing; every connection breaks."""
+        """Start a new process, which knows nothing; every connection breaks."""
         self.hub = self._new_hub()
         self._break_all()
 
@@ -121,17 +123,21 @@ class SimServer:
         self.is_down = False
 
     def stand_still(self, seconds: float) -> None:
-        """The process is stopped and goes on: no connection breaks, and nobody is answered."""
+        """Stop the process for a while: no connection breaks, and nobody is answered."""
         self.hub.stand_still(seconds)
 
-    def isolate(self, seconds: float) -> None:
-        """Its node is cut off: no connection breaks, nothing passes, and nobody gets a new one. Nobody is lost by that."""
+    def isolate(self, seconds: float, *, beside: Iterable[str] = ()) -> None:
+        """Cut its node off: no connection breaks, nothing passes, and nobody gets a new one. Nobody is lost by that.
+
+        `beside`: the agents and controllers on the same node. Whoever cuts off a controller keeps the API from it.
+        """
         loop = asyncio.get_running_loop()
         if self.isolated_until > loop.time():
             return
-        self.isolated_at, self.isolated_until = loop.time(), loop.time() + seconds
+        self.isolated_until, self.beside = loop.time() + seconds, frozenset(beside)
         for link in self.links:
-            link.falls_silent(seconds)
+            if link.agent.name not in self.beside:
+                link.falls_silent(seconds)
 
     @property
     def is_isolated(self) -> bool:
@@ -140,10 +146,6 @@ class SimServer:
     @property
     def is_out_of_reach(self) -> bool:
         return self.is_down or self.is_isolated
-
-    def _answered_at(self) -> float:
-        """When what the server sent to a controller arrived last, as far as its kernel knows."""
-        return self.isolated_at if self.is_isolated else asyncio.get_running_loop().time()
 
     def silence(self, link: "Connection", seconds: float) -> None:
         """Nothing passes through this connection, and neither side hears that; what was sent arrives when it passes again."""
@@ -164,25 +166,30 @@ class SimServer:
     # --- what the controller's link calls ---
 
     async def expect(self, job_uid: str, expectation: Expectation, *, by: str) -> None:
-        await self._reach()
+        await self._reach(by)
         self.expected.setdefault(job_uid, []).append((by, expectation))
         if not self.hub.expect(job_uid, expectation):
             raise Unreachable("a newer leader has spoken")
 
-    async def forget(self, job_uid: str) -> int | None:
-        await self._reach()
+    async def lead(self, term: int, *, by: str) -> None:
+        await self._reach(by)
+        if not self.hub.signs.led(term):
+            raise Unreachable("a newer leader has spoken")
+
+    async def forget(self, job_uid: str, *, by: str) -> int | None:
+        await self._reach(by)
         return self.hub.forget(job_uid)
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None, *, by: str) -> AsyncIterator[World]:
         while True:
             await asyncio.sleep(REACH_S)
-            if self.is_out_of_reach:
+            if self.is_down or self._is_kept_from(by):
                 await asyncio.sleep(0.5)
                 continue
             hub, broken, version = self.hub, self._broken, 0
             if on_open is not None:
                 on_open()
-            with hub.listening(self._answered_at):
+            with hub.signs.listening(None):
                 while not broken.is_set():
                     newest = hub.version
                     for world in hub.since(version):
@@ -193,15 +200,19 @@ class SimServer:
                         yield world
                     version = newest
                     await _either(hub.wait_newer(version), broken.wait())
-                    await asyncio.sleep(max(0.0, self.isolated_until - asyncio.get_running_loop().time()))
+                    if self._is_kept_from(by):
+                        await asyncio.sleep(max(0.0, self.isolated_until - asyncio.get_running_loop().time()))
 
-    async def _reach(self) -> None:
+    def _is_kept_from(self, process: str) -> bool:
+        return self.is_isolated and process not in self.beside
+
+    async def _reach(self, by: str) -> None:
         await asyncio.sleep(REACH_S)
-        if self.is_isolated:
+        if self._is_kept_from(by):
             await asyncio.sleep(CALL_S)
         if self.is_down:
             raise Unreachable("no connection")
-        if self.is_isolated:
+        if self._is_kept_from(by):
             raise Unreachable("no answer")
         try:
             await asyncio.wait_for(self.hub.runs.wait(), CALL_S)

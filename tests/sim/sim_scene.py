@@ -63,6 +63,7 @@ class Scene:
         self.etcd_draw = random.Random(f"etcd {seed}")
         self.usage_draw = random.Random(f"usage {seed}")
         self.has_wrong_commands = options.programs_fail and self.usage_draw.random() < 0.3
+        self.cut_draw = random.Random(f"cut {seed}")
         self.signal_draw = random.Random(f"signals {seed}")
         self.has_signals = self.signal_draw.random() < 0.3
         self.autoscaler_draw = random.Random(f"autoscaler {seed}")

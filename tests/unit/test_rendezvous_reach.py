@@ -1,4 +1,4 @@
-"""A server that is cut off hears nobody. It must not take that for the loss of its members, and must not miss that they are lost."""
+"""A server that is cut off hears no members. It must not take that for their loss, and must not miss that they are lost."""
 
 import math
 import socket
@@ -7,11 +7,12 @@ import time
 import pytest
 from rendezvous_group import BEAT_S, Group
 
-from elastic.membership.wire import Beat, Budget, Expectation
+from elastic.membership.wire import Beat, Budget, Expectation, Held
 from rendezvous.machine import Tick
 from rendezvous.machine.reach import DOUBT_S
 from rendezvous.machine.views import summary
 from rendezvous.server.hub import Hub
+from rendezvous.server.signs import Signs
 from rendezvous.server.tcp_info import answered_at
 
 
@@ -261,26 +262,56 @@ def test_connections_that_break_after_they_were_silent_are_given_time_and_others
     assert group.agents["w0"].view.reform, "half of the job and more broke off, and the server hears that: it is reached"
 
 
-async def test_the_word_and_the_stream_of_a_controller_are_signs_of_it() -> None:
+def test_the_stream_of_a_controller_of_release_0_4_is_a_sign_of_it_as_it_was_there() -> None:
+    now, answered = [100.0], [99.0]
+    signs = Signs(lambda: now[0])
+    signs.led(0)
+    assert signs.last_at() == math.inf, "nobody has listened yet"
+    with signs.listening(lambda: answered[0]):
+        assert signs.last_at() == 100.0, "as its stream opened"
+        now[0], answered[0] = 107.0, 105.0
+        assert signs.last_at() == 105.0
+        answered[0] = -math.inf
+        assert signs.last_at() == 105.0
+    with signs.listening(lambda: math.inf):
+        now[0] = 120.0
+        assert signs.last_at() == 120.0, "a transport that cannot tell counts while it is open"
+    now[0] = 130.0
+    assert signs.last_at() == 120.0
+
+
+def test_only_a_controller_that_leads_in_the_newest_term_gives_signs() -> None:
+    """A standby on the cut-off node kept its stream to the server open. The server took that for a sign that it was reached.
+
+    It gave up the other half of the job, and formed a world of one while its successor formed a world of two.
+    """
+    now = [100.0]
+    signs = Signs(lambda: now[0])
+    with signs.listening(None):
+        assert signs.led(7)
+        now[0] = 110.0
+        assert signs.last_at() == 100.0, "a standby listens"
+        with signs.listening(None):
+            assert signs.last_at() == 100.0, "a former leader started again, and listens"
+        assert not signs.led(6), "a former leader speaks"
+        assert signs.last_at() == 100.0
+        assert signs.led(8)
+        assert signs.last_at() == 110.0
+
+
+async def test_an_expectation_is_a_sign_of_the_leader_unless_it_is_of_a_former_one() -> None:
     now = [100.0]
     hub = Hub(instance="s1", clock=lambda: now[0])
-    hub.expect("job", Expectation(members=("w0",), min=1, max=1))
-    assert hub._last_reached_at() == math.inf, "nobody has listened yet"
-    answered = [99.0]
-    with hub.listening(lambda: answered[0]):
-        assert hub._last_reached_at() == 100.0, "as its stream opened"
-        now[0], answered[0] = 107.0, 105.0
-        assert hub._last_reached_at() == 105.0
-        answered[0] = -math.inf
-        assert hub._last_reached_at() == 105.0
-        hub.expect("job", Expectation(members=("w0",), min=1, max=1))
-        assert hub._last_reached_at() == 107.0
-    with hub.listening(lambda: math.inf):
-        now[0] = 120.0
-        assert hub._last_reached_at() == 120.0, "a transport that cannot tell counts while it is open"
-    now[0] = 130.0
-    assert hub._last_reached_at() == 120.0
+    with hub.signs.listening(None):
+        hub.expect("job", Expectation(members=("w0",), min=1, max=1, term=3))
+        now[0] = 107.0
+        assert not hub.expect("job", Expectation(members=("w0",), min=1, max=1, term=2))
+        hub.expect("other", Expectation(members=("w0",), min=1, max=1, term=2))
+        assert hub.signs.last_at() == 100.0
+        hub.expect("job", Expectation(members=("w0",), min=1, max=1, term=3))
+        assert hub.signs.last_at() == 107.0
     hub.forget("job")
+    hub.forget("other")
 
 
 def test_the_kernel_knows_when_the_other_side_of_a_connection_answered_last() -> None:
@@ -296,3 +327,41 @@ def test_the_kernel_knows_when_the_other_side_of_a_connection_answered_last() ->
             assert before - 0.05 <= answered_at(client, now=now) <= now
     assert answered_at(client, now=now) == -math.inf
     assert answered_at(None, now=now) == math.inf
+
+
+def test_a_server_whose_successor_formed_a_newer_world_decides_nothing_before_the_leader_gives_it_a_sign() -> None:
+    """A worker comes back to a server that was cut off, with the world of the server that replaced it.
+
+    The worker stops there, and stands at the barrier. Only the leader's sign shows which of the two servers is in use.
+    """
+    group = partition_of(2)
+    group.is_controller_there = False
+    agent = group.agents["w0"]
+    group.cut("w0")
+    agent.held = Held(id="successor-2", generation=2, rank=0, size=2)
+    group.link("w0")
+    assert agent.view.reform == "the world went on without this member"
+    group.come("w0")
+    group.advance(DOUBT_S - 10)
+    assert (len(group.sealed), group.agents["w1"].view.reform) == (1, "")
+    group.is_controller_there = True
+    group.advance(2)
+    assert summary(group.job).asks
+    group.retell()
+    group.advance(1)
+    group.come_all()
+    group.advance(6)
+    assert [agent.generation for agent in group.agents.values()] == [3, 3]
+
+
+def test_a_server_decides_in_bounded_time_though_no_leader_says_whether_it_has_a_successor() -> None:
+    group = partition_of(2)
+    group.is_controller_there = False
+    group.cut("w0")
+    group.agents["w0"].held = Held(id="successor-2", generation=2, rank=0, size=2)
+    group.link("w0")
+    group.come("w0")
+    group.advance(DOUBT_S + 17)
+    group.come_all()
+    group.advance(6)
+    assert len(group.sealed) == 2

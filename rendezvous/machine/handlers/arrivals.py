@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Held, Join, Ready
-from rendezvous.machine import presented
+from rendezvous.machine import presented, reach
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
 from rendezvous.machine.restart_budget import with_presented
 from rendezvous.machine.state import accounting, progress
@@ -23,7 +23,7 @@ def is_retired(job: Job, name: str, incarnation: str) -> bool:
 
 
 def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
-    """The job with this member."""
+    """Return the job with this member."""
     known = job.membership.members.get(name)
     if known is not None and known.incarnation != incarnation:
         job = _retire(job, known, by=incarnation)
@@ -49,7 +49,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
-    """A member at the barrier repeats why it came there: the server that heard it first may be gone."""
+    """Record why a member is at the barrier. It repeats that, because the server that heard it first may be gone."""
     world = job.membership.world
     if world is None or held.generation != world.generation or not _may_hold(world, held, member.name):
         return job
@@ -91,6 +91,8 @@ def _adopt(job: Job, held: Held) -> Job:
     job = replace(job, membership=replace(group, generation=max(group.generation, held.generation)))
     job = with_presented(job, believed)
     world = job.membership.world
+    if world is not None and not world.adopted and held.generation > group.generation:
+        return reach.succeeded(job)
     if held.rank >= held.size or (world is not None and (not world.adopted or held.generation <= world.generation)):
         return job
     by_rank: tuple[str | None, ...] = (None,) * held.size
@@ -114,7 +116,7 @@ def _adopt(job: Job, held: Held) -> Job:
 
 
 def _retire(job: Job, member: Member, *, by: str) -> Job:
-    """A newer incarnation of a member has come: the old one is gone and may not come back."""
+    """Retire an incarnation of which a newer one has come. It may not come back."""
     retired = (*job.membership.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
     if member.has_left and member.pod == pod_of(by):
         # Its container ended with 0 and was started again all the same (restartPolicy Always): so will the others be, and the work.

@@ -62,6 +62,8 @@ class Timings:
     """after a doubt: so long, or until the controller has spoken, nothing is decided"""
     first_doubt_at: float | None = None
     """when it first did so, as long as any member is silent"""
+    succeeded_at: float | None = None
+    """When a member presented a newer world of another server, which may be the successor of this one"""
     first_sign_at: float | None = None
     """when the first sign of the next change was there"""
     min_reached_at: float | None = None
