@@ -12,7 +12,7 @@ from controller.deciding import autoscaling, compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, disruption_log, failure, gang_restart
+from controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
 from controller.deciding.lifecycle.conditions import (
     has_begun,
     reason_of,
@@ -60,7 +60,7 @@ def keep_running(view: JobView) -> Plan:
     replicas, stale, doomed = plan_replicas(view), pod_revision.stale_pods(view), doomed_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
     elastic = autoscaling.recorded(view.job, _with_rendezvous(view, failure.with_ends_counted(view), replicas, doomed, lost))
-    elastic = disruption_log.recorded(view, known, elastic)
+    elastic = collateral.recorded(view, disruption_log.recorded(view, known, elastic))
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
     # Who goes with its node is lost to that, also where we delete it: a place where all new ones are lost so is not filled without a pause.
@@ -89,7 +89,7 @@ def keep_running(view: JobView) -> Plan:
 def _with_rendezvous(
     view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, doomed: DoomedPods, lost: Sequence[Verdict]
 ) -> ElasticStatus:
-    """The status with what its rendezvous, or the group that restarts as a whole, has become."""
+    """Return the status with what became of the rendezvous, or of the group that restarts as a whole."""
     match view.backend:
         case RendezvousBackend.OURS | RendezvousBackend.ETCD if view.sees_members:
             return world_status.recorded(view, elastic, leaving=replicas.leaving)
@@ -123,7 +123,7 @@ def _actions(view: JobView, replicas: ReplicaPlan, objects: Sequence[Action], *,
 
 
 def _objects(view: JobView) -> Iterator[Object]:
-    """What an active job has beside pods and services, in the order in which it is made."""
+    """Yield the objects of an active job other than pods and services, in the order in which they are made."""
     job, snapshot = view.job, view.snapshot
     yield from pod_group.pod_group(job, snapshot)
     yield from FRAMEWORKS[job.kind.name].objects(view)
@@ -135,7 +135,7 @@ def _objects(view: JobView) -> Iterator[Object]:
 
 
 def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
-    """What a user should know about the pods that are about to be made."""
+    """Yield the Events about the pods that are about to be made."""
     job, settings = view.job, view.snapshot.settings
     yield from of_templates(job, settings)
     yield from pod_group.of_schedulers(job, settings)
@@ -146,7 +146,7 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
 
 
 def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, held: Collection[str]) -> JobStatus:
-    """The status with its counts and the condition that follows from them.
+    """Return the status with its counts and the condition that follows from them.
 
     A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
     compatibility. A job that has not begun stays as it is while its first pods start. `held` are the types of which pods wait to be

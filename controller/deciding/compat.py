@@ -1,7 +1,7 @@
 """Decides whether a job gets the Training Operator's exact objects.
 
-As the controller was started, unless the job says otherwise. docs/compat.md lists what then differs. Each difference has a function of its
-name below; no other code reads the setting.
+The controller's flag decides, unless the job's annotation says otherwise. docs/compat.md lists what then differs. Each difference has a
+function below; no other code reads the setting.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Compat(StrEnum):
 
 
 def as_chosen(job: Job, snapshot: Snapshot) -> Snapshot:
-    """The same look, with the settings that hold for this job."""
+    """Return the same look with the settings that hold for this job."""
     word = job.metadata.annotations.get(ANNOTATION)
     if word is None:
         return snapshot
@@ -30,17 +30,17 @@ def as_chosen(job: Job, snapshot: Snapshot) -> Snapshot:
 
 
 def has_our_rendezvous(settings: Settings) -> bool:
-    """Do elastic jobs meet at the rendezvous server, or at a c10d store of their own?"""
+    """Return whether elastic jobs meet at the rendezvous server, and not at a c10d store of their own."""
     return not settings.strict
 
 
 def has_interchangeable_workers(settings: Settings) -> bool:
-    """May a lost worker be replaced under another index, where only the number of workers matters?"""
+    """Return whether a lost worker may be replaced under another index if only the number of workers matters."""
     return not settings.strict
 
 
 def has_gang_restarts(settings: Settings) -> bool:
-    """Does a job restart as a whole although its spec does not ask for it?"""
+    """Return whether a job restarts as a whole although its spec does not ask for it."""
     return not settings.strict
 
 
@@ -49,32 +49,37 @@ def has_disruption_budgets(settings: Settings) -> bool:
 
 
 def quotes_errors(settings: Settings) -> bool:
-    """Does the message of a failed elastic job quote the first worker's error?"""
+    """Return whether the message of a failed elastic job quotes the first worker's error."""
     return not settings.strict
 
 
 def has_readiness_gates(settings: Settings) -> bool:
-    """Does a worker of our rendezvous count as Ready only while it is in the world?"""
+    """Return whether a worker of our rendezvous counts as Ready only while it is in the world."""
     return not settings.strict
 
 
 def avoids_doomed_nodes(settings: Settings) -> bool:
-    """Does a new pod prefer nodes that are not about to go?"""
+    """Return whether a new pod prefers nodes that are not about to go."""
     return not settings.strict
 
 
 def ends_doomed_pods_early(settings: Settings) -> bool:
-    """Is a pod deleted before its node goes, where it cannot be asked to leave?"""
+    """Return whether a pod that cannot be asked to leave is deleted before its node goes."""
+    return not settings.strict
+
+
+def explains_failures(settings: Settings) -> bool:
+    """Return whether a job waits for the loss that explains a failed pod, and names the node of a lost pod."""
     return not settings.strict
 
 
 def records_disruptions(settings: Settings) -> bool:
-    """Does status.elastic show which disruptions were announced?"""
+    """Return whether status.elastic shows which disruptions were announced."""
     return not settings.strict
 
 
 def marks_spare_workers(settings: Settings) -> bool:
-    """Do workers above minReplicas carry annotations for autoscalers?"""
+    """Return whether workers above minReplicas carry annotations for autoscalers."""
     return not settings.strict
 
 
@@ -83,42 +88,42 @@ def has_autoscalers_for_all_kinds(settings: Settings) -> bool:
 
 
 def paces_autoscalers(settings: Settings) -> bool:
-    """Has an autoscaler for a user's metrics a behavior that fits what a change of size costs?"""
+    """Return whether the behavior of an autoscaler for a user's metrics fits what a change of size costs."""
     return not settings.strict
 
 
 def tells_of_autoscalers(settings: Settings) -> bool:
-    """Does a job say why its HorizontalPodAutoscaler does not scale it?"""
+    """Return whether a job says why its HorizontalPodAutoscaler does not scale it."""
     return not settings.strict
 
 
 def knows_kueue(settings: Settings) -> bool:
-    """Has a job in a queue of Kueue's no autoscaler?"""
+    """Return whether a job in a queue of Kueue gets no autoscaler."""
     return not settings.strict
 
 
 def starts_with_fewer_workers(settings: Settings) -> bool:
-    """Is minReplicas enough for the gang scheduler to start an elastic job?"""
+    """Return whether minReplicas is enough for the gang scheduler to start an elastic job."""
     return not settings.strict
 
 
 def says_that_workers_are_missing(settings: Settings) -> bool:
-    """Is an elastic job below minReplicas not Running?"""
+    """Return whether an elastic job below minReplicas is not Running."""
     return not settings.strict
 
 
 def says_that_the_gang_waits(settings: Settings) -> bool:
-    """Does a condition say that the gang scheduler has yet to admit a job's pod group?"""
+    """Return whether a condition says that the gang scheduler has yet to admit a job's pod group."""
     return not settings.strict
 
 
 def has_upstream_launcher(settings: Settings) -> bool:
-    """Does an MPI launcher get upstream's files, rights and environment, which serve Open MPI 4 alone?"""
+    """Return whether an MPI launcher gets upstream's files, rights and environment, which serve Open MPI 4 alone."""
     return settings.strict
 
 
 def has_upstream_events(settings: Settings) -> bool:
-    """Are Events written as by the Training Operator: one for each object, in the name of its controller?"""
+    """Return whether Events are written as by the Training Operator: one for each object, in the name of its controller."""
     return settings.strict
 
 

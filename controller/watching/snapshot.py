@@ -193,15 +193,19 @@ class Node:
     is_cordoned: bool = False
     sights: tuple[Sight, ...] = ()
     """The signals that it shows, the worst first."""
+    is_ready: bool = True
+    """Its condition Ready is True, or it has none."""
+    ready_since: datetime | None = None
+    """When its condition Ready came true."""
 
     @property
     def is_doomed(self) -> bool:
-        """Does it go, or may it have to?"""
+        """Whether the node goes, or may have to."""
         return any(sight.signal.on.is_of_node and sight.signal.meaning is not Meaning.INFORM for sight in self.sights)
 
     @property
     def is_lost(self) -> bool:
-        """Does it say that nothing on it can be saved?"""
+        """Whether the node says that nothing on it can be saved."""
         return any(sight.signal.meaning is Meaning.GONE for sight in self.sights)
 
 
@@ -302,7 +306,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
 
 
 def _index(name: str) -> int | None:
-    """A launcher has none."""
+    """Return the index that ends the name; a launcher has none."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
 
@@ -321,8 +325,17 @@ def service_from(raw: Mapping[str, Any]) -> Service:
 
 
 def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Node:
-    is_cordoned = bool((raw.get("spec") or {}).get("unschedulable"))
-    return Node(name=raw["metadata"]["name"], is_cordoned=is_cordoned, sights=on_node(table, raw))
+    """Return what decides about the pods of this node."""
+    conditions = ((raw.get("status") or {}).get("conditions")) or ()
+    ready = next((c for c in conditions if isinstance(c, dict) and c.get("type") == "Ready"), {})
+    is_ready = ready.get("status", "True") == "True"
+    return Node(
+        name=raw["metadata"]["name"],
+        is_cordoned=bool((raw.get("spec") or {}).get("unschedulable")),
+        sights=on_node(table, raw),
+        is_ready=is_ready,
+        ready_since=time_of(ready.get("lastTransitionTime")) if is_ready else None,
+    )
 
 
 def time_of(text: str | None) -> datetime | None:

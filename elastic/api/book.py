@@ -134,3 +134,13 @@ class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Of a disruption: which signal announced it."""
     others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
     """Signals that stand beside it and leave more time."""
+
+
+class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The newest pod that the cluster took from a job without a rendezvous. Its peers may end because of it, a while later."""
+
+    pod: Annotated[str, Meta(max_length=253)]
+    uid: PodUid = ""
+    message: Annotated[str, Meta(max_length=512)] = ""
+    """How the pod was lost, and on which node."""
+    at: Time

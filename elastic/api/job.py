@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import CauseWord, Charge, Disruption, Generation, LastLoss, Leaving, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -184,13 +184,13 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     progress: ProgressSource | None = None
 
     def is_allowed(self, count: int) -> bool:
-        """May exactly so many workers train together?"""
+        """Return whether exactly so many workers may train together."""
         if self.allowed_sizes:
             return count in self.allowed_sizes
         return count % (self.size_step or 1) == 0
 
     def largest_allowed(self, count: int) -> int:
-        """The most workers, up to `count`, that may train together; 0 if none may."""
+        """Return the most workers, up to `count`, that may train together; 0 if none may."""
         if self.allowed_sizes:
             return max((size for size in self.allowed_sizes if size <= count), default=0)
         return count - count % (self.size_step or 1)
@@ -303,6 +303,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
     replaced: tuple[Replacements, ...] = ()
     """Pods that were made of late, and how many of them were lost soon after; one entry for each replica type at most."""
+    last_loss: LastLoss | None = None
+    """The newest pod that the cluster took, where the controller decides what its peers' ends mean."""
     autoscaler: Decision | None = None
 
 
@@ -371,7 +373,7 @@ def bounds(elastic: ElasticPolicy | None, workers: int) -> tuple[int, int]:
 
 
 def to_object(job: Job) -> Object:
-    """The job as JSON's types, defaults written out where the kinds differ; parses to the same job."""
+    """Return the job as JSON's types, with defaults written out if the kinds differ; it parses to the same job."""
     spec: Object = {"runPolicy": msgspec.to_builtins(job.run_policy)}
     spec.update(msgspec.to_builtins(job.options))
     if job.elastic is not None:
