@@ -70,8 +70,9 @@ def keep_running(view: JobView) -> Plan:
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
     held = creation_backoff.types_held_back(view, replicas.missing, made)
-    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), held=held)
-    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held))
+    pause = _pause_in_words(view, held=held)
+    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), pause=pause)
+    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held), waiting=pause)
     if elastic != known:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
@@ -145,22 +146,25 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
         yield from c10d_store.unguarded(job)
 
 
-def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, held: Collection[str]) -> JobStatus:
-    """Return the status with its counts and the condition that follows from them.
-
-    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
-    compatibility. A job that has not begun stays as it is while its first pods start. `held` are the types of which pods wait to be
-    created.
-    """
-    job, now = view.job, view.snapshot.now
-    status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
-    is_active = not is_apart and is_running(job, view.counts)
-    pause = (
+def _pause_in_words(view: JobView, *, held: Collection[str]) -> str:
+    """Return what the job waits for before it creates pods. `held` are the types of the pods that wait to be created."""
+    return (
         creation_backoff.in_words(view.status, view.snapshot, held=held)
         + gang_restart.pause_in_words(view)
         + worker_library.wait_in_words(view)
         + etcd.wait_in_words(view)
     )
+
+
+def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, pause: str) -> JobStatus:
+    """Return the status with its counts and the condition that follows from them.
+
+    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
+    compatibility. A job that has not begun stays as it is while its first pods start. `pause` says what the job waits for.
+    """
+    job, now = view.job, view.snapshot.now
+    status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
+    is_active = not is_apart and is_running(job, view.counts)
     missing = missing_workers.obstacles_in_words(view)
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
@@ -174,6 +178,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     has_no_room = any(pod.unscheduled for pod in view.snapshot.pods)
     if waits and (is_active or has_no_room or has_begun(status)):
         status = with_running_false(status, reason=reason_of(job, "Waiting"), message=f"{waits}{remarks}", now=now)
+    status = without_former_words(status, now=now, kept=ConditionType.RUNNING)
     return status if restarting else with_words_at_end(status, pause, now=now)
 
 

@@ -13,7 +13,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import IN_WORLD
+from elastic.api.words import HOLDER, IN_WORLD
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
@@ -65,6 +65,8 @@ class InWorld:
     is_true: bool = False
     reason: str = ""
     message: str = ""
+    holder: str = ""
+    """The pod's annotation about the condition: which run of the container, and which start of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,8 @@ def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld |
     gates = (raw.get("spec") or {}).get("readinessGates") or ()
     if all(gate.get("conditionType") != IN_WORLD for gate in gates):
         return None
-    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "")
+    holder = (raw["metadata"].get("annotations") or {}).get(HOLDER, "")
+    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "", holder)
 
 
 def service_from(raw: Mapping[str, Any]) -> Service:
