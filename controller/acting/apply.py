@@ -133,7 +133,7 @@ class Applier:
         return outcome
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone. If the server cannot be reached now, that does no harm: no member joins any more."""
+        """Forget a job that is gone. A server that cannot be reached now does no harm: no member joins any more."""
         self._events.forget(job_uid)
         if self._membership is not None:
             self._membership.drop(job_uid)
@@ -190,7 +190,7 @@ class Applier:
         await self._events.tell(job, [warning(reason, error.message, about=error.message)], now=now)
 
     async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
-        """True if it was done, or was so already."""
+        """Carry out one action; return whether it is done."""
         async with self._gate:
             try:
                 match action:
@@ -250,8 +250,9 @@ class Applier:
             outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
 
     async def _set_condition(self, key: Key, action: SetCondition, outcome: Outcome) -> None:
-        """The uid in the patch is a precondition: a pod created again under the name is left alone."""
-        body = {"metadata": {"uid": action.uid}, "status": {"conditions": [dict(action.condition)]}}
+        """Write one condition of this very pod: the uid in the patch is a precondition."""
+        metadata = {"uid": action.uid} | ({"annotations": dict(action.annotations)} if action.annotations else {})
+        body = {"metadata": metadata, "status": {"conditions": [dict(action.condition)]}}
         patched = self._kube.patch(PODS, action.pod, body, namespace=key.namespace, kind=Patch.STRATEGIC, subresource="status")
         outcome.wrote(PODS, await patched)
 
@@ -275,7 +276,7 @@ class Applier:
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch that makes old into new."""
+    """Return the JSON merge patch that makes old into new."""
     change: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         if key not in old or not isinstance(value, Mapping) or not isinstance(old[key], Mapping):
@@ -309,7 +310,7 @@ def _makes_room(action: Action) -> bool:
 
 
 def _without_last_pods(stage: list[Action], count: int) -> list[Action]:
-    """The stage without so many of the pods that it creates."""
+    """Return the stage without so many of the pods that it creates."""
     pods = [action for action in stage if isinstance(action, Create) and action.resource == PODS]
     without = {id(action) for action in pods[max(0, len(pods) - count) :]}
     return [action for action in stage if id(action) not in without]

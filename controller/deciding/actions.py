@@ -4,7 +4,7 @@ How and in which order it is done is the apply step's business.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -57,6 +57,8 @@ class SetCondition:
     pod: str
     uid: str
     condition: Mapping[str, Any]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the pod that the same request writes, so that they never disagree with the condition."""
 
 
 @dataclass(frozen=True, slots=True)

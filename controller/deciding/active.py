@@ -12,7 +12,7 @@ from controller.deciding import autoscaling, compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, disruption_log, failure, gang_restart
+from controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
 from controller.deciding.lifecycle.conditions import (
     has_begun,
     reason_of,
@@ -60,7 +60,7 @@ def keep_running(view: JobView) -> Plan:
     replicas, stale, doomed = plan_replicas(view), pod_revision.stale_pods(view), doomed_pods(view)
     made = creation_backoff.made_now(view, replicas.missing)
     elastic = autoscaling.recorded(view.job, _with_rendezvous(view, failure.with_ends_counted(view), replicas, doomed, lost))
-    elastic = disruption_log.recorded(view, known, elastic)
+    elastic = collateral.recorded(view, disruption_log.recorded(view, known, elastic))
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
     # Who goes with its node is lost to that, also where we delete it: a place where all new ones are lost so is not filled without a pause.
@@ -70,8 +70,9 @@ def keep_running(view: JobView) -> Plan:
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
     held = creation_backoff.types_held_back(view, replicas.missing, made)
-    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), held=held)
-    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held))
+    pause = _pause_in_words(view, held=held)
+    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), pause=pause)
+    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held), waiting=pause)
     if elastic != known:
         status = replace(status, elastic=elastic)
     # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
@@ -89,7 +90,7 @@ def keep_running(view: JobView) -> Plan:
 def _with_rendezvous(
     view: JobView, elastic: ElasticStatus, replicas: ReplicaPlan, doomed: DoomedPods, lost: Sequence[Verdict]
 ) -> ElasticStatus:
-    """The status with what its rendezvous, or the group that restarts as a whole, has become."""
+    """Return the status with what became of the rendezvous, or of the group that restarts as a whole."""
     match view.backend:
         case RendezvousBackend.OURS | RendezvousBackend.ETCD if view.sees_members:
             return world_status.recorded(view, elastic, leaving=replicas.leaving)
@@ -123,7 +124,7 @@ def _actions(view: JobView, replicas: ReplicaPlan, objects: Sequence[Action], *,
 
 
 def _objects(view: JobView) -> Iterator[Object]:
-    """What an active job has beside pods and services, in the order in which it is made."""
+    """Yield the objects of an active job other than pods and services, in the order in which they are made."""
     job, snapshot = view.job, view.snapshot
     yield from pod_group.pod_group(job, snapshot)
     yield from FRAMEWORKS[job.kind.name].objects(view)
@@ -135,7 +136,7 @@ def _objects(view: JobView) -> Iterator[Object]:
 
 
 def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
-    """What a user should know about the pods that are about to be made."""
+    """Yield the Events about the pods that are about to be made."""
     job, settings = view.job, view.snapshot.settings
     yield from of_templates(job, settings)
     yield from pod_group.of_schedulers(job, settings)
@@ -145,22 +146,25 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
         yield from c10d_store.unguarded(job)
 
 
-def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, held: Collection[str]) -> JobStatus:
-    """The status with its counts and the condition that follows from them.
-
-    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
-    compatibility. A job that has not begun stays as it is while its first pods start. `held` are the types of which pods wait to be
-    created.
-    """
-    job, now = view.job, view.snapshot.now
-    status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
-    is_active = not is_apart and is_running(job, view.counts)
-    pause = (
+def _pause_in_words(view: JobView, *, held: Collection[str]) -> str:
+    """Return what the job waits for before it creates pods. `held` are the types of the pods that wait to be created."""
+    return (
         creation_backoff.in_words(view.status, view.snapshot, held=held)
         + gang_restart.pause_in_words(view)
         + worker_library.wait_in_words(view)
         + etcd.wait_in_words(view)
     )
+
+
+def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, pause: str) -> JobStatus:
+    """Return the status with its counts and the condition that follows from them.
+
+    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
+    compatibility. A job that has not begun stays as it is while its first pods start. `pause` says what the job waits for.
+    """
+    job, now = view.job, view.snapshot.now
+    status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
+    is_active = not is_apart and is_running(job, view.counts)
     missing = missing_workers.obstacles_in_words(view)
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
@@ -174,6 +178,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     has_no_room = any(pod.unscheduled for pod in view.snapshot.pods)
     if waits and (is_active or has_no_room or has_begun(status)):
         status = with_running_false(status, reason=reason_of(job, "Waiting"), message=f"{waits}{remarks}", now=now)
+    status = without_former_words(status, now=now, kept=ConditionType.RUNNING)
     return status if restarting else with_words_at_end(status, pause, now=now)
 
 

@@ -1,7 +1,7 @@
 """Decides whether a job gets the Training Operator's exact objects.
 
-As the controller was started, unless the job says otherwise. docs/compat.md lists what then differs. Each difference has a function of its
-name below; no other code reads the setting.
+The controller's flag decides, unless the job's annotation says otherwise. docs/compat.md lists what then differs. Each difference has a
+function below; no other code reads the setting.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ class Compat(StrEnum):
 
 
 def as_chosen(job: Job, snapshot: Snapshot) -> Snapshot:
-    """The same look, with the settings that hold for this job."""
+    """Return the same look with the settings that hold for this job."""
     word = job.metadata.annotations.get(ANNOTATION)
     if word is None:
         return snapshot
@@ -65,6 +65,11 @@ def avoids_doomed_nodes(settings: Settings) -> bool:
 
 def ends_doomed_pods_early(settings: Settings) -> bool:
     """Return whether a pod that cannot be asked to leave is deleted before its node goes."""
+    return not settings.strict
+
+
+def explains_failures(settings: Settings) -> bool:
+    """Return whether a job waits for the loss that explains a failed pod, and names the node of a lost pod."""
     return not settings.strict
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from controller.deciding import compat
 from controller.deciding.events import of_membership, of_pods, of_remarks, of_signals, of_strays
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import acceptance, failure, gang_restart, suspension
+from controller.deciding.lifecycle import acceptance, collateral, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.objects import hpa_trouble
@@ -52,7 +52,7 @@ def _has_interchangeable_workers(job: Job, settings: Settings, backend: Rendezvo
 
 
 def activated(view: JobView) -> JobView:
-    """The view of a job that may run: it has a start time, and its Events are due."""
+    """Return the view of a job that may run: it has a start time, and its Events are due."""
     job, snapshot = view.job, view.snapshot
     status, news = suspension.resumed(job, view.status, snapshot.now)
     if status.start_time is None:
@@ -66,13 +66,16 @@ def activated(view: JobView) -> JobView:
 
 
 def _with_ends(view: JobView) -> JobView:
-    """The view with what its pods and their ends mean."""
+    """Return the view with what its pods and their ends mean."""
     job, pods = view.job, view.snapshot.pods
     orphans = {pod.uid for pod in (*pod_revision.orphans(view), *c10d_recovery.shut_out(view))}
     answerable = tuple(pod for pod in pods if pod.uid not in orphans)
+    view = replace(view, answerable=answerable)
     verdicts = failure.judge(job, answerable)
+    view = replace(view, losses=collateral.losses(view, verdicts))
+    verdicts = collateral.explained(view, verdicts)
     failed = frozenset(verdict.pod.uid for verdict in verdicts if verdict.fate is not Fate.AGAIN)
     if view.restarts_as_a_whole:
         verdicts = gang_restart.decisive(verdicts)
     counts = FRAMEWORKS[job.kind.name].displayed_counts(job, tally(job, pods))
-    return replace(view, answerable=answerable, verdicts=tuple(verdicts), failed=failed, counts=counts)
+    return replace(view, verdicts=tuple(verdicts), failed=failed, counts=counts)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from controller.deciding.actions import JobEvent
 from controller.deciding.lifecycle.disruption import Notice
-from controller.deciding.lifecycle.verdicts import Verdict
+from controller.deciding.lifecycle.verdicts import Loss, Verdict
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
@@ -38,6 +38,8 @@ class JobView:
     """The pods whose end says something about the job: not those of another group, nor those that came when the work was done."""
     verdicts: tuple[Verdict, ...]
     """What each failed pod of these means; where one loss restarts all, only the pods that decide it."""
+    losses: tuple[Loss, ...] = ()
+    """The losses that can explain how other pods ended, where the controller decides that."""
     counted: frozenset[str]
     """The entries of the stored `status.elastic.counted`."""
     failed: frozenset[str]

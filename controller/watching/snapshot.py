@@ -13,7 +13,7 @@ from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.job import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import IN_WORLD, STEP_REPORTED, WORLD_STANDS
+from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
@@ -65,6 +65,8 @@ class InWorld:
     is_true: bool = False
     reason: str = ""
     message: str = ""
+    holder: str = ""
+    """The pod's annotation about the condition: which run of the container, and which start of the agent."""
 
     @property
     def has_state(self) -> bool:
@@ -198,6 +200,10 @@ class Node:
     is_cordoned: bool = False
     sights: tuple[Sight, ...] = ()
     """The signals that it shows, the worst first."""
+    is_ready: bool = True
+    """Its condition Ready is True, or it has none."""
+    ready_since: datetime | None = None
+    """When its condition Ready came true."""
 
     @property
     def is_doomed(self) -> bool:
@@ -307,7 +313,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
 
 
 def _index(name: str) -> int | None:
-    """A launcher has none."""
+    """Return the index that ends the name; a launcher has none."""
     digits = name.rpartition("-")[2]
     return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
 
@@ -316,7 +322,8 @@ def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld |
     gates = (raw.get("spec") or {}).get("readinessGates") or ()
     if all(gate.get("conditionType") != IN_WORLD for gate in gates):
         return None
-    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "")
+    holder = (raw["metadata"].get("annotations") or {}).get(HOLDER, "")
+    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "", holder)
 
 
 def service_from(raw: Mapping[str, Any]) -> Service:
@@ -326,8 +333,17 @@ def service_from(raw: Mapping[str, Any]) -> Service:
 
 
 def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Node:
-    is_cordoned = bool((raw.get("spec") or {}).get("unschedulable"))
-    return Node(name=raw["metadata"]["name"], is_cordoned=is_cordoned, sights=on_node(table, raw))
+    """Return what decides about the pods of this node."""
+    conditions = ((raw.get("status") or {}).get("conditions")) or ()
+    ready = next((c for c in conditions if isinstance(c, dict) and c.get("type") == "Ready"), {})
+    is_ready = ready.get("status", "True") == "True"
+    return Node(
+        name=raw["metadata"]["name"],
+        is_cordoned=bool((raw.get("spec") or {}).get("unschedulable")),
+        sights=on_node(table, raw),
+        is_ready=is_ready,
+        ready_since=time_of(ready.get("lastTransitionTime")) if is_ready else None,
+    )
 
 
 def time_of(text: str | None) -> datetime | None:

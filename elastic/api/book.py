@@ -138,3 +138,13 @@ class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """Signals that stand beside it and leave more time."""
     asked_to_save: bool = False
     """It is among the last workers with the state of training, and ends because no replacement can have the state in time."""
+
+
+class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The newest pod that the cluster took from a job without a rendezvous. Its peers may end because of it, a while later."""
+
+    pod: Annotated[str, Meta(max_length=253)]
+    uid: PodUid = ""
+    message: Annotated[str, Meta(max_length=512)] = ""
+    """How the pod was lost, and on which node."""
+    at: Time

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from elastic.api import book
 from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
@@ -190,7 +191,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
         return count % (self.size_step or 1) == 0
 
     def largest_allowed(self, count: int) -> int:
-        """The most workers, up to `count`, that may train together; 0 if none may."""
+        """Return the most workers, up to `count`, that may train together; 0 if none may."""
         if self.allowed_sizes:
             return max((size for size in self.allowed_sizes if size <= count), default=0)
         return count - count % (self.size_step or 1)
@@ -261,6 +262,8 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     to_size: int = 0
     phases: dict[str, int] = {}
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
+    lost: Annotated[tuple[book.PodUid, ...], Meta(max_length=16)] = ()
+    """With rdzvBackend c10d: uids of the pods that this loss is about; of more pods than 16 one checksum."""
 
 
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
@@ -277,6 +280,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     1,024 workers."""
     waits_for: str = ""
     """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
+    waiting: str = ""
+    """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""
     """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()
@@ -303,6 +308,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Pods that nodes or the API server have refused in a row, and how long the next try waits; at most two for each replica type."""
     replaced: tuple[Replacements, ...] = ()
     """Pods that were made of late, and how many of them were lost soon after; one entry for each replica type at most."""
+    last_loss: book.LastLoss | None = None
+    """The newest pod that the cluster took, where the controller decides what its peers' ends mean."""
     autoscaler: Decision | None = None
 
 
@@ -371,7 +378,7 @@ def bounds(elastic: ElasticPolicy | None, workers: int) -> tuple[int, int]:
 
 
 def to_object(job: Job) -> Object:
-    """The job as JSON's types, defaults written out where the kinds differ; parses to the same job."""
+    """Return the job as JSON's types, with defaults written out if the kinds differ; it parses to the same job."""
     spec: Object = {"runPolicy": msgspec.to_builtins(job.run_policy)}
     spec.update(msgspec.to_builtins(job.options))
     if job.elastic is not None:

@@ -59,11 +59,11 @@ class Api:
         return copied(self._find(resource, name))
 
     def find(self, resource: Resource, name: str) -> Object | None:
-        """The object itself: to look at, not to change."""
+        """Return the object itself: to look at, not to change."""
         return self.objects.get((resource, name))
 
     def all(self, resource: Resource) -> list[Object]:
-        """The objects themselves, by name: to look at, not to change."""
+        """Return the objects themselves, by name: to look at, not to change."""
         return [item for _, item in sorted(self._of_resource.get(resource, {}).items())]
 
     def create(self, resource: Resource, body: Object, *, actor: str) -> Object:
@@ -98,7 +98,9 @@ class Api:
             raise KubeError(code=409, reason="Conflict", message="the object has been modified")
         new = copied(old)
         if subresource == "status":
-            merge(new, {"status": body.get("status") or {}})
+            # As a real API server does, the status of a pod takes annotations too.
+            annotations = (body.get("metadata") or {}).get("annotations") if resource == PODS else None
+            merge(new, {"status": body.get("status") or {}} | ({"metadata": {"annotations": annotations}} if annotations else {}))
         elif subresource == "scale":
             set_workers(new, body["spec"]["replicas"], manager=actor)
             new["metadata"]["generation"] += new["spec"] != old["spec"]
@@ -149,13 +151,13 @@ class Api:
         return copied(new)
 
     def remove(self, resource: Resource, name: str, *, actor: str = "cluster") -> None:
-        """The object is gone at once, as when its node's kubelet confirms or somebody forces it."""
+        """Remove the object at once, as when its node's kubelet confirms or somebody forces it."""
         old = self.find(resource, name)
         if old is not None:
             self._store(resource, old, None, actor=actor, verb="delete")
 
     def collect(self) -> None:
-        """Deletes what belongs to an owner that is gone."""
+        """Delete the objects of an owner that is gone."""
         if self._collected_at == self.version:
             return
         self._collected_at = self.version
@@ -199,7 +201,7 @@ class Api:
 
 
 def copied(item: Object | None) -> Object:
-    """A copy, by way of the wire: whatever cannot be sent fails here."""
+    """Return a copy by way of the wire: an object that cannot be sent fails here."""
     copy: Object = orjson.loads(orjson.dumps(item))
     return copy
 
@@ -214,7 +216,7 @@ def set_workers(job: Object, count: int, *, manager: str) -> None:
 
 
 def with_conditions_of(old: Object, body: Object) -> Object:
-    """A strategic merge patch of conditions, which belong together by their type, as the JSON merge patch that does the same."""
+    """Return the JSON merge patch that does the same as a strategic merge patch of conditions, which belong together by their type."""
     merged = {condition["type"]: condition for condition in (old.get("status") or {}).get("conditions") or ()}
     for condition in body["status"]["conditions"]:
         merged[condition["type"]] = {**merged.get(condition["type"], {}), **condition}
@@ -222,7 +224,7 @@ def with_conditions_of(old: Object, body: Object) -> Object:
 
 
 def merge(target: Object, patch: Object) -> None:
-    """A JSON merge patch."""
+    """Apply a JSON merge patch."""
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)

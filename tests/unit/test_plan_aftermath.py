@@ -1,10 +1,12 @@
-"""What follows a loss where torch's own c10d counts the restarts: its agents give up, and the group meets anew."""
+"""If torch's own c10d counts the restarts, its agents give up after a loss, and the group meets again."""
 
+import zlib
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from job_builders import NOW, OURS, Cluster, elastic_job, reasons
+from job_builders import NOW, OURS, Cluster, elastic_job, reasons, with_status
+from msgspec import structs
 
 from controller.watching.snapshot import Container, Phase
 from elastic.api.job import ElasticStatus
@@ -294,3 +296,32 @@ def test_each_loss_of_the_whole_group_is_told() -> None:
         cluster.run_all()
         cluster.settle()
     assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("form", ["both", "0.4.0", "next"])
+def test_a_loss_that_is_recorded_in_any_releases_form_is_not_recorded_again(form: str) -> None:
+    """Release 0.4.0 keeps the lost pods as checksums in the id of the rescale, and reads them from there."""
+    cluster = training()
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=True)
+    cluster.settle()
+    known = elastic(cluster)
+    last = known.last_rescale
+    assert last is not None
+    assert last.lost == (cluster.pods["train-worker-1"].uid,)
+    assert last.id == f"{zlib.crc32((last.lost[0] + ' ').encode()):08x}", "as the former release reads it"
+    changed = {"both": last, "0.4.0": structs.replace(last, lost=()), "next": structs.replace(last, id="loss-7")}[form]
+    cluster.job = with_status(cluster.job, structs.replace(cluster.job.status, elastic=structs.replace(known, last_rescale=changed)))
+    assert reasons(cluster.settle()).count("Rescaled") == 0
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], is_deleting=True)
+    assert reasons(cluster.settle()).count("Rescaled") == 1
+
+
+def test_a_loss_of_many_pods_is_recorded_under_one_checksum() -> None:
+    cluster = training(30, most=30)
+    for name in cluster.names()[:20]:
+        cluster.pods[name] = replace(cluster.pods[name], is_deleting=True)
+    assert reasons(cluster.settle()).count("Rescaled") == 1
+    last = elastic(cluster).last_rescale
+    assert last is not None
+    assert [len(entry) for entry in last.lost] == [8]
+    assert reasons(cluster.settle()).count("Rescaled") == 0

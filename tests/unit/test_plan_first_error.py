@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
 
+from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
 from elastic.membership.wire import MAX_ERROR
@@ -66,7 +67,7 @@ STATIC = "PyTorchJob train is failed because 2 Worker replica(s) failed."
 
 
 def static(*ends: Container, restart: str = "Never", settings: Settings = PLAIN) -> str:
-    """The failure message of a job that is not elastic, whose workers have ended so, one after the other."""
+    """Return the failure message of a job that is not elastic and whose workers have ended so, one after the other."""
     one = job(Master=replica(1, restart=restart), Worker=replica(len(ends), restart=restart))
     cluster = Cluster(one, settings=settings)
     cluster.settle()
@@ -75,6 +76,7 @@ def static(*ends: Container, restart: str = "Never", settings: Settings = PLAIN)
         name = f"train-worker-{index}"
         ended = replace(end, name="pytorch", ended_at=NOW + timedelta(seconds=index))
         cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+    cluster.now += timedelta(seconds=len(ends) + REPORTED_WITHIN_S)
     cluster.settle()
     assert cluster.state() == "Failed"
     return words(cluster)

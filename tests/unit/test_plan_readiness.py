@@ -15,7 +15,7 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, InWorld, Phase, Pod, World, pod_from
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, Job, JobStatus
-from elastic.api.words import IN_WORLD, Cause
+from elastic.api.words import HOLDER, IN_WORLD, Cause
 from elastic.kube.resources import SERVICES
 from elastic_worker.agent.presence_thread import process_id
 
@@ -29,7 +29,7 @@ def begun(workers: int = 2, **more: Any) -> Job:
 def worker(
     index: int, gate: InWorld | None = None, *, run: int = 0, is_running: bool = True, began: datetime | None = None, **changes: Any
 ) -> Pod:
-    """A worker with the gate; `run` is its container's restart count, `began` the start of that run."""
+    """Return a worker with the gate; `run` is its container's restart count, `began` the start of that run."""
     container = Container(name="pytorch", restarts=run, is_running=is_running, exit_code=None if is_running else 1, started_at=began)
     return pod(index=index, in_world=gate or InWorld(), containers=(container,), **changes)
 
@@ -52,14 +52,14 @@ def decided(one: Job, *pods: Pod, of: World | None, after_s: float = 0) -> Readi
 
 
 def applied(pods: list[Pod], found: Readiness) -> list[Pod]:
-    """The pods as they are when the changes have been written."""
-    said = {change.uid: change.condition for change in found.changes}
-    return [
-        replace(one, in_world=InWorld(said[one.uid]["status"] == "True", said[one.uid]["reason"], said[one.uid]["message"]))
-        if one.uid in said
-        else one
-        for one in pods
-    ]
+    """Return the pods as they are when the changes have been written."""
+    said = {change.uid: change for change in found.changes}
+    return [replace(one, in_world=_written(said[one.uid])) if one.uid in said else one for one in pods]
+
+
+def _written(change: SetCondition) -> InWorld:
+    condition = change.condition
+    return InWorld(condition["status"] == "True", condition["reason"], condition["message"], change.annotations[HOLDER])
 
 
 def told(found: Readiness) -> dict[str, str]:
@@ -263,6 +263,8 @@ def test_a_pod_tells_its_gate_and_the_condition_that_it_waits_for() -> None:
     assert pod_from(raw).in_world == InWorld()
     raw["status"] = {"conditions": [{"type": IN_WORLD, "status": "True", "reason": "StepReported", "message": "words"}]}
     assert pod_from(raw).in_world == InWorld(is_true=True, reason="StepReported", message="words")
+    raw["metadata"]["annotations"] = {HOLDER: "1/a"}
+    assert pod_from(raw).in_world == InWorld(is_true=True, reason="StepReported", message="words", holder="1/a")
     assert pod_from({"metadata": {"name": "p"}, "spec": {}}).in_world is None
 
 
@@ -292,3 +294,40 @@ def test_workers_that_leave_before_any_has_been_ready_are_newcomers_like_those_t
 
 def _asked(pod: Pod) -> Leaving:
     return Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=NOW + timedelta(seconds=30))
+
+
+def in_form_of(one: Pod, form: str) -> Pod:
+    """Return the pod as another release left it: 0.4.0 without the annotation, or a later one without the end of the message."""
+    said = one.in_world
+    assert said is not None
+    words = said.message if form == "0.4.0" else "words of a translator"
+    return replace(one, in_world=replace(said, message=words, holder="" if form == "0.4.0" else said.holder))
+
+
+@pytest.mark.parametrize("form", ["0.4.0", "later"])
+def test_the_holder_is_known_from_the_annotation_and_from_what_the_former_release_wrote(form: str) -> None:
+    """A message was translated, and each worker counted as started anew."""
+    before = [in_form_of(one, form) for one in ready(0, 1)]
+    found = decided(begun(), *before, of=world(0, 1, has_stepped=True))
+    assert {change.condition["reason"] for change in found.changes} <= {"StepReported"}
+    assert {change.condition["status"] for change in found.changes} <= {"True"}
+    after = applied(before, found)
+    assert all(one.in_world is not None and one.in_world.holder == "0/a" for one in after), "the next release reads the annotation alone"
+    assert decided(begun(), *after, of=world(0, 1, has_stepped=True)) == Readiness()
+    again = [replace(one, containers=(replace(one.containers[0], restarts=1),)) for one in after]
+    assert told(decided(begun(), *again, of=world(0, 1, has_stepped=True))) == {"0": "StartedAnew", "1": "StartedAnew"}
+
+
+def test_what_the_former_release_wrote_after_a_rollback_counts_more_than_an_old_annotation() -> None:
+    (one,) = ready(0, run=1)
+    assert one.in_world is not None
+    back = replace(one, in_world=replace(one.in_world, holder="0/a"))
+    found = decided(begun(1), back, of=world(0, has_stepped=True))
+    assert [(change.condition["status"], change.annotations) for change in found.changes] == [("True", {HOLDER: "1/a"})]
+
+
+@pytest.mark.parametrize("mark", ["", "x", "1", "-1/a", "1/a b", "9999999999/a", "1/" + "a" * 400])
+def test_an_annotation_that_is_none_of_ours_names_no_holder(mark: str) -> None:
+    (one,) = ready(0)
+    forged = replace(one, in_world=InWorld(is_true=True, reason="StepReported", message="words", holder=mark))
+    assert told(decided(begun(1), forged, of=world(0, has_stepped=True))) == {"0": "StartedAnew"}

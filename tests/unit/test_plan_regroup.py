@@ -110,6 +110,9 @@ def test_a_program_that_fails_for_good_still_fails_the_job() -> None:
     fail(cluster, "train-worker-1", 3)
     fail(cluster, "train-worker-0", 134, after_s=2)
     cluster.settle()
+    assert cluster.state() == "Running", "a loss that explains it may still be reported"
+    cluster.now += timedelta(seconds=10)
+    cluster.settle()
     assert cluster.state() == "Failed"
 
 

@@ -1,17 +1,17 @@
-"""How a job's conditions follow one another. Their order is part of the API: the last one is the state that `kubectl get` shows."""
+"""Orders a job's conditions. Their order is part of the API: the last one is the state that `kubectl get` shows."""
 
 from datetime import datetime
 
 from msgspec.structs import replace
 
-from elastic.api.job import Condition, Job, JobStatus
+from elastic.api.job import Condition, ElasticStatus, Job, JobStatus
 from elastic.api.words import ConditionType
 
 ENDS = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
 IDLE = (*ENDS, ConditionType.SUSPENDED.value)
-"""Of a job that waits for nothing."""
+"""Conditions of a job that waits for nothing."""
 WAITS = " It waits "
-"""What comes after it in a message holds as long as the job waits for it."""
+"""Beginning of the words that a message ends with for as long as the job waits. status.elastic.waiting has these words."""
 _EXCLUDES = {ConditionType.RUNNING.value: ConditionType.RESTARTING.value, ConditionType.RESTARTING.value: ConditionType.RUNNING.value}
 
 
@@ -25,7 +25,7 @@ def is_over(status: JobStatus) -> bool:
 
 
 def has_begun(status: JobStatus) -> bool:
-    """Whether the job has run before."""
+    """Return whether the job has run before."""
     return any(status.condition(type.value) is not None for type in (ConditionType.RUNNING, ConditionType.RESTARTING))
 
 
@@ -34,7 +34,7 @@ def reason_of(job: Job, word: str) -> str:
 
 
 def with_condition(status: JobStatus, type: ConditionType, *, reason: str, message: str, now: datetime, is_true: bool = True) -> JobStatus:
-    """Appends the condition, replacing its like; what says the same stays in its place, and after Failed nothing changes."""
+    """Append the condition, and drop its like; a condition that says the same stays in its place, and after Failed nothing changes."""
     if holds(status, ConditionType.FAILED):
         return status
     value = "True" if is_true else "False"
@@ -53,32 +53,50 @@ def with_condition(status: JobStatus, type: ConditionType, *, reason: str, messa
     if is_true and type.value in ENDS:
         kept = [_no_longer_running(c, now) for c in kept]
     if is_true and type.value in IDLE:
-        kept = [_without_words(c, now) for c in kept]
+        kept = [_without_words(c, status, now=now) for c in kept]
+        status = _with_waiting(status, "")
     return replace(status, conditions=(*kept, new))
 
 
 def with_words_at_end(status: JobStatus, words: str, *, now: datetime) -> JobStatus:
-    """The status whose newest condition's message ends with these words, which begin with WAITS, and with no older ones of the sort."""
+    """Return the status whose newest condition's message ends with these words, which begin with WAITS, instead of the former ones."""
     if not status.conditions:
         return status
     last = status.conditions[-1]
-    message = last.message.partition(WAITS)[0] + words
-    return status if message == last.message else _in_place(status, replace(last, message=message, last_update_time=now))
+    message = _base(last, status) + words
+    if message != last.message:
+        status = _in_place(status, replace(last, message=message, last_update_time=now))
+    return _with_waiting(status, words)
 
 
-def without_former_words(status: JobStatus, *, now: datetime) -> JobStatus:
-    """The status in which only the newest condition's message may have words from WAITS on."""
-    former = (_without_words(condition, now) for condition in status.conditions[:-1])
+def without_former_words(status: JobStatus, *, now: datetime, kept: ConditionType | None = None) -> JobStatus:
+    """Return the status in which only the newest condition's message, and that of type `kept`, may say what the job waits for."""
+    word = kept.value if kept is not None else ""
+    former = (c if c.type == word else _without_words(c, status, now=now) for c in status.conditions[:-1])
     return replace(status, conditions=(*former, *status.conditions[-1:]))
 
 
-def _without_words(condition: Condition, now: datetime) -> Condition:
-    message, found, _ = condition.message.partition(WAITS)
-    return replace(condition, message=message, last_update_time=now) if found else condition
+def _with_waiting(status: JobStatus, words: str) -> JobStatus:
+    known = status.elastic or ElasticStatus()
+    return status if known.waiting == words else replace(status, elastic=replace(known, waiting=words))
+
+
+def _without_words(condition: Condition, status: JobStatus, *, now: datetime) -> Condition:
+    message = _base(condition, status)
+    return replace(condition, message=message, last_update_time=now) if message != condition.message else condition
+
+
+def _base(condition: Condition, status: JobStatus) -> str:
+    """Return the condition's message without the words that say what the job waits for."""
+    words = status.elastic.waiting if status.elastic is not None else ""
+    if words and condition.message.endswith(words):
+        return condition.message.removesuffix(words)
+    # Release 0.4.0 writes no such field; the next release leaves this out.
+    return condition.message.partition(WAITS)[0]
 
 
 def with_running_false(status: JobStatus, *, reason: str, message: str, now: datetime) -> JobStatus:
-    """Clients take the last condition for the state, whatever its status: one that does not hold stands before the last that does."""
+    """Put the condition Running, with status False, before the last true one: clients take the last condition for the state."""
     if holds(status, ConditionType.FAILED):
         return status
     type = ConditionType.RUNNING.value

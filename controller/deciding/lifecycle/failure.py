@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import counted_runs, end_reasons, restart_accounting, usage_errors
+from controller.deciding.lifecycle import collateral, counted_runs, end_reasons, restart_accounting, usage_errors
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.counted_runs import Runs
 from controller.deciding.lifecycle.restart_accounting import uid_of
@@ -70,14 +70,14 @@ def _is_permanent(code: int | None) -> bool:
 
 
 def with_ends_counted(view: JobView) -> ElasticStatus:
-    """The status with the ends of pods that this snapshot is the first to show, and with the date of each."""
+    """Return the status with the ends of pods that this snapshot is the first to show, and with the date of each."""
     verdicts = accounted(view, view.verdicts) if view.sees_members else view.verdicts
     status = _with_ends(view, verdicts)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
 
 def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
-    """The ends seen so far by cause, each pod's end once, with the uids of those that may be seen again.
+    """Count the ends by cause, each pod's end once, and keep the uids of pods that may be seen again.
 
     At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
     """
@@ -94,16 +94,19 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
         return replace(known, counted=with_pods)
     disrupted = counted_runs.uncounted(_disrupted_runs(job, pods), with_pods)
     misused = counted_runs.uncounted(_misused_runs(view), with_pods)
-    counted = counted_runs.with_runs(with_pods, (*disrupted, *misused))
-    left = {run.pod for run in counted_runs.uncounted((*disrupted, *misused), counted)}
+    followed = counted_runs.uncounted(_collateral_runs(view), with_pods)
+    counted = counted_runs.with_runs(with_pods, (*disrupted, *misused, *followed))
+    left = {run.pod for run in counted_runs.uncounted((*disrupted, *misused, *followed), counted)}
     causes = [ended[uid] for uid in with_pods[len(before) :]] + [Cause.DISRUPTION] * len({run.pod for run in disrupted} - left)
     causes += [Cause.USER] * len({run.pod for run in misused} - left)
+    causes += [Cause.COLLATERAL] * len({run.pod for run in followed} - left)
     restarts = Counter(known.restarts) + Counter(cause.value for cause in causes)
     return replace(known, restarts=dict(restarts), counted=counted)
 
 
 def restart_event(job: Job, verdict: Verdict) -> JobEvent:
-    message = f"job {job.metadata.name} is restarting because {verdict.type} replica(s) failed."
+    """Return the Event about a failed pod that is made again; it names the node if a node took the pod."""
+    message = f"job {job.metadata.name} is restarting because {verdict.type} replica(s) failed{': ' if verdict.why else ''}{verdict.why}."
     return warning(reason_of(job, "Restarting"), message, about=verdict.pod.uid)
 
 
@@ -112,11 +115,21 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
 
 
 def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
-    """The newest run that ended of each container that the kubelet has started again, where the node ended it and not the program."""
+    """Yield the newest run of each container that the kubelet has started again after its node, not its program, had ended it."""
     names = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
     for pod in pods:
         for container in (*pod.inits, *(c for c in pod.containers if c.name == names.get(pod.type, ""))):
             if container.restarts and end_reasons.of_container(container.last_exit_reason) is end_reasons.Meaning.DISRUPTION:
+                yield Runs(pod.uid, container.name, container.restarts - 1, 1)
+
+
+def _collateral_runs(view: JobView) -> Iterator[Runs]:
+    """Yield the newest run of each container that was started again after the loss of another pod had ended it."""
+    for pod in view.answerable if view.losses else ():
+        type = next((type for type in view.job.replicas if type.lower() == pod.type), None)
+        name = default_container(view.job.replicas[type].template, view.job.kind).get("name", "") if type is not None else ""
+        for container in (c for c in pod.containers if c.name == name and c.restarts and pod.phase is Phase.RUNNING):
+            if collateral.explanation(view, pod, container) is not None:
                 yield Runs(pod.uid, container.name, container.restarts - 1, 1)
 
 
@@ -134,7 +147,7 @@ def _misused_runs(view: JobView) -> Iterator[Runs]:
 
 
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
-    """What counts against backoffLimit.
+    """Return how many restarts count against backoffLimit.
 
     Ends that cost a pod, and restarts in pods that still run, of the container that trains and of those before it. What runs beside it may
     come and go as it likes.

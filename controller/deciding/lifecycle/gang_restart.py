@@ -43,7 +43,7 @@ def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
 
 
 def name_of(job: Job) -> str:
-    """The group label of pods of the present group."""
+    """Return the group label of pods of the present group."""
     return f"size-{total(job)}" + (f"-run-{number}" if (number := _number(job)) else "")
 
 
@@ -71,12 +71,12 @@ def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
 
 
 def with_gang_restart(view: JobView, known: ElasticStatus, ended: Verdict | None) -> ElasticStatus:
-    """The status with the group's size once it is complete, and with the next group's number when a replica has ended or is gone."""
+    """Return the status with the size of a complete group, or with the next group's number if a replica has ended or is gone."""
     snapshot, everybody, known = view.snapshot, total(view.job), _dated(known, view.snapshot.now)
     members = _members(view.job, snapshot)
     working = [pod for pod in members if not pod.is_deleting and (pod.is_active or pod.is_over) and not is_refused(pod)]
     if ended is not None:
-        return _next(known, f"{ended.pod.name} ended", cause=ended.cause, size=everybody, now=snapshot.now)
+        return _next(known, ended.why or f"{ended.pod.name} ended", cause=ended.cause, size=everybody, now=snapshot.now)
     if not members or known.world_size != everybody:
         return replace(known, world_size=everybody if len(working) == everybody else 0)
     there = [pod for pod in members if not pod.is_deleting]
@@ -130,7 +130,7 @@ def gang_restart_events(job: Job, new: ElasticStatus) -> Iterator[JobEvent]:
 
 
 def pause_until(view: JobView) -> datetime | None:
-    """The end of the pause before the present group is made, while it lasts."""
+    """Return the end of the pause before the present group is made, while it lasts."""
     known, now = view.job.status.elastic, view.snapshot.now
     last = known.last_rescale if view.restarts_as_a_whole and known is not None else None
     if last is None or last.at is None or not last.phases.get(PAUSE):
@@ -143,7 +143,7 @@ def _length_s(last: Rescale) -> float:
 
 
 def pause_in_words(view: JobView) -> str:
-    """What the message of a condition goes on with during the pause."""
+    """Return the words that end the message of a condition during the pause."""
     end = pause_until(view)
     return f"{WAITS}until {end:%H:%M:%S} UTC to create all pods again." if end is not None else ""
 

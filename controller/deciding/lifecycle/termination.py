@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import Plan, normal, warning
 from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, failure, first_error, restart_accounting
+from controller.deciding.lifecycle import cleanup, collateral, failure, first_error, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
 from controller.deciding.lifecycle.success import has_succeeded
 from controller.deciding.lifecycle.verdicts import Fate, Verdict
@@ -56,14 +56,14 @@ def deadline_exceeded(view: JobView) -> Plan | None:
 
 
 def _ended(view: JobView, message: str) -> Plan:
-    """The job is stopped from outside: everything it runs goes, as upstream has it, and the counts stay as they last were."""
+    """Stop the job from outside: delete everything that it runs, as upstream does, and keep its last counts."""
     status = cleanup.failed(view.job, world_status.with_last_step(view), message=message, now=view.snapshot.now)
     news = (*view.news, *cleanup.of_group(view.snapshot), normal(reason_of(view.job, "Failed"), message))
     return Plan(tuple(cleanup.everything_deleted(view.snapshot)), status, news, is_written_last=True)
 
 
 def fail(view: JobView) -> Plan | None:
-    """The rendezvous closed the group, a pod failed for good, or the job's restarts are used up."""
+    """Fail the job if the rendezvous closed its group, a pod failed for good, or its restarts are used up."""
     failed = _failed(view)
     return c10d_recovery.once_certain(view, failed) if failed is not None and view.backend is RendezvousBackend.STORE else failed
 
@@ -74,10 +74,10 @@ def _failed(view: JobView) -> Plan | None:
         return _closed(view)
     fatal = [verdict for verdict in view.verdicts if verdict.fate is Fate.FATAL]
     if fatal:
-        return _failed_by(view, fatal)
+        return collateral.once_certain(view, _failed_by(view, fatal), fatal)
     elastic = failure.with_ends_counted(view)
     if failure.is_exhausted(job.run_policy.backoff_limit, failure.spent(job, view.answerable, elastic)):
-        return _noted(view, elastic, NO_MORE_RESTARTS)
+        return collateral.once_exhausted(view, _noted(view, elastic, NO_MORE_RESTARTS))
     if view.backend is RendezvousBackend.STORE and (reason := c10d_recovery.given_up(view)):
         return _noted(view, elastic, reason)
     if reason := etcd.closed(view):
@@ -102,7 +102,7 @@ def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
 
 
 def _closed(view: JobView) -> Plan:
-    """The rendezvous closed the group. That is written down first: the server may be gone by the next plan."""
+    """Write down first that the rendezvous closed the group: the server may be gone by the next plan."""
     known = view.status.elastic or ElasticStatus()
     return Plan(status=replace(view.status, elastic=world_status.recorded(view, known, leaving=known.leaving)), news=view.news)
 

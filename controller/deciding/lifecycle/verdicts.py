@@ -1,6 +1,7 @@
-"""What the end of a failed pod can mean for its job. `failure` decides which of these holds."""
+"""What the end of a failed pod can mean for its job. `failure` and `collateral` decide which of these holds."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, auto
 
 from controller.watching.snapshot import Pod
@@ -28,3 +29,18 @@ class Verdict:
     exit_code: int | None
     is_refused: bool = False
     """A node refused the pod: no container of it ever began."""
+    why: str = ""
+    """What the Event about the pod's replacement adds: which pod was lost, and on which node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A pod that its node or the cluster took, or is about to take."""
+
+    pod: str
+    uid: str
+    words: str
+    at: datetime | None = None
+    """When the pod was lost; None if the loss can be seen now."""
+    is_end: bool = False
+    """The pod itself has ended or is being deleted, so that nothing shows the loss once the pod is replaced."""

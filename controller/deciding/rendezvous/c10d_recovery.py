@@ -31,12 +31,13 @@ REPORTED_WITHIN_S = 10.0
 HOPELESS_RESTARTS = 2
 """An agent that found no store yet has another try before its end is taken for the group's."""
 ID_SEPARATOR = "."
-MOST_IDS = 16
-"""A loss of more pods has one id for all of them, and is recorded again as each of them is gone."""
+"""Joins the checksums of the lost pods in a rescale's id, by which release 0.4.0 knows whose loss is recorded."""
+MOST_LOST = 16
+"""A loss of more pods is recorded under one checksum, and again as each of them is gone."""
 
 
 def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod], *, doomed: Sequence[Leaving] = ()) -> ElasticStatus:
-    """The status with how many workers work, the newest loss, and who leaves: because fewer are wanted (`surplus`), or with its node."""
+    """Return the status that names the pods of a loss, and the workers that leave (`surplus`, or with their node)."""
     snapshot, leaving = view.snapshot, [entry for entry in known.leaving if entry.cause == Cause.PLAN.value]
     status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, [*doomed, *leaving], surplus))
     if pod_revision.awaits_rendezvous(view):
@@ -51,8 +52,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     # A pod that vanished may come into view together with its replacement, which leaves the count as it was.
     before = max(known.world_size or size + _lost_before(view, known), size + loss_backoff.vanished_now(view, WORKER))
     last_id = known.last_rescale.id if known.last_rescale is not None else ""
-    recorded = set(last_id.split(ID_SEPARATOR))
-    new = [] if recorded.issuperset(_ids_of(going)) else [pod for pod in going if _id_of([pod]) not in recorded]
+    new = _unrecorded(going, known.last_rescale)
     if size >= before and not new:
         return status
     there = {pod.uid for pod in snapshot.pods}
@@ -63,6 +63,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     names = listed(sorted([pod.name for pod in new] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
     loss = Rescale(
         id=ID_SEPARATOR.join(_ids_of(going) if new else [*_ids_of(going), _id_of(working, f"{last_id}/{before}")]),
+        lost=_lost(going),
         cause=(Cause.PLAN if is_planned else Cause.DISRUPTION).value,
         reason=f"{names} left; {len(working)} work",
         at=snapshot.now,
@@ -81,7 +82,7 @@ def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod
 
 
 def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
-    """The surplus pods that may be deleted.
+    """Return the surplus pods that may be deleted.
 
     Not before their leaving stands in the status, or the next controller would take their end for a disruption.
     """
@@ -91,7 +92,7 @@ def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
 
 
 def restart_on_fresh_store(view: JobView) -> Plan | None:
-    """A loss has made torch close its rendezvous: the store is deleted, and the group is made again at a fresh one, uncharged."""
+    """Delete the store if a loss made torch close its rendezvous, so that the group meets at a fresh one, uncharged."""
     job, last = view.job, _newest_loss(view) if view.backend is RendezvousBackend.STORE else None
     pod = _gave_up_after(view, last) if last is not None else None
     if pod is None:
@@ -109,9 +110,8 @@ def _newest_loss(view: JobView) -> Rescale | None:
     """Also one that is seen only now: a pod that is going or gone and the agent that gave up for it may come into view together."""
     known = view.status.elastic or ElasticStatus()
     last, members = known.last_rescale, _members(view)
-    recorded = last.id.split(ID_SEPARATOR) if last is not None else []
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
-    is_new = any(_id_of([pod]) not in recorded for pod in going) and not set(_ids_of(going)).issubset(recorded)
+    is_new = bool(_unrecorded(going, last))
     has_vanished = loss_backoff.vanished_now(view, WORKER) > 0 or (not known.world_size and _lost_before(view, known) > 0)
     if is_new or has_vanished or len(members) < known.world_size:
         return with_c10d_world(view, known, ()).last_rescale
@@ -119,7 +119,7 @@ def _newest_loss(view: JobView) -> Rescale | None:
 
 
 def _gave_up_after(view: JobView, last: Rescale) -> Pod | None:
-    """The first pod whose agent exited within WINDOW of this loss, if it is not charged and no fresh store has answered it yet."""
+    """Return the first pod whose agent exited within WINDOW of this loss, if the loss is uncharged and no fresh store has answered it."""
     job = view.job
     if last.at is None or last.cause not in (Cause.PLAN.value, Cause.DISRUPTION.value):
         return None
@@ -147,10 +147,10 @@ def _may_follow(container: Container, loss_at: datetime) -> bool:
 
 
 def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
-    """The status once a fresh store has answered the loss: ends from now on have another reason."""
+    """Return the status once a fresh store has answered the loss: ends from now on have another reason."""
     last = known.last_rescale or Rescale()
     words = f"{last.reason}; an agent gave up because of it, and the group restarts on a new store"
-    answered = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size)
+    answered = Rescale(id=last.id, cause=Cause.COLLATERAL.value, reason=words, at=snapshot.now, from_size=last.from_size, lost=last.lost)
     return replace(loss_backoff.without_store(known), last_rescale=answered, world_size=0)
 
 
@@ -179,7 +179,7 @@ def is_finishing(view: JobView) -> bool:
 
 
 def once_certain(view: JobView, failed: Plan) -> Plan:
-    """The plan by which the job fails.
+    """Return the plan by which the job fails, or one that waits.
 
     An agent's end may come into view before the loss, or the peer's end with 0, that it followed from: another kubelet reports that, and
     another watch shows the store. So it is waited for, and the store is read again.
@@ -213,7 +213,7 @@ def _lost_before(view: JobView, known: ElasticStatus) -> int:
 
 
 def _members(view: JobView) -> list[Pod]:
-    """The pods that were made for the store's present run."""
+    """Return the pods that were made for the store's present run."""
     if pod_revision.awaits_rendezvous(view):
         return []
     name = pod_revision.group_of(view)
@@ -226,9 +226,25 @@ def _is_hopeless(container: Container | None) -> bool:
     return container.restarts >= HOPELESS_RESTARTS and gave_up(container)
 
 
+def _unrecorded(going: Sequence[Pod], last: Rescale | None) -> list[Pod]:
+    """Return the pods whose loss is not the newest that the status has."""
+    if last is None:
+        return list(going)
+    # Release 0.4.0 keeps the pods only in the id; the next release leaves the id out.
+    known = {*last.lost, *last.id.split(ID_SEPARATOR)}
+    if known.issuperset(_lost(going)) or known.issuperset(_ids_of(going)):
+        return []
+    return [pod for pod in going if known.isdisjoint((pod.uid, _id_of([pod])))]
+
+
+def _lost(pods: Sequence[Pod]) -> tuple[str, ...]:
+    """Return what the status keeps of lost pods: their uids, or one checksum of many."""
+    return tuple(pod.uid for pod in pods) if len(pods) <= MOST_LOST else (_id_of(pods),)
+
+
 def _ids_of(pods: Sequence[Pod]) -> list[str]:
-    """One id for each pod, by which the status keeps whose loss it has; one for all where they are many."""
-    return [_id_of([pod]) for pod in pods] if len(pods) <= MOST_IDS else [_id_of(pods)]
+    """Return the checksums by which release 0.4.0 knows lost pods: one each, or one for all if they are many."""
+    return [_id_of([pod]) for pod in pods] if len(pods) <= MOST_LOST else [_id_of(pods)]
 
 
 def _id_of(pods: Sequence[Pod], before: str = "") -> str:

@@ -2,8 +2,8 @@
 
 The disruption budget counts Ready workers, so a drain then never evicts the only worker that has the state.
 
-A worker's condition holds for one run of its container and one start of its agent. Both stand at the end of the condition's message, where
-the next controller finds them. While a world re-forms, conditions stay as they are.
+A worker's condition holds for one run of its container and one start of its agent. The pod's annotation elastic-training/holder says
+which, so the next controller finds it. While a world re-forms, conditions stay as they are.
 """
 
 import re
@@ -21,7 +21,7 @@ from controller.deciding.rendezvous.expectation import allowed_sizes
 from controller.watching.snapshot import Container, Pod, Snapshot, World
 from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
-from elastic.api.words import IN_WORLD
+from elastic.api.words import HOLDER, IN_WORLD
 from elastic.membership.phases import WorldPhase
 
 NO_WORLD = World(generation=0, members=frozenset())
@@ -42,10 +42,15 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who was in the world: the run of the container, by its restart count, and the start of the agent in it, where that is known."""
+    """The worker that was in the world: the run of its container, by its restart count, and the start of its agent, if known."""
 
     run: int
     agent: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The value of the annotation."""
+        return f"{self.run}/{self.agent}"
 
     def is_same(self, other: "Holder") -> bool:
         return self.run == other.run and (self.agent == other.agent or not self.agent or not other.agent)
@@ -61,10 +66,13 @@ class WorkerReadiness:
 
     @property
     def message(self) -> str:
+        """The condition's message; release 0.4.0 reads the holder from its end."""
         return f"{self.words} (container run {self.holder.run}, agent {self.holder.agent or 'unknown'})"
 
 
+_MARK = re.compile(r"(\d{1,9})/(\S{0,300})")
 _HOLDER = re.compile(r"\(container run (\d{1,9}), agent (\S{1,300})\)\Z")
+"""The holder as release 0.4.0 wrote it, at the end of the condition's message; the next release reads the annotation alone."""
 _START = re.compile(r"\A(\d{1,15})-")
 """An agent is named after the milliseconds at which it started (`elastic_worker.agent.presence_thread.process_id`)."""
 
@@ -83,7 +91,7 @@ def is_gated(view: JobView) -> bool:
 
 
 def gated(view: JobView, pod: Object) -> Object:
-    """The worker's pod with our readiness gate beside the user's own."""
+    """Return the worker's pod with our readiness gate next to the user's own."""
     gates, ours = pod["spec"].get("readinessGates") or [], {"conditionType": IN_WORLD}
     if ours in gates or not is_gated(view):
         return pod
@@ -91,7 +99,7 @@ def gated(view: JobView, pod: Object) -> Object:
 
 
 def of_workers(view: JobView, *, going: Sequence[Pod] = ()) -> Readiness:
-    """`going` are deleted in this round. Pods that were made without the gate are left alone."""
+    """Return the conditions to write, except for `going`, which are deleted in this round, and for pods without the gate."""
     gone = {pod.uid for pod in going}
     snapshot = view.snapshot
     pods = [pod for pod in snapshot.pods if pod.in_world is not None and not (pod.is_over or pod.is_deleting or pod.uid in gone)]
@@ -102,8 +110,8 @@ def of_workers(view: JobView, *, going: Sequence[Pod] = ()) -> Readiness:
     look = _Look(view.job, snapshot, snapshot.world or NO_WORLD)
     spares = {pod.uid for pod in look.spares(pods)}
     verdicts = [(pod, look.spare(pod) if pod.uid in spares else look.verdict(pod)) for pod in pods]
-    changes = tuple(_change(pod, said, now=snapshot.now) for pod, said in verdicts if said is not None and not _says(pod, said))
-    return Readiness(changes, look.next_moment(pods))
+    changes = (_due(pod, said, now=snapshot.now) for pod, said in verdicts)
+    return Readiness(tuple(filter(None, changes)), look.next_moment(pods))
 
 
 def _unseen(view: JobView, pods: Sequence[Pod]) -> Iterator[tuple[Pod, WorkerReadiness]]:
@@ -255,14 +263,36 @@ def _is_spare(pod: Pod) -> bool:
 
 
 def _holder(pod: Pod) -> Holder | None:
-    found = _HOLDER.search(pod.in_world.message) if pod.in_world is not None else None
-    return None if found is None else Holder(int(found[1]), "" if found[2] == "unknown" else found[2])
+    """Return the holder that the pod's condition is about.
+
+    We write annotation and message together. If they disagree, release 0.4.0 wrote the condition last, and left the annotation as it was.
+    """
+    if pod.in_world is None:
+        return None
+    if (former := _HOLDER.search(pod.in_world.message)) is not None:
+        return Holder(int(former[1]), "" if former[2] == "unknown" else former[2])
+    found = _MARK.fullmatch(pod.in_world.holder)
+    return None if found is None else Holder(int(found[1]), found[2])
 
 
 def _says(pod: Pod, verdict: WorkerReadiness) -> bool:
-    """Return whether the condition already says so."""
+    """Return whether the condition and the annotation already say so."""
     there = pod.in_world
-    return there is not None and (there.is_true, there.reason, _holder(pod)) == (verdict.reason.is_met, verdict.reason, verdict.holder)
+    if there is None or there.holder != verdict.holder.mark:
+        return False
+    return (there.is_true, there.reason, _holder(pod)) == (verdict.reason.is_met, verdict.reason, verdict.holder)
+
+
+def _due(pod: Pod, verdict: WorkerReadiness | None, *, now: datetime) -> SetCondition | None:
+    """Return what is to be written about this worker; without a verdict that is the annotation, if release 0.4.0 wrote the condition."""
+    if verdict is not None:
+        return None if _says(pod, verdict) else _change(pod, verdict, now=now)
+    there, holder = pod.in_world, _holder(pod)
+    if there is None or holder is None or there.holder == holder.mark:
+        return None
+    status = "True" if there.is_true else "False"
+    condition: Object = {"type": IN_WORLD, "status": status, "reason": there.reason, "message": there.message}
+    return SetCondition(pod.name, pod.uid, condition, {HOLDER: holder.mark})
 
 
 def _change(pod: Pod, verdict: WorkerReadiness, *, now: datetime) -> SetCondition:
@@ -274,4 +304,4 @@ def _change(pod: Pod, verdict: WorkerReadiness, *, now: datetime) -> SetConditio
     }
     if verdict.reason.is_met != _is_met(pod):
         condition["lastTransitionTime"] = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return SetCondition(pod.name, pod.uid, condition)
+    return SetCondition(pod.name, pod.uid, condition, {HOLDER: verdict.holder.mark})
