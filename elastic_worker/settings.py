@@ -16,7 +16,7 @@ REPORTS = "ELASTIC_REPORTS"
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1
-PROTOCOL_VERSION = "{}.1".format(PROTOCOL_MAJOR)
+PROTOCOL_VERSION = "{}.2".format(PROTOCOL_MAJOR)
 
 
 def unknown_version(named: typing.Optional[str]) -> str:
@@ -27,6 +27,12 @@ def unknown_version(named: typing.Optional[str]) -> str:
         "it speaks version {!r} of the messages, and this worker library knows versions {}.x only (its own is {}); "
         "use a worker image of a neighbouring release of the control plane"
     ).format(named[:32], PROTOCOL_MAJOR, PROTOCOL_VERSION)
+
+
+def minor_version(named: typing.Optional[str]) -> int:
+    """Return the minor version that a server named; 0 for a release that names none."""
+    read = re.match(r"{}\.([0-9]{{1,4}})\Z".format(PROTOCOL_MAJOR), named or "")
+    return int(read.group(1)) if read else 0
 
 
 class SettingsError(ValueError):
@@ -55,7 +61,7 @@ class Settings:
         return "/v1/jobs/{}/members/{}".format(self.job, self.member)
 
     def tls(self) -> ssl.SSLContext:
-        """A context that trusts only the installation's CA."""
+        """Return a context that trusts only the installation's CA."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=self.ca)
@@ -63,7 +69,7 @@ class Settings:
 
 
 def read(environment: typing.Mapping[str, str], *, endpoint: str, job: str, local_address: typing.Optional[str]) -> Settings:
-    """The settings of this container; `endpoint` and `job` come from torchrun's own options."""
+    """Return the settings of this container; `endpoint` and `job` come from torchrun's own options."""
     missing = [name for name in (TOKEN, CA, MEMBER) if not environment.get(name)]
     if missing:
         raise MissingSettings(

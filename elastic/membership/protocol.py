@@ -1,15 +1,17 @@
 """The version of the messages on the rendezvous wire.
 
-Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens: it holds for all messages of
-that exchange. Minor versions only add fields with defaults; a major version that a side does not know is refused in words.
-`elastic_worker.settings` holds the same facts for agents.
+Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens. It holds for all messages of
+that exchange. A minor version only adds fields with defaults, and a side sends them only to a peer that named it. A side refuses a major
+version that it does not know, in words. `elastic_worker.settings` holds the same facts for agents.
+
+1.2: a member says whether its processes live, which step they hold, and whether they can enter another world (AtBarrier, Join).
 """
 
 import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.1"
+VERSION = f"{MAJOR}.2"
 BEFORE = "1.0"
 """Of peers that name none: releases before the header."""
 UPGRADE_REQUIRED = 426
