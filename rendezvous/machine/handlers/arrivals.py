@@ -23,7 +23,7 @@ def is_retired(job: Job, name: str, incarnation: str) -> bool:
 
 
 def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
-    """The job with this member."""
+    """Return the job with this member."""
     known = job.membership.members.get(name)
     if known is not None and known.incarnation != incarnation:
         job = _retire(job, known, by=incarnation)
@@ -39,17 +39,20 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         group = job.membership
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
         job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
-    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store)
+    step = message.step if message.ready else None
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, can_reform=message.can_reform, step=step)
     job = replace(job, membership=job.membership.with_member(member))
     after = held.generation if held is not None else 0
-    barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
+    barrier = None
+    if message.ready:
+        barrier = Ready(after=after, store=member.store, trouble=message.trouble, alive=message.alive, step=message.step)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
     return _place(job, member, held=held, barrier=barrier)
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
-    """A member at the barrier repeats why it came there: the server that heard it first may be gone."""
+    """Record why a member came to the barrier: it repeats this, because the server that heard it first may be gone."""
     world = job.membership.world
     if world is None or held.generation != world.generation or not _may_hold(world, held, member.name):
         return job
@@ -114,7 +117,7 @@ def _adopt(job: Job, held: Held) -> Job:
 
 
 def _retire(job: Job, member: Member, *, by: str) -> Job:
-    """A newer incarnation of a member has come: the old one is gone and may not come back."""
+    """Drop the old incarnation of a member after a newer one has come; it may not come back."""
     retired = (*job.membership.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
     if member.has_left and member.pod == pod_of(by):
         # Its container ended with 0 and was started again all the same (restartPolicy Always): so will the others be, and the work.

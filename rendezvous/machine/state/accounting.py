@@ -57,6 +57,8 @@ class Accounting:
 
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Members that came to the barrier uncalled while their processes live: a peer may be lost. They count for nothing."""
     hang_reason: str = ""
     """in words, where training stands still in the current world"""
     trouble: tuple[str, str] | None = None
@@ -82,24 +84,33 @@ class Accounting:
         return bool(self.failures or self.losses or self.hang_reason)
 
     def in_new_world(self) -> "Accounting":
-        """The same restarts, with nothing that broke the current world."""
-        return replace(self, failures=(), losses=(), hang_reason="", trouble=None)
+        """Return the same restarts, with nothing that broke the current world."""
+        return replace(self, failures=(), losses=(), alarms=(), hang_reason="", trouble=None)
+
+    def shows_loss_beside(self, name: str) -> bool:
+        """Whether what other members said makes it likely that this one is lost: one failed, or came to the barrier uncalled."""
+        return any(failure.member != name for failure in self.failures) or any(other != name for other in self.alarms)
 
 
 def from_status(expectation: Expectation, known: Accounting, *, now: float) -> Accounting:
-    """The restarts of a server that has just started, as the job's status has them."""
+    """Return the restarts of a server that has just started, as the job's status has them."""
     dates = (window.Dated(charge.cause, now - charge.age_s, charge.count) for charge in expectation.charged)
     by_date = tuple(sorted(dates, key=attrgetter("at")))
     return replace(known, known_restarts={}, restarts=expectation.restarts, restart_dates=by_date)
 
 
 def without_claims(known: Accounting) -> Accounting:
-    """The same without all that members presented."""
+    """Drop all that members presented."""
     return replace(known.in_new_world(), known_restarts={}, restarts={}, unacknowledged_restarts=())
 
 
+def with_alarm(known: Accounting, name: str) -> Accounting:
+    """Record that a member came to the barrier uncalled while its processes live; once per member."""
+    return known if name in known.alarms else replace(known, alarms=(*known.alarms, name))
+
+
 def with_failure(known: Accounting, failure: Failure) -> Accounting:
-    """A worker of the current world ended by itself; recorded once per member.
+    """Record that a worker of the current world ended by itself; once per member.
 
     The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.
     """
@@ -110,11 +121,15 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
         words = f"a worker of {failure.member} ended"
         trouble = (words if failure.status is None else f"{words} {with_status(failure.status)}", Cause.USER.value)
-    return replace(known, failures=failures, trouble=trouble)
+    alarms = tuple(name for name in known.alarms if name != failure.member)
+    return replace(known, failures=failures, alarms=alarms, trouble=trouble)
 
 
 def with_loss(known: Accounting, loss: Loss) -> Accounting:
-    """The current world lost a member for a reason other than its own worker's failure. Where that came first, the loss is part of it."""
+    """Record that the current world lost a member for a reason other than its own worker's failure.
+
+    If such a failure came first, the loss is part of it.
+    """
     failures = tuple(replace(f, is_gone=f.is_gone or loss.is_gone) if f.member == loss.member else f for f in known.failures)
     if any(failure.member == loss.member for failure in failures):
         return replace(known, failures=failures)
@@ -125,14 +140,14 @@ def with_loss(known: Accounting, loss: Loss) -> Accounting:
 
 
 def with_return(known: Accounting, name: str) -> Accounting:
-    """A lost member has come back without its world: what ran under its name works no more."""
+    """Note that a lost member came back without its world, so that its former processes no longer work."""
     if not any(loss.may_work and loss.member == name for loss in known.losses):
         return known
     return replace(known, losses=tuple(replace(loss, may_work=loss.may_work and loss.member != name) for loss in known.losses))
 
 
 def with_restarts(known: Accounting, restarts: Iterable[Restart], *, window_s: float | None, now: float) -> Accounting:
-    """The same with these restarts, dated where the budget has a window."""
+    """Add these restarts, dated if the budget has a window."""
     before = RestartLog(unsettled=tuple(known.known_restarts.values()))
     known_restarts = {entry.id: entry for entry in merged(before, restarts).unsettled[-MAX_UNSETTLED:]}
     counts, dates = merged(known.recorded, known_restarts.values()).counts, known.restart_dates
@@ -144,7 +159,7 @@ def with_restarts(known: Accounting, restarts: Iterable[Restart], *, window_s: f
 
 
 def with_recorded(known: Accounting, recorded: RestartLog) -> Accounting:
-    """The same with the controller's newest restart log. Restarts that it has had for long are dropped here."""
+    """Take the controller's newest restart log, and drop restarts that it has known for long."""
     unknown = {entry.id for entry in unknown_to(recorded, known.known_restarts.values())}
     old = frozenset([id for id in known.known_restarts if id not in unknown][:-KNOWN_KEPT])
     return replace(
@@ -156,12 +171,12 @@ def with_recorded(known: Accounting, recorded: RestartLog) -> Accounting:
 
 
 def unacknowledged_restarts(known: Accounting) -> tuple[Restart, ...]:
-    """The restarts that the controller does not know of, as far as it has said."""
+    """Return the restarts that the controller does not know of, as far as it has said."""
     return unknown_to(known.recorded, known.known_restarts.values())[-MAX_UNSETTLED:]
 
 
 def held(known: Accounting) -> Accounting:
-    """The same, with members that hold what the controller does not know of yet, for the next server."""
+    """Let members hold what the controller does not know yet, for the next server."""
     return replace(known, unacknowledged_restarts=unacknowledged_restarts(known))
 
 
@@ -176,19 +191,19 @@ def is_lost_now(known: Accounting, pod: str) -> bool:
 
 
 def lost(known: Accounting, pod: str) -> Restart | None:
-    """The restart of a former world that waits for the report of how this pod's container ended."""
+    """Return the restart of a former world that waits for the report of how this pod's container ended."""
     return merged(known.recorded, known.known_restarts.values()).lost(pod)
 
 
 def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Accounting:
-    """The container of a member that the current world lost has ended so: that caused the loss, unless a better cause is known."""
+    """Take the end of a lost member's container as the cause of the loss, unless a better one is known."""
     failures = tuple(replace(item, is_gone=False) if item.pod == end.pod_uid else item for item in known.failures)
     losses = tuple(_explained(loss, end.cause, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
     return replace(known, failures=failures, losses=losses)
 
 
 def explained(entry: Restart, end: Ended) -> Restart:
-    """The restart of a lost member whose container has ended so."""
+    """Return the restart of a lost member whose container has ended so."""
     return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
 
 
