@@ -29,6 +29,12 @@ def unknown_version(named: typing.Optional[str]) -> str:
     ).format(named[:32], PROTOCOL_MAJOR, PROTOCOL_VERSION)
 
 
+def minor_version(named: typing.Optional[str]) -> int:
+    """Return the minor version that a server named; 0 for a release that names none."""
+    read = re.match(r"{}\.([0-9]{{1,4}})\Z".format(PROTOCOL_MAJOR), named or "")
+    return int(read.group(1)) if read else 0
+
+
 class SettingsError(ValueError):
     """The values given to reach the rendezvous cannot be used."""
 

@@ -216,7 +216,7 @@ class Job:
         body = {"spec": {"runPolicy": {"suspend": is_suspended}}}
         self._patch(self._cluster.jobs.patch_namespaced_custom_object, body, f"{doing} {self.name}")
 
-    def _patch(self, change: Callable[..., object], body: dict[str, Any], doing: str) -> None:
+    def _patch(self, change: Callable[..., Any], body: dict[str, Any], doing: str) -> None:
         """Patch this job only. The server refuses the uid of another job, which may have got the name a moment ago."""
         uid = self._uid or self.object["metadata"]["uid"]
         with self._being_this_one(uid, doing):

@@ -1,9 +1,11 @@
-"""The version of the messages on the rendezvous wire.
+"""Name the version of the messages on the rendezvous wire.
 
-Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens: it holds for all messages of
-that exchange. Minor versions add fields with defaults, and forms that are used only if both sides know them. A side refuses an unknown
-major version in words.
-`elastic_worker.settings` holds the same facts for agents.
+Every HTTP request and response names it in one header, and so do the two sides of a WebSocket when it opens. It holds for all messages of
+that exchange. A minor version only adds fields with defaults and forms of messages; a side sends these only to a peer that named it. A side
+refuses a major version that it does not know, in words. `elastic_worker.settings` holds the same facts for agents.
+
+1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
+they can enter another world (AtBarrier, Join).
 """
 
 import re

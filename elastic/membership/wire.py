@@ -16,7 +16,7 @@ from elastic.membership.phases import WorldPhase
 
 MAX_WORDS = 1024
 MAX_ERROR = 300
-"""Of the line of an exception in a reason."""
+"""Longest line of an exception in a reason."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
 NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -46,7 +46,7 @@ def clipped(words: str) -> str:
 
 
 def with_error(words: str, *, rank: int | None, error: str) -> str:
-    """What ended a worker, with its rank and the line of its exception. Both are a container's words: they are cut and escaped."""
+    """Add the rank and the line of the exception to the words about a worker's end. A container wrote both: cut and escape them."""
     if rank is None:
         return words
     line = printable(error)
@@ -54,7 +54,7 @@ def with_error(words: str, *, rank: int | None, error: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what is not printable written out, cut."""
+    """Escape what is not printable, and cut the text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:MAX_ERROR])[:MAX_ERROR]
 
 
@@ -100,7 +100,7 @@ RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
 
 
 class Leaving(Wire, frozen=True):
-    """A member that must leave: its deadline in seconds from now, the announced cause, such as `plan` or `disruption`, and its pod.
+    """A member that must leave: its deadline in seconds from now, the announced cause (as `plan` or `disruption`), and its pod.
 
     when_replaced: it may have to leave, and keeps its place until another member takes it.
     """
@@ -139,9 +139,9 @@ class Charge(Wire, frozen=True):
 class Budget(Wire, frozen=True):
     """Limits of a job: how many restarts it may have, and how long training may make no progress.
 
-    by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts within the last
-    `window_s` seconds count for these. without_progress: restarts in a row without a further step. hang_s: if training has reported steps
-    and reports no further one for so long, it hangs and is restarted.
+    by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts of the last
+    `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training that has reported steps is
+    restarted if it reports no further step for so long.
     """
 
     max_restarts: Count | None = None
@@ -207,10 +207,7 @@ class RankedMember(Wire, frozen=True):
 
 
 class Standing(Wire, frozen=True):
-    """More about the world that stands. size: its seats; a server that was restarted may not know yet who holds some of them. age_s.
-
-    Since when this server knows it. has_stepped: whether training reported a step in it.
-    """
+    """The standing world: its seats (a restarted server may not know all their holders), its age here, whether it made a step."""
 
     size: Size
     age_s: Seconds
@@ -263,13 +260,9 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
 
 
 def unreadable(job: str, why: str) -> World:
-    """Replaces a world that cannot be encoded or decoded."""
-    return World(
-        job=job,
-        generation=0,
-        phase=WorldPhase.UNREADABLE,
-        reason=clipped(f"the rendezvous server's message about this job is unusable: {why}"),
-    )
+    """Return what replaces a world that cannot be encoded or decoded."""
+    reason = clipped(f"the rendezvous server's message about this job is unusable: {why}")
+    return World(job=job, generation=0, phase=WorldPhase.UNREADABLE, reason=reason)
 
 
 # --- member to server
@@ -293,31 +286,39 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
     """Base of what a member sends."""
 
 
-class Join(Up, frozen=True):
-    """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier (then as in Ready).
+class AtBarrier(Up, frozen=True, kw_only=True):
+    """What a member says at the barrier. store: its store, used if it becomes rank 0.
 
-    failed, status, failed_ago_s: at the barrier: one of its workers ended by itself in the held world (as in Failed).
+    trouble: what broke the world for it, if neither the server nor a failed worker did. Since 1.2: alive: its processes live, so that a
+    member that nobody called has not failed. step: of the complete state that its processes hold; None if they hold none.
+    """
+
+    trouble: Words = ""
+    store: Address = ""
+    alive: bool = False
+    step: Step | None = None
+
+
+class Join(AtBarrier, frozen=True, kw_only=True):
+    """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier.
+
+    failed, status, failed_ago_s: at the barrier, one of its workers ended by itself in the held world (as in Failed). can_reform, since
+    1.2: its processes can enter another world without a restart.
     """
 
     incarnation: Name
     held: Held | None = None
     ready: bool = True
-    store: Address = ""
-    trouble: Words = ""
     failed: bool = False
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     failed_ago_s: Seconds = 0.0
+    can_reform: bool = False
 
 
-class Ready(Up, frozen=True):
-    """The member left the world `after` (0: none yet) and waits at the barrier. store: its store, used if it becomes rank 0.
-
-    trouble: what broke the world for it, if neither the server nor a failed worker did.
-    """
+class Ready(AtBarrier, frozen=True, kw_only=True):
+    """The member left the world `after` (0: none yet) and waits at the barrier."""
 
     after: Generation = 0
-    trouble: Words = ""
-    store: Address = ""
 
 
 class Beat(Up, frozen=True):

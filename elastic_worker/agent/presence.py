@@ -33,6 +33,9 @@ OUTBOX = 256
 _AT = "at"
 """When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
 
+SINCE_1_2 = ("alive", "step", "can_reform")
+"""Fields of `join` and `ready` that a server of an older minor version does not know. It never gets them."""
+
 Message = typing.Dict[str, typing.Any]
 
 
@@ -45,8 +48,10 @@ class Presence(PresenceThread):
 
     peer = "the rendezvous server"
 
-    def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
+    def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None], can_reform: bool = False) -> None:
+        """Prepare the connection. `can_reform`: the processes of this agent can enter another world without a restart."""
         super().__init__(on_signal=on_signal)
+        self._can_reform = can_reform
         self._settings = settings
         self._tls = settings.tls()
         self._incarnation = process_id(settings.pod_uid or settings.member)
@@ -54,6 +59,7 @@ class Presence(PresenceThread):
         self._is_ready = False
         self._store = ""
         self._trouble = ""
+        self._living = {}  # type: Message
         self._failed = None  # type: typing.Optional[Message]
         self._states = {}  # type: typing.Dict[str, Message]
         self._outbox = collections.deque(maxlen=OUTBOX)  # type: typing.Deque[Message]
@@ -61,16 +67,22 @@ class Presence(PresenceThread):
 
     # --- for the agent's thread ---
 
-    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
-        """Report that this agent left the world `after` and waits at the barrier for the next one."""
+    def announce_ready(self, *, after: int, store: str, trouble: str = "", alive: bool = False, step: typing.Optional[int] = None) -> None:
+        """Report that this agent left the world `after` and waits at the barrier for the next one.
+
+        `alive`: its processes live. `step`: the step of the complete state that they hold.
+        """
         with self.changed:
             self._is_ready = True
             self._store = store
             self._trouble = trouble
+            self._living = {"alive": True} if alive else {}
+            if step is not None:
+                self._living["step"] = step
             self._failed = self._states.get("failed", self._failed)
             self._states.clear()
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
-            message = {"t": "ready", "after": after, "store": store}  # type: Message
+            message = dict(self._living, t="ready", after=after, store=store)  # type: Message
             if trouble:
                 message["trouble"] = trouble
             self._outbox.append(message)
@@ -180,6 +192,10 @@ class Presence(PresenceThread):
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
         if self._held is not None:
             message["held"] = self._held
+        if self._can_reform:
+            message["can_reform"] = True
+        if self._is_ready:
+            message.update(self._living)
         if self._is_ready and self._trouble:
             message["trouble"] = self._trouble
         if self._is_ready and self._failed is not None:
@@ -195,6 +211,8 @@ class Presence(PresenceThread):
                 if not self._outbox:
                     return
                 message = dict(self._outbox.popleft())
+            if websocket.minor < 2 and message["t"] in ("join", "ready"):
+                message = {name: value for name, value in message.items() if name not in SINCE_1_2}
             if _AT in message:
                 message["ago_s"] = _ago_s(message.pop(_AT))
             websocket.send(json.dumps(message, separators=(",", ":")))

@@ -38,9 +38,11 @@ class Denied(Exception):
 class WebSocket:
     """An open connection. `fileno` becomes readable when `receive` has data to read."""
 
-    def __init__(self, sock: ssl.SSLSocket, left_over: bytes) -> None:
+    def __init__(self, sock: ssl.SSLSocket, left_over: bytes, minor: int = 0) -> None:
         self._sock = sock
         self._buffer = bytearray(left_over)
+        self.minor = minor
+        """Minor version of the messages that the server named; 0 if it named none."""
         self.received_at = time.monotonic()
         """When data last arrived. A server answers each ping."""
 
@@ -54,7 +56,7 @@ class WebSocket:
             plain.close()
             raise
         try:
-            return cls(sock, _shake_hands(sock, host="{}:{}".format(host, port), path=path, token=token))
+            return cls(sock, *_shake_hands(sock, host="{}:{}".format(host, port), path=path, token=token))
         except BaseException:
             sock.close()
             raise
@@ -71,7 +73,7 @@ class WebSocket:
         self._send_frame(_PING, b"")
 
     def receive(self) -> typing.List[str]:
-        """The text messages that have arrived; never waits. Raises Broken at the end of the connection."""
+        """Return the text messages that have arrived, without waiting. Raises Broken at the end of the connection."""
         self._sock.settimeout(0.0)
         is_over = False
         while len(self._buffer) <= LONGEST_FRAME:
@@ -158,8 +160,8 @@ def _take_frame(buffer: bytearray) -> typing.Optional[typing.Tuple[int, bytes]]:
     return kind, payload
 
 
-def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> bytes:
-    """Upgrade the connection to a WebSocket; returns the bytes that followed the server's answer."""
+def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> typing.Tuple[bytes, int]:
+    """Upgrade the connection to a WebSocket; return the bytes after the server's answer, and the minor version that it named."""
     key = base64.b64encode(os.urandom(16)).decode()
     lines = (
         "GET {} HTTP/1.1".format(path),
@@ -184,13 +186,14 @@ def _shake_hands(sock: ssl.SSLSocket, *, host: str, path: str, token: str) -> by
     status, headers = _read_head(head.decode("latin-1"))
     if status != 101:
         raise Denied(status, rest.decode("utf-8", "replace")[:500])
-    why = settings.unknown_version(headers.get(settings.PROTOCOL_HEADER.lower()))
+    named = headers.get(settings.PROTOCOL_HEADER.lower())
+    why = settings.unknown_version(named)
     if why:
         raise Denied(status, why)
     expected = base64.b64encode(hashlib.sha1((key + _MAGIC).encode()).digest()).decode()
     if headers.get("sec-websocket-accept") != expected:
         raise Broken("the server did not answer as a rendezvous server does")
-    return rest
+    return rest, settings.minor_version(named)
 
 
 def _read_head(head: str) -> typing.Tuple[int, typing.Dict[str, str]]:

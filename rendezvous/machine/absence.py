@@ -11,7 +11,7 @@ from rendezvous.machine.state.membership import Member, Phase
 
 
 def without_absent(job: Job) -> Job:
-    """The job without members whose connection stayed broken, or who are silent on an open one."""
+    """Return the job without members whose connection stayed broken, or that are silent on an open one."""
     spared = reach.perhaps_cut_off(job)
     members = job.membership.members.values()
     for member in [m for m in members if m.phase is not Phase.FINISHED and m.name not in spared and _is_overdue(job, m)]:
@@ -53,5 +53,5 @@ def _is_overdue(job: Job, member: Member) -> bool:
 
 def given_up_at(job: Job, name: str, broken_at: float) -> float:
     """When a member whose connection broke then counts as gone."""
-    is_amid_failure = any(failure.member != name for failure in job.accounting.failures)
-    return broken_at + (job.limits.return_amid_failure_s if is_amid_failure else job.limits.return_s)
+    limits = job.limits
+    return broken_at + (limits.return_amid_failure_s if job.accounting.shows_loss_beside(name) else limits.return_s)

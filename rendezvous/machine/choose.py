@@ -1,9 +1,11 @@
-"""Who belongs into the next world, and at which rank. Pure choices, mostly over a job's membership; it changes nothing.
+"""Choose the members of the next world and their ranks. Pure choices, mostly over a job's membership; nothing changes here.
 
-A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
-rank 0 while a survivor stays. One that may have to leave keeps its place until another member takes it.
+A member that must leave is chosen only if the job would otherwise fall below its minimum, or lose the state of training. It becomes
+rank 0 only if no survivor stays, or if it alone holds the newest state. A member that may have to leave keeps its place until another
+one takes it.
 """
 
+from collections.abc import Iterable
 from operator import attrgetter
 
 from elastic.api.words import Cause
@@ -32,7 +34,7 @@ def candidates(group: Membership) -> list[Member]:
 
 
 def allowed_size(group: Membership, count: int) -> int:
-    """The largest size that `count` members may form; 0 where they are too few."""
+    """Return the largest size that `count` members may form; 0 where they are too few."""
     count = min(count, group.max)
     sizes = group.expectation.sizes if group.expectation is not None else ()
     if sizes:
@@ -41,7 +43,7 @@ def allowed_size(group: Membership, count: int) -> int:
 
 
 def target(job: Job) -> tuple[str, ...]:
-    """The members of the next world as things are now, in order of preference; empty where they are too few.
+    """Return the members of the next world as things are now, in order of preference; empty if they are too few.
 
     Without the controller's expectation nobody is chosen: only the controller knows the floor below which no world may be numbered.
     """
@@ -55,11 +57,11 @@ def target(job: Job) -> tuple[str, ...]:
     filled = [*staying, *kept[: max(0, len(group.expected) - len(staying))]]
     size = allowed_size(group, len(filled))
     if size:
-        return _with_state(job, tuple(filled[:size]), held_back)
+        return _with_state(job, tuple(filled[:size]), able=staying + held_back, held_back=held_back)
     needed = _least_size(group) - len(staying)
     if needed <= 0 or needed > len(held_back):
         return ()
-    return _with_state(job, (*staying, *held_back[:needed]), held_back)
+    return _with_state(job, (*staying, *held_back[:needed]), able=staying + held_back, held_back=held_back)
 
 
 def _held_back(group: Membership, able: list[Member]) -> list[str]:
@@ -86,10 +88,38 @@ def state_holders(job: Job) -> frozenset[str]:
     return frozenset(world.ranks).difference(_newcomers(job.membership)) or frozenset(world.ranks)
 
 
-def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tuple[str, ...]:
-    """The choice with one who has the state, if only members that must leave have it: beside the others, or in the place of the last."""
-    holders = state_holders(job)
-    holder = next((name for name in held_back if name in holders), None)
+def clean_steps(job: Job) -> dict[str, int]:
+    """Return the step of the complete state that each holder of the state has at the barrier, as far as the holders have said.
+
+    A member that re-forms in place says it. While a holder that is here cannot re-form, all processes restart, and the steps say nothing.
+    """
+    members = job.membership.members
+    here = [members[name] for name in state_holders(job) if name in members]
+    if not all(member.can_reform for member in here):
+        return {}
+    return {member.name: member.step for member in here if member.step is not None}
+
+
+def donor(job: Job, names: Iterable[str]) -> str | None:
+    """Return the one of these members whose state the others receive; None if none of them has said which step it holds.
+
+    It is the one with the highest step. Of several it is one that stays, and of these the one with the lowest rank.
+    """
+    group, steps = job.membership, clean_steps(job)
+    ranks = group.world.ranks if group.world is not None else {}
+    held = [name for name in names if name in steps]
+    return min(held, key=lambda name: (-steps[name], leave_notice(group, name, now=0.0) is not None, ranks[name]), default=None)
+
+
+def _with_state(job: Job, chosen: tuple[str, ...], *, able: list[str], held_back: list[str]) -> tuple[str, ...]:
+    """Return the choice with a member that has the newest state: beside the others, or in the place of the last one.
+
+    Without reported steps only members that must leave are added; survivors that stay are in the choice anyway.
+    """
+    steps = clean_steps(job)
+    newest = max(steps.values(), default=None)
+    holders = {name for name in steps if steps[name] == newest} or state_holders(job)
+    holder = next((name for name in (able if steps else held_back) if name in holders), None)
     if holder is None or any(name in holders for name in chosen):
         return chosen
     if allowed_size(job.membership, len(chosen) + 1) > len(chosen):
@@ -98,13 +128,13 @@ def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tupl
 
 
 def _least_size(group: Membership) -> int:
-    """The smallest size that the job may run at."""
+    """Return the smallest size that the job may run at."""
     sizes = group.expectation.sizes if group.expectation is not None else ()
     return min((size for size in sizes if size >= group.min), default=group.min) if sizes else group.min
 
 
 def absent(group: Membership) -> list[str]:
-    """Expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
+    """Return the expected members that could be here and are not. Pending ones cannot, so nobody waits for them."""
     if group.expectation is None:
         return []
     missing = group.expected.keys() - group.members.keys() - group.notices.keys()
@@ -134,12 +164,13 @@ def _newcomers(group: Membership) -> tuple[str, ...]:
     return group.expectation.newcomers if group.expectation is not None else ()
 
 
-def ranked(group: Membership, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 stays, if it can.
+def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names by rank: survivors keep theirs if the new size has it, others fill the holes, and rank 0 stays if it can.
 
-    Rank 0 holds the store and, for members that re-form in place, the state that the others copy: it is a survivor if there is
-    one, and a member that leaves only where no other has been in the world.
+    Rank 0 holds the store and, for members that re-form in place, the state that the others receive. So it is the donor. If no member has
+    said which step it holds, rank 0 is a survivor that stays, else a survivor, else a newcomer.
     """
+    group = job.membership
     ranks = group.world.ranks if group.world is not None else {}
     placed: list[str | None] = [None] * len(names)
     homeless = []
@@ -151,7 +182,8 @@ def ranked(group: Membership, names: tuple[str, ...]) -> tuple[str, ...]:
             homeless.append(name)
     rest = iter(homeless)
     result = [name if name is not None else next(rest) for name in placed]
-    first = _first_for_zero(group, result)
+    giver = donor(job, names)
+    first = result.index(giver) if giver is not None else _first_for_zero(group, result)
     result[0], result[first] = result[first], result[0]
     return tuple(result)
 

@@ -91,16 +91,22 @@ def _must_form(job: Job) -> Job:
         return _with_min_reached(job.with_round(None), at=None)
     if group.is_draining:
         return job
-    reason, cause = known.trouble or ("the first members have come", Cause.START.value)
+    reason, cause = known.trouble or _alarm(job) or ("the first members have come", Cause.START.value)
     if known.trouble is None and group.world is not None and group.world.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if known.failures and not known.losses and works_on(job):
+    if (known.failures or known.alarms) and not known.losses and works_on(job):
         until = job.now + job.limits.peers_s
         if group.round is None or group.round.until > until:
             return job.with_round(Round(reason, cause, job.now, False, until))
         if job.now < group.round.until:
             return job
     return _drain(job, reason, cause)
+
+
+def _alarm(job: Job) -> tuple[str, str] | None:
+    """Return reason and cause of a round that begins because members came uncalled while their processes live."""
+    names = list(job.accounting.alarms)
+    return (f"{_list(names)} came to the barrier uncalled, with live processes", Cause.DISRUPTION.value) if names else None
 
 
 def _drain(job: Job, reason: str, cause: str) -> Job:
@@ -144,15 +150,18 @@ def _close_round(job: Job) -> Job:
 
 
 def _with_best_reason(job: Job) -> Job:
-    """The round for the reason that is known by now."""
-    round, known = job.membership.round, job.accounting
+    """Return the job whose round has the best reason that is known by now."""
+    round, known, alarm = job.membership.round, job.accounting, _alarm(job)
     assert round is not None
-    if known.losses and (known.failures or round.cause == Cause.USER):
+    if known.losses and (known.failures or alarm is not None or round.cause == Cause.USER):
         loss = known.losses[0]  # found out after the failures that it brought about
         return job.with_round(replace(round, reason=loss.words, cause=loss.cause))
     if known.failures and known.trouble is not None:
         reason, cause = known.trouble  # of several failures the first, which may have been heard of last
         return job.with_round(replace(round, reason=reason, cause=cause))
+    if alarm is not None and not known.losses:
+        reason, cause = alarm
+        return job.with_round(replace(round, reason=f"{reason}, and no peer was lost or failed", cause=cause))
     return job
 
 
@@ -173,11 +182,11 @@ def _waits(job: Job, chosen: tuple[str, ...], *, since: float) -> bool:
 
 
 def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
-    """The next world."""
+    """Seal the next world."""
     group = job.membership
     round = group.round
     assert round is not None
-    by_rank = ranked(group, chosen)
+    by_rank = ranked(job, chosen)
     generation = group.generation + 1
     world = CurrentWorld(
         id=f"{generation}-{job.instance}",
@@ -192,7 +201,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     )
     members = dict(group.members)
     for name in by_rank:
-        members[name] = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation)
+        members[name] = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation, step=None)
     return replace(
         job,
         membership=replace(group.in_world(world), members=members, generation=generation, round=None),

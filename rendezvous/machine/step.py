@@ -108,8 +108,8 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     effects += _views_to_send(before, after, spoke=spoke, answered=answered)
     if summary(replace(before, now=after.now)) != summary(after):  # a world's age alone is no change
         effects.append(Publish())
-    is_first_failure = bool(after.accounting.failures) and not before.accounting.failures
-    effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost, is_first_failure=is_first_failure)))
+    is_first_sign = _has_sign(after) and not _has_sign(before)
+    effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost, is_first_sign=is_first_sign)))
     return after, tuple(effects)
 
 
@@ -134,7 +134,12 @@ def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[st
     return effects
 
 
-def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure: bool) -> float:
+def _has_sign(job: Job) -> bool:
+    """Whether a member has said what makes the loss of another one likely (`Accounting.shows_loss_beside`)."""
+    return bool(job.accounting.failures or job.accounting.alarms)
+
+
+def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_sign: bool) -> float:
     """When time alone may change something.
 
     A later moment than one already asked for does not put that off. All members are looked at only at a tick and when a world breaks:
@@ -147,11 +152,11 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure:
         if timings.min_reached_at is not None:
             moments.append(timings.min_reached_at + limits.straggler_s)
     if has_lost:
-        moments.append(job.now + (limits.return_amid_failure_s if job.accounting.failures else limits.return_s))
-    if is_tick or is_first_failure:
+        moments.append(job.now + (limits.return_amid_failure_s if _has_sign(job) else limits.return_s))
+    if is_tick or is_first_sign:
         broken = [absence.given_up_at(job, m.name, m.broken_at) for m in group.members.values() if m.broken_at is not None]
-        # One whose time is over when the failure is heard of is let go by the next tick.
-        moments.extend(max(at, job.now + SOON_S) if is_first_failure else at for at in broken)
+        # The next tick drops a member whose time is already over when the first sign is heard.
+        moments.extend(max(at, job.now + SOON_S) if is_first_sign else at for at in broken)
     if is_tick:
         heard = (m.heard_at for m in group.members.values() if m.phase is not Phase.FINISHED)
         moments.append(min(heard, default=job.now) + limits.silence_s)

@@ -19,8 +19,10 @@ import pytest
 from library_digest import library_digest
 
 ROOT = Path(__file__).resolve().parents[2]
-BEFORE = "4b484161e4b9ea0dc172bcec19c86f16622fee41"
-"""The commit whose library, server and controller this release works with. Moves on with each release."""
+BEFORE = "c7d2c2e89a5f5ee7a3dd34b13bfade38ce44fd46"
+"""Commit of 0.4.0, whose library, server and controller this release works with. Moves on with each release."""
+TOO_OLD = "4b484161e4b9ea0dc172bcec19c86f16622fee41"
+"""Commit of a release without `elastic_worker.startup`, the module that today's init containers run."""
 START_S = 60.0
 STOP_S = 20.0
 WORKER_IMAGE = "example.com/elastic-worker"
@@ -44,18 +46,18 @@ main()
 """Loads the rendezvous handler as torchrun does, and prints which library it is from."""
 
 
-def release_before(folder: Path) -> Path:
-    """Its tree; skips the test in a clone without that commit."""
-    found = subprocess.run(["git", "-C", str(ROOT), "archive", BEFORE], capture_output=True)
+def release_before(folder: Path, *, commit: str = BEFORE) -> Path:
+    """Unpack the tree of an older release; skip the test in a clone without that commit."""
+    found = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True)
     if found.returncode != 0:
-        pytest.skip(f"this clone has no history back to {BEFORE}: {found.stderr.decode().strip()}")
+        pytest.skip(f"this clone has no history back to {commit}: {found.stderr.decode().strip()}")
     with tarfile.open(fileobj=BytesIO(found.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
 
 def training_image(folder: Path) -> Path:
-    """A folder that stands for an image with torch and without this project: a virtual environment with all packages of this one but ours.
+    """Make a folder that stands for an image with torch and without this project: a virtual environment without our packages.
 
     The distribution elastic-training in a pod's interpreter would be used instead of the library that the release delivers.
     """
@@ -88,7 +90,7 @@ class Release:
         return library_digest(self.tree / "elastic_worker")
 
     def stand_in(self, folder: Path) -> Path:
-        """A folder that stands for this release's image: its python3 finds this release's library first.
+        """Make a folder that stands for this release's image: its python3 finds this release's library first.
 
         `-m` looks in the working folder before PYTHONPATH, and pods work where the cluster was started: in this release's tree.
         """

@@ -1,6 +1,6 @@
-"""A rolling update of the control plane while a job trains, from the release before to this one and back.
+"""Update and roll back the control plane while a job trains, between the release before and this one.
 
-Nothing restarts, and nothing is charged. Pods keep the library they were born with, so members of both releases share a world.
+Nothing restarts, and nothing is charged. A pod keeps the library that it was created with, so members of both releases share a world.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from control_plane import install_crds
 from elastic_runs import ElasticRun, elastic_run
+from etcd_server import Etcd, needs_etcd
 from laptop import until
-from release_before import ROOT, ControlPlane, Release, release_before, training_image
+from release_before import ROOT, TOO_OLD, ControlPlane, Release, release_before, training_image
 
+from elastic.api.words import Cause
 from elastic.local import LocalCluster
 from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
@@ -25,12 +28,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(40
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
-    return {"before": Release("before", release_before(tmp_path_factory.mktemp("before"))), "now": Release("now", ROOT)}
+    trees = {"before": release_before(tmp_path_factory.mktemp("before")), "now": ROOT}
+    trees["too-old"] = release_before(tmp_path_factory.mktemp("too-old"), commit=TOO_OLD)
+    return {name: Release(name, tree) for name, tree in trees.items()}
 
 
 @pytest.fixture(scope="module")
 def cluster(releases: dict[str, Release], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Nodes and an API server without a control plane, whose pods reach the host's loopback."""
+    """Run nodes and an API server without a control plane; pods reach the host's loopback."""
     folder = tmp_path_factory.mktemp("images")
     images = {release.image: release.stand_in(folder) for release in releases.values()} | {IMAGE: training_image(folder / "training")}
     with LocalCluster(sandbox="loopback", control_plane=False, images=images) as running:
@@ -50,13 +55,13 @@ async def plane(cluster: LocalCluster, tmp_path: Path) -> Iterator[ControlPlane]
 
 
 async def generation_of(run: ElasticRun, size: int) -> int | None:
-    """That of the world of this size, once the status tells of it: the workers' log is ahead of the status."""
+    """Return the generation of the world of this size once the status shows it; the workers' log is ahead of the status."""
     elastic = await run.elastic()
     return elastic["generation"] if elastic.get("worldSize") == size else None
 
 
 async def undisturbed(run: ElasticRun, *, generation: int, pods: dict[str, tuple[str, int]]) -> None:
-    """The same world trains on in the same containers."""
+    """Check that the same world trains on in the same containers."""
     await run.more_steps(20)
     assert (await run.elastic())["generation"] == generation
     assert await run.pods() == pods
@@ -112,15 +117,58 @@ async def test_a_job_trains_on_through_a_rolling_update(
         assert await run.restarts() == restarts, "members of both releases end together"
 
 
+@needs_etcd
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [pytest.param("before", "now", id="update"), pytest.param("now", "before", id="rollback", marks=pytest.mark.full)],
+)
+async def test_a_job_in_an_etcd_trains_on_while_half_of_its_members_have_the_other_release(
+    cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release], tmp_path: Path, old: str, new: str
+) -> None:
+    """Its members decide by themselves, so two releases of the library must decide alike from the same records."""
+    plane.serve(releases[old])
+    plane.control(releases[old])
+    with Etcd(tmp_path) as etcd:
+        policy: dict[str, Any] = {"rdzvBackend": "etcd", "rdzvHost": "127.0.0.1", "rdzvPort": etcd.ports[0], "readyAfterSeconds": 1}
+        async with elastic_run(
+            cluster, f"etcd-{old}", workers=2, steps=50, stop_file=tmp_path / "stop", image=IMAGE, maxReplicas=4, **policy
+        ) as run:
+            await run.step(5, world=2)
+            generation = await until(partial(generation_of, run, 2), "the status tells of the world of two")
+            pods = await run.pods()
+            plane.control(releases[new])
+            await undisturbed(run, generation=generation, pods=pods)
+
+            await run.scale(4)
+            await run.world(4)
+            generation = await until(partial(generation_of, run, 4), "the status tells of the world of four")
+            half = {run.pod_name(index): releases[old if index < 2 else new].library for index in range(4)}
+            await run.training.until("two members have the library of the new release", lambda t: t.libraries == half)
+            pods = await run.pods()
+            for release in (old, new):
+                plane.control(releases[release])
+                await undisturbed(run, generation=generation, pods=pods)
+            assert await run.restarts() == {}
+            assert run.training.repeated == 0
+
+            worlds = run.training.worlds
+            run.kill_worker(run.pod_name(0))
+            await run.new_world(4, after=worlds)
+            restarts = await run.restarts()
+            assert not [cause for cause in restarts if Cause(cause).is_charged], "a killed pod is charged to nobody"
+            (tmp_path / "stop").touch()
+            await run.success()
+
+
 @pytest.mark.full
 async def test_a_worker_image_of_an_older_release_is_named_in_the_condition(
     cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release]
 ) -> None:
-    """It has not the module that this release's init container runs."""
+    """Name the image if it lacks the module that this release's init container runs."""
     plane.serve(releases["now"])
-    plane.control(releases["now"], worker_image=releases["before"].image)
+    plane.control(releases["now"], worker_image=releases["too-old"].image)
     async with elastic_run(cluster, "pinned", workers=1, steps=50, image=IMAGE) as run:
         message = await run.condition_with("for the library in pod pinned-worker-0")
         assert "No module named 'elastic_worker.startup'" in message
-        assert f"--worker-image of the controller is {releases['before'].image}: set it to" in message
+        assert f"--worker-image of the controller is {releases['too-old'].image}: set it to" in message
         assert await run.restarts() == {}

@@ -23,6 +23,9 @@ class Agent:
     is_refused: bool = False
     failed: bool = False
     status: int | None = None
+    can_reform: bool = False
+    alive: bool = False
+    step: int | None = None
     view: View = field(default_factory=View)
     entered: list[int] = field(default_factory=list)
 
@@ -40,7 +43,17 @@ class Agent:
 
     def join(self) -> Join:
         failed = self.is_ready and self.failed
-        return Join(incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=self.store, failed=failed, status=self.status)
+        return Join(
+            incarnation=self.incarnation,
+            held=self.held,
+            ready=self.is_ready,
+            store=self.store,
+            failed=failed,
+            status=self.status,
+            can_reform=self.can_reform,
+            alive=self.is_ready and self.alive,
+            step=self.step if self.is_ready else None,
+        )
 
     def hear(self, view: View) -> None:
         self.view = view
@@ -53,8 +66,8 @@ class Agent:
                 store=view.store,
                 unacknowledged_restarts=view.unacknowledged_restarts,
             )
-            self.is_ready = False
-            self.failed = False
+            self.is_ready = self.failed = self.alive = False
+            self.step = None
             self.entered.append(view.generation)
         elif self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
             self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
@@ -80,7 +93,7 @@ class Group:
     # --- the server ---
 
     def start_server(self, *, up_for_s: float = 0.0) -> None:
-        """A new server process: it knows nothing, and every link is gone."""
+        """Start a new server process: it knows nothing, and every link is gone."""
         self.starts += 1
         self.job = begin("job", instance=f"s{self.starts}", up_since=self.now - up_for_s, now=self.now, limits=self.limits)
         self.wake_at = self.now
@@ -123,7 +136,7 @@ class Group:
         self.retell()
 
     def retell(self) -> None:
-        """The controller says its full truth again, with what it has heard as the floor."""
+        """Let the controller send its full state again, with what it has heard as the floor."""
         if self.expectation is not None:
             self.expectation = structs.replace(self.expectation, floor=max(self.expectation.floor, self.heard))
             self.apply(Expected(self.expectation))
@@ -155,10 +168,10 @@ class Group:
 
     # --- the members ---
 
-    def start(self, name: str, *, pod: str = "", is_ready: bool = True) -> Agent:
-        """A fresh agent of this name joins; one that is not ready boots beside the others' work."""
+    def start(self, name: str, *, pod: str = "", is_ready: bool = True, can_reform: bool = False) -> Agent:
+        """Let a fresh agent of this name join; one that is not ready boots while the others work."""
         self.starts += 1
-        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready)
+        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready, can_reform=can_reform)
         self.link(name)
         return agent
 
@@ -180,7 +193,7 @@ class Group:
             self.apply(Lost(name, agent.incarnation))
 
     def kill(self, name: str) -> None:
-        """The agent's process dies, and its connection with it."""
+        """Kill the agent's process, and its connection with it."""
         self.cut(name)
         del self.agents[name]
 
@@ -188,11 +201,11 @@ class Group:
         self.say(name, Leave(reason="SIGTERM", by_signal=True))
         del self.agents[name]
 
-    def come(self, name: str) -> None:
+    def come(self, name: str, *, alive: bool = False, step: int | None = None, trouble: str = "") -> None:
         """Stop working and stand at the barrier."""
         agent = self.agents[name]
-        agent.is_ready = True
-        self.say(name, Ready(after=agent.generation, store=agent.store))
+        agent.is_ready, agent.alive, agent.step = True, alive, step
+        self.say(name, Ready(after=agent.generation, store=agent.store, alive=alive, step=step, trouble=trouble))
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]
@@ -221,12 +234,12 @@ class Group:
         return {a.name: a.held.rank for a in working if a.held is not None}
 
 
-def group_of(count: int, **fields: object) -> Group:
-    """A group whose members w0, w1, ... are all in one world."""
+def group_of(count: int, *, can_reform: bool = False, **fields: object) -> Group:
+    """Make a group whose members w0, w1, ... are all in one world."""
     group = Group()
     names = [f"w{index}" for index in range(count)]
     group.expect(*names, **fields)
     for name in names:
-        group.start(name)
+        group.start(name, can_reform=can_reform)
     assert len(group.world()) == count
     return group

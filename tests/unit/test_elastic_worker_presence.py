@@ -20,6 +20,7 @@ class Connection:
         self._texts = list(texts)
         self._near, self._far = socket.socketpair()
         self._far.send(b"x")
+        self.minor = 2
         self.received_at = time.monotonic()
         self.pings = 0
 
@@ -45,7 +46,7 @@ class Connection:
 
 
 def waits(monkeypatch: pytest.MonkeyPatch, *attempts: Callable[[], Connection]) -> list[float]:
-    """The longest waits that follow these attempts."""
+    """Return the longest waits that follow these attempts."""
     monkeypatch.setattr(Settings, "tls", lambda self: None)
     monkeypatch.setattr("elastic_worker.agent.presence.random.uniform", lambda least, most: most)
     told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")

@@ -1,4 +1,7 @@
-"""Every message on the rendezvous wire names its version. None means the release before; an unknown major version is refused in words."""
+"""Every message on the rendezvous wire names its version; none means a release before the header existed.
+
+A side refuses an unknown major version in words, and sends the fields of a minor version only to a peer that named it.
+"""
 
 import asyncio
 import logging
@@ -13,7 +16,9 @@ from controller.deciding.actions import SetExpectation
 from elastic.membership import protocol, wire
 from elastic.membership.client import RendezvousClient
 from elastic.membership.protocol import UnknownVersion
+from elastic.membership.tokens import job_token
 from elastic_worker import settings
+from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.websocket import Denied
 
 __all__ = ["served"]
@@ -26,7 +31,7 @@ def test_the_worker_library_names_the_version_of_this_release() -> None:
     assert mine == (protocol.HEADER, protocol.MAJOR, protocol.VERSION)
 
 
-@pytest.mark.parametrize("named", [None, "1.0", "1.1", "1.9999"])
+@pytest.mark.parametrize("named", [None, "1.0", "1.1", "1.2", "1.9999"])
 def test_every_minor_version_and_none_at_all_are_read(named: str | None) -> None:
     assert protocol.obstacle(named, peer="it", here="this") == ""
     assert settings.unknown_version(named) == ""
@@ -118,6 +123,46 @@ async def test_the_conditions_of_jobs_say_that_server_and_controller_do_not_unde
     cluster.world = replace(cluster.world, trouble="")
     cluster.settle()
     assert "unknown" not in cluster.job.status.conditions[-1].message
+
+
+@pytest.mark.parametrize(
+    ("named", "living"), [("1.2", {"alive": True, "step": 7}), ("1.10", {"alive": True, "step": 7}), ("1.1", {}), (None, {})]
+)
+async def test_a_member_says_what_its_processes_hold_only_to_a_server_that_knows_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch, named: str | None, living: dict[str, object]
+) -> None:
+    """A server of 0.4.0 (1.1) gets `join` and `ready` as from an agent of 0.4.0, on the first connection as on the next."""
+    monkeypatch.setattr(protocol, "VERSION" if named else "HEADER", named or "Something-Else")
+    token = job_token(served.key, "job")
+    told = settings.Settings(
+        host="127.0.0.1", port=served.port, job="job", member="w0", pod_uid="u", address="a", token=token, ca=served.ca
+    )
+    agent = Presence(told, on_signal=lambda number: None, can_reform=True)
+    can_reform = {"can_reform": True} if living else {}
+    agent.start()
+    try:
+        async with asyncio.timeout(30):
+            await served.hub.has_heard(1)
+            agent.announce_ready(after=3, store="a:1", alive=True, step=7)
+            await served.hub.has_heard(2)
+            for link in served.hub.links:
+                link.close()
+            await served.hub.has_heard(3)
+    finally:
+        await asyncio.to_thread(agent.close)
+    first, ready, again = served.hub.heard[:3]
+    assert first == wire.Join(incarnation=first.incarnation, ready=False, **can_reform)
+    assert ready == wire.Ready(after=3, store="a:1", **living)
+    assert again == wire.Join(incarnation=first.incarnation, store="a:1", **living, **can_reform)
+
+
+async def test_a_member_of_0_4_0_is_understood_as_before(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "PROTOCOL_VERSION", "1.1")
+    said = ['{"t":"join","incarnation":"a","ready":false,"store":""}', '{"t":"ready","after":3,"store":"a:1"}']
+    await asyncio.to_thread(agents_exchange, served, said)
+    async with asyncio.timeout(30):
+        await served.hub.has_heard(2)
+    assert served.hub.heard == [wire.Join(incarnation="a", ready=False), wire.Ready(after=3, store="a:1")]
 
 
 async def test_a_server_of_the_release_before_names_no_version_and_is_understood(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

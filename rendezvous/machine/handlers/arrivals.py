@@ -39,10 +39,13 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         group = job.membership
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
         job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
-    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store)
+    step = message.step if message.ready else None
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, can_reform=message.can_reform, step=step)
     job = replace(job, membership=job.membership.with_member(member))
     after = held.generation if held is not None else 0
-    barrier = Ready(after=after, store=member.store, trouble=message.trouble) if message.ready else None
+    barrier = None
+    if message.ready:
+        barrier = Ready(after=after, store=member.store, trouble=message.trouble, alive=message.alive, step=message.step)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
     return _place(job, member, held=held, barrier=barrier)

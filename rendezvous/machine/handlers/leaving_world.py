@@ -14,27 +14,35 @@ from rendezvous.machine.state.membership import Member, Phase
 
 
 def with_loss(job: Job, loss: Loss) -> Job:
-    """The current world lost a member for a reason other than its own worker's failure."""
+    """Record that the current world lost a member for a reason other than its own worker's failure."""
     return replace(job, accounting=accounting.with_loss(job.accounting, loss))
 
 
 def ready(job: Job, member: Member, message: Ready) -> Job:
-    """The member is at the barrier. If it worked and was not called, its worker has ended."""
+    """Put the member at the barrier.
+
+    If it worked and nobody called it, its worker has ended. If its processes live, a peer of it may be lost, and nobody has failed.
+    """
     group = job.membership
     world = group.world
+    # In a world that an earlier server sealed, that server may have called it.
+    is_uncalled = world is not None and not world.adopted and not group.is_draining
     if member.phase is Phase.RUNNING and message.after < member.generation:
         return job  # it left an older world than the one it was sealed into since
     was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
         words = f"{member.name}: {message.trouble}"
         job = with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, words))
-    elif was_working and not group.is_draining and not (world is not None and world.adopted):
-        job = failed(job, member, status=None)  # of a world that an earlier server sealed: it may have been that one which called it
-    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=message.store or member.store)
+    elif is_uncalled and message.alive and was_working:
+        job = replace(job, accounting=accounting.with_alarm(job.accounting, member.name))
+    elif is_uncalled and not message.alive and (was_working or member.name in job.accounting.alarms):
+        job = failed(job, member, status=None)
+    store = message.store or member.store
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=store, step=message.step)
 
 
 def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
-    """A worker of the member ended by itself in the current world."""
+    """Record that a worker of the member ended by itself in the current world."""
     failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error)
     return replace(job, accounting=accounting.with_failure(job.accounting, failure))
 
@@ -45,7 +53,7 @@ def is_leaving_world(job: Job) -> bool:
 
 
 def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
-    """A member is no longer here.
+    """Drop a member that is no longer here.
 
     One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption until the controller says how
     its container ended.

@@ -15,7 +15,7 @@ from rendezvous.machine.state.membership import Member, Phase
 
 
 def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
-    """The job after a member said something."""
+    """Return the job after a member said something."""
     if isinstance(message, Join):
         return join(job, name=name, incarnation=incarnation, message=message)
     member = job.membership.members.get(name)
@@ -38,7 +38,7 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
 
 
 def lose(job: Job, *, name: str, incarnation: str) -> Job:
-    """The connection of a member broke; it has a moment to come back."""
+    """Note that the connection of a member broke; it has a moment to come back."""
     member = job.membership.members.get(name)
     if member is None or member.incarnation != incarnation or member.broken_at is not None:
         return job
@@ -46,7 +46,7 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 
 
 def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
-    """The job after training reported a step, and whether the controller must hear of it.
+    """Return the job after training reported a step, and whether the controller must hear of it.
 
     Of the first step of a world, which ends its rescale, and of the first one after restarts without progress.
     """
@@ -75,7 +75,9 @@ def _leave(job: Job, member: Member, message: Leave) -> Job:
 
 def _failed(job: Job, member: Member, message: Failed) -> Job:
     world = job.membership.world
-    if world is None or member.world_id != world.id or message.generation != world.generation:
+    if world is None or message.generation != world.generation:
+        return job
+    if member.world_id != world.id and member.name not in job.accounting.alarms:
         return job
     if is_leaving_world(job):
         return job

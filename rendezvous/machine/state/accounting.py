@@ -57,6 +57,8 @@ class Accounting:
 
     failures: tuple[Failure, ...] = ()
     losses: tuple[Loss, ...] = ()
+    alarms: tuple[str, ...] = ()
+    """Members that came to the barrier uncalled while their processes live: a peer may be lost. They count for nothing."""
     hang_reason: str = ""
     """in words, where training stands still in the current world"""
     trouble: tuple[str, str] | None = None
@@ -85,11 +87,15 @@ class Accounting:
 
     def in_new_world(self) -> "Accounting":
         """Return the accounting of the same restarts, without anything that broke the current world."""
-        return replace(self, failures=(), losses=(), hang_reason="", trouble=None)
+        return replace(self, failures=(), losses=(), alarms=(), hang_reason="", trouble=None)
+
+    def shows_loss_beside(self, name: str) -> bool:
+        """Return whether other members make it likely that this one is lost: one failed, or came to the barrier uncalled."""
+        return any(failure.member != name for failure in self.failures) or any(other != name for other in self.alarms)
 
 
 def from_status(expectation: Expectation, known: Accounting, *, now: float) -> Accounting:
-    """Return the restarts as the job's status has them, for a server that has just started."""
+    """Return the restarts of a server that has just started, as the job's status has them."""
     dates = (window.Dated(charge.cause, now - charge.age_s, charge.count) for charge in expectation.charged)
     by_date = tuple(sorted(dates, key=attrgetter("at")))
     return replace(known, known_restarts={}, unrecorded=(), restarts=expectation.restarts, restart_dates=by_date)
@@ -98,6 +104,11 @@ def from_status(expectation: Expectation, known: Accounting, *, now: float) -> A
 def without_claims(known: Accounting) -> Accounting:
     """Return the accounting without anything that members presented."""
     return replace(known.in_new_world(), known_restarts={}, unrecorded=(), restarts={}, unacknowledged_restarts=())
+
+
+def with_alarm(known: Accounting, name: str) -> Accounting:
+    """Record that a member came to the barrier uncalled while its processes live; once per member."""
+    return known if name in known.alarms else replace(known, alarms=(*known.alarms, name))
 
 
 def with_failure(known: Accounting, failure: Failure) -> Accounting:
@@ -112,7 +123,8 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
         words = f"a worker of {failure.member} ended"
         trouble = (words if failure.status is None else f"{words} {with_status(failure.status)}", Cause.USER.value)
-    return replace(known, failures=failures, trouble=trouble)
+    alarms = tuple(name for name in known.alarms if name != failure.member)
+    return replace(known, failures=failures, alarms=alarms, trouble=trouble)
 
 
 def with_loss(known: Accounting, loss: Loss) -> Accounting:

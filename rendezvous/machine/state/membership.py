@@ -41,6 +41,10 @@ class Member:
     broken_at: float | None = None
     has_left: bool = False
     """it had finished, and its agent has ended in good order"""
+    can_reform: bool = False
+    """Its processes can enter another world without a restart."""
+    step: int | None = None
+    """Step of the complete state that its processes hold at the barrier; None if they hold none, or it has not said."""
 
     @property
     def pod(self) -> str:
@@ -49,7 +53,7 @@ class Member:
 
 
 def pod_of(incarnation: str) -> str:
-    """The uid of the pod in which this incarnation of a member runs."""
+    """Return the uid of the pod in which this incarnation of a member runs."""
     return incarnation.partition("/")[0]
 
 
@@ -74,7 +78,7 @@ class CurrentWorld:
         return len(self.by_rank)
 
     def with_member_at(self, rank: int, name: str | None) -> "CurrentWorld":
-        """The same world with another member at one rank."""
+        """Return the same world with another member at one rank."""
         by_rank = (*self.by_rank[:rank], name, *self.by_rank[rank + 1 :])
         ranks = dict(self.ranks)  # copied as a whole: thousands may present themselves at once
         if (former := self.by_rank[rank]) is not None:
@@ -157,7 +161,7 @@ class Membership:
         return next((name for name in world.ranks if name not in self.finished), "")
 
     def in_world(self, world: CurrentWorld | None) -> "Membership":
-        """The same members in another world, or in none: nobody has started or finished there yet."""
+        """Return the same members in another world, or in none, where none of them has started or finished yet."""
         return replace(self, world=world, started=frozenset(), finished=frozenset())
 
     def with_member(self, member: Member) -> "Membership":
@@ -169,5 +173,5 @@ class Membership:
         return replace(self, members=members)
 
     def change(self, name: str, **changes: Any) -> "Membership":
-        """The same with one member changed."""
+        """Return the same members with one of them changed."""
         return self.with_member(replace(self.members[name], **changes))
