@@ -1,4 +1,4 @@
-"""What of a decision is written into the job's annotation, when it is worth writing, and how a memory is read from it. Pure."""
+"""Write decisions into a job's annotation if they are worth it, and read a memory from it. Pure."""
 
 import math
 import re
@@ -115,8 +115,8 @@ def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> M
     """Remember the number that someone else has set, from when it is first seen."""
     hand = memory.hand
     if not is_other:
-        # A HorizontalPodAutoscaler that asked just before writes what it was told; it is told the other number next. One that was beside
-        # the policy carries it out by now.
+        # A HorizontalPodAutoscaler that asked just before writes the number that it got; it gets the other number next. An autoscaler
+        # next to the policy has carried it out by now.
         is_late = hand is not None and seen.policy.through is Through.HPA and now < hand.until and hand.who not in CARRIERS
         return memory if hand is None or is_late else replace(memory, hand=None)
     owner = seen.owners[-1]
@@ -126,7 +126,7 @@ def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> M
 
 
 def _facts(record: Record) -> tuple[object, ...]:
-    """Return what is written at once. Of the measures this is only the last size, which shows that a job has come back to it."""
+    """Return the facts that are written at once. The only measure among them is the last size: it shows that a job has come back to it."""
     last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
     measured_last = last.size if last is not None else None
     trials = record.trial, record.tried_at, record.trial_doublings

@@ -110,7 +110,7 @@ class Book:
     def _trained(self, uid: str) -> Training:
         """Return what was heard of a job.
 
-        What a former process measured of the cost of changes counts until this process has measured more.
+        The costs of changes that a former process measured count until this process has measured more.
         """
         training, entry = self._training.get(uid, Training()), self._entries.get(uid)
         if training.rescale_s is None and entry is not None and entry.memory.rescale_s is not None:
@@ -143,7 +143,7 @@ class Book:
         entry = self._entries.get(seen.uid)
         if entry is not None:
             entry.outcome = outcome
-            # What is remembered of a change holds once it is written; until then the round decides again.
+            # The memory of a change holds once the change is written; until then the round decides again.
             decision = outcome.decision
             if decision.count == seen.replicas:
                 entry.memory = decision.memory

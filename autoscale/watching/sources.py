@@ -31,10 +31,10 @@ MOST_SOURCES = 512
 LONGEST_LINE = 4096
 PAGE_EVERY_S = 5.0
 BYTES_A_SECOND, BURST = 64 * 1024, 256 * 1024
-"""Of one source, in the long run and at once: all of them are read in one thread."""
+"""Bytes of one source that are read per second in the long run, and at once, because one thread reads all sources."""
 FIRST_LINES, SKIPPED_TO_LINES = 1, 20
 LEAST_GAP_S = 1.0
-"""Between two reports of one source."""
+"""Least seconds between two reports of one source."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 MOST_STEP = 2**53
 LOG, PAGE = "logPattern", "prometheus"
@@ -43,7 +43,7 @@ REMEDIES = {LOG: "let elastic-autoscaler read logs of pods", PAGE: "correct port
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a source said of a job."""
+    """Progress of a job as a source reported it."""
 
     step: int
     samples: float | None = None
@@ -175,7 +175,7 @@ def _in_turns(wanted: Iterable[tuple[JobSeen, PodSeen]]) -> list[tuple[JobSeen, 
 
 
 def _newest(parts: list[Part], lines: list[bytes]) -> Report | None:
-    """Of the newest line that matches. A flood of others costs no more than a few."""
+    """Return the report of the newest line that matches. A flood of other lines costs no more than a few."""
     for line in reversed(lines[-20:]):
         found = numbers(parts, line[:LONGEST_LINE].decode(errors="replace"))
         if found is not None and found["step"] <= MOST_STEP:

@@ -1,8 +1,7 @@
-"""Decides what to do about one job.
+"""Decide what to do about one job.
 
-`plan` derives one view of the job and its cluster, and asks the steps below in their order; the first step that returns a Plan decides, but
-for pods on lost nodes, which any plan may delete by force. Carrying out a plan may fail half-way: the next plan starts from the cluster's
-state.
+`plan` derives one view of the job and its cluster, and asks the steps below in their order; the first step that returns a Plan decides.
+Any plan may also delete pods on lost nodes by force. Carrying out a plan may fail half-way: the next plan starts from the cluster's state.
 
 An eviction, at our rendezvous (`replica_plan._members`): `disruption.notices` finds the condition DisruptionTarget or the deletion of the
 pod, `slot_assignment.by_count` finds a slot for its replacement, `departures.departures` adds the worker to those that leave, and
@@ -13,7 +12,7 @@ is the same, only that we delete the pod: once a world works without the worker,
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
 expectation, so that the server forms a world without it, and in the status. A later plan deletes its pod: once that world works, or its
-grace is over, and the server has acknowledged that plan's expectation. If another worker is lost meanwhile, the surplus worker stays
+grace has passed, and the server has acknowledged that plan's expectation. If another worker is lost meanwhile, the surplus worker stays
 (`departures.without_spared`), and its deletion waits while the world needs it (`departures._may_go`).
 
 A plan is carried out in this order: expectation, objects, status, Events; deletions of workers wait for the server's acknowledgement.
@@ -42,7 +41,7 @@ from elastic.api.job import Job
 Step = Callable[[JobView], Plan | None]
 
 NOT_ACTIVE: tuple[Step, ...] = (leave_alone, clean_up, suspend, wait_until_forgotten, wait_for_gang)
-"""Why a job does not run, or must not yet."""
+"""Steps that keep a job from running, or from running yet."""
 ACTIVE: tuple[Step, ...] = (
     succeed,
     finalize_failure,
@@ -52,7 +51,7 @@ ACTIVE: tuple[Step, ...] = (
     fail,
     keep_running,
 )
-"""What happens to a job that runs or should; the last step always decides."""
+"""Steps for a job that runs or should; the last one always decides."""
 
 
 def plan(job: Job, snapshot: Snapshot) -> Plan:

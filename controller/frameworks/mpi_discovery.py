@@ -1,7 +1,7 @@
-"""How the launcher of an elastic MPIJob finds its hosts.
+"""Let the launcher of an elastic MPIJob find its hosts.
 
-Which hosts there are, what its pod needs to ask the rendezvous server for the list, and the script that asks. The list in the script is for
-a launcher that cannot ask.
+This module knows the hosts, the parts of a pod that let it ask the rendezvous server for the list, and the script that asks. The list in
+the script is for a launcher that cannot ask.
 """
 
 import shlex
@@ -25,7 +25,7 @@ from rendezvous.launcher_delivery import deliver, deliver_to_worker, runs_horovo
 VOLUME, FOLDER = "elastic-hosts", "/etc/elastic-training"
 TOKEN_FILE = "token"
 FIRST_ANSWER_S = 60
-"""How long the script asks again before it falls back, until the first answer."""
+"""Seconds for which the script asks again before it falls back, until the first answer."""
 
 
 def is_chosen(view: JobView) -> bool:
@@ -33,14 +33,14 @@ def is_chosen(view: JobView) -> bool:
 
 
 def address(job: Job, pod: str, domain: str) -> str:
-    """The name by which the launcher reaches a pod."""
+    """Return the name by which the launcher reaches a pod."""
     if job.options.mpi_transport is not MpiTransport.SSH:
         return pod
     return f"{pod}.{job.metadata.name}.{job.metadata.namespace}.svc{'.' + domain if domain else ''}"
 
 
 def hosts(view: JobView, leaving: Sequence[Leaving]) -> list[Host]:
-    """Every pod in which the launcher may start or have workers."""
+    """Return every pod in which the launcher may start or have workers."""
     job, going = view.job, {entry.uid for entry in leaving}
     patient = {entry.uid for entry in leaving if waits_for_replacement(view, entry)}
     return [
@@ -59,7 +59,7 @@ def hosts(view: JobView, leaving: Sequence[Leaving]) -> list[Host]:
 
 
 def listed(view: JobView) -> list[str]:
-    """The pods that the script names by itself, by the same rules as far as the controller can see."""
+    """Return the pods that the script itself names, by the same rules as far as the controller can see."""
     job, snapshot = view.job, view.snapshot
     known = snapshot.world.hosts if snapshot.world is not None else None
     pods = [pod for pod in snapshot.pods if _is_host(job, pod) and host_list.may_have_workers(pod)]
@@ -87,7 +87,7 @@ def launcher_has_gpu(job: Job) -> bool:
 
 
 def with_access(view: JobView, spec: Object) -> None:
-    """Gives a launcher's pod the token and the CA with which it asks for the list, and our library, which does so within horovodrun."""
+    """Give a launcher's pod the token and the CA to ask for the list, and our library, which asks within horovodrun."""
     if not is_chosen(view):
         return
     items = [{"key": LAUNCHER_TOKEN_KEY, "path": TOKEN_FILE}, {"key": CA_KEY, "path": CA_KEY}]
@@ -97,7 +97,7 @@ def with_access(view: JobView, spec: Object) -> None:
 
 
 def with_library(view: JobView, spec: Object) -> None:
-    """Gives a worker's pod our library, for programs that use it, where the launcher runs horovodrun."""
+    """Give a worker's pod our library, for programs that use it, if the launcher runs horovodrun."""
     job = view.job
     if is_chosen(view) and _has_library(job) and runs_horovod(job.replicas[LAUNCHER].template["spec"]):
         deliver_to_worker(spec, job_uid=job.metadata.uid, image=view.snapshot.settings.worker_image)
@@ -114,7 +114,7 @@ def hosts_url(view: JobView) -> str:
 
 
 def script(view: JobView) -> str:
-    """`discover_hosts.sh`: asks for the list, or prints these names where there is nobody to ask."""
+    """Return `discover_hosts.sh`, which asks for the list, or prints these names if it cannot ask."""
     job, settings = view.job, view.snapshot.settings
     head = {"url": hosts_url(view), "at": FOLDER}
     head |= {"bound": str(FIRST_ANSWER_S), "job": job.metadata.uid}
@@ -124,7 +124,7 @@ def script(view: JobView) -> str:
 
 
 def _remote(job: Job) -> str:
-    """Runs a command in a host, as the launcher does."""
+    """Return the shell function that runs a command in a host, as the launcher does."""
     if job.options.mpi_transport is MpiTransport.SSH:
         options = "-o BatchMode=yes -o PasswordAuthentication=no -o StrictHostKeyChecking=no -o ConnectTimeout=10"
         return f'remote() {{ ssh {options} "$1" true; }}'

@@ -101,7 +101,7 @@ class Job:
         return sorted(own, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]))
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
-        """Yield the status now, and at each change until the job is over."""
+        """Yield the status now, and at each change until the job has ended."""
         return self._followed(timeout, threading.Event())
 
     def _followed(self, timeout: float | None, given_up: threading.Event) -> Iterator[Summary]:
@@ -253,7 +253,7 @@ class Job:
             return False
 
     def show(self, timeout: float | None = None) -> None:
-        """Show a table that follows the job until it is over: live in a notebook, a line for each change elsewhere."""
+        """Show a table that follows the job until it has ended: live in a notebook, a line for each change elsewhere."""
         found, given_up = self.object, threading.Event()
         self._cluster.sample(found["metadata"]["uid"])  # a dashboard that was named and does not answer is said now
         try:

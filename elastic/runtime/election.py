@@ -36,7 +36,7 @@ class Terms:
 
     @property
     def give_up_s(self) -> float:
-        """So long after the last renewal was sent, its holder stops."""
+        """Seconds after the last renewal was sent at which its holder stops."""
         return self.duration_s * 10 / 15
 
     @property
@@ -51,7 +51,7 @@ class Terms:
 
     @property
     def poll_s(self) -> float:
-        """Between two looks of a standby. A Lease that was given back waits no longer than this and two requests take."""
+        """Seconds between two looks of a standby. A Lease that was given back waits for at most this time and two requests."""
         return min(LONGEST_POLL_S, self.duration_s * 0.05)
 
 
@@ -143,7 +143,7 @@ class Election:
         while (left_s := self.left_s()) > 0:
             renewed_s = self._terms.give_up_s - left_s
             await asyncio.sleep(min(left_s, max(0.0, self._terms.renew_s - renewed_s) if is_renewed else self._terms.retry_s))
-            # What we wrote last is what is there, unless an attempt failed: then it is looked at first.
+            # The Lease still is as we wrote it, unless an attempt failed. Then we read it first.
             attempt = self._renew if is_renewed else self._take
             is_renewed = await self._try(attempt, within_s=min(self._terms.try_s, max(self.left_s(), 0.0)))
             if not is_renewed and self._seen is not None and self._seen.holder != self._me:

@@ -40,10 +40,10 @@ def installed(
     drivers: typing.List[typing.Any] = []
 
     class Driver(driver.ElasticDriver):  # type: ignore[misc]
-        """Reports what it does, lets Arrivals start workers early, and has workers synchronise after every change.
+        """Report changes, let Arrivals start workers early, and make workers synchronise after every change.
 
-        Those that hear of a removal only would not, and a host that joins at the same time would wait for them for ever (Horovod's issue
-        3494).
+        Workers that hear only of a removal would not synchronise. A host that joins at the same time would wait for them for ever
+        (Horovod's issue 3494).
         """
 
         def __init__(self, server: typing.Any, discovery: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
@@ -246,7 +246,7 @@ class EarlyWorkers:
         threading.Thread(target=self._driver.record_ready, args=slot, daemon=True).start()
 
     def taken(self, slot: Slot) -> "EarlyWorker":
-        """From now on it is one of the driver's workers."""
+        """Make it one of the driver's workers."""
         worker = self._workers.pop(slot)
         worker.is_taken = True
         return worker

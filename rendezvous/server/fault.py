@@ -16,7 +16,7 @@ UNDECIDED_S = 60.0
 
 
 class Remedy(Enum):
-    """What the hub does after a failed decision."""
+    """Reaction of the hub to a failed decision."""
 
     RETRY = "retry"
     START_OVER = "start over"
@@ -36,7 +36,7 @@ class FaultLadder:
         self._in_a_row = 0
         self._dropped_at: float | None = None
         self.undecided_until: float | None = None
-        """Until when the job is left undecided; None while decisions are made."""
+        """End of the time in which the job is left undecided; None while decisions are made."""
         self.reason = ""
         """Why the job was left undecided; empty again once a decision succeeded."""
 
@@ -63,5 +63,5 @@ class FaultLadder:
         self.reason = ""
 
     def may_decide(self, *, now: float) -> bool:
-        """Whether the time without decisions is over, or there is none."""
+        """Return whether decisions may be made again, or were never stopped."""
         return self.undecided_until is None or now >= self.undecided_until

@@ -27,7 +27,7 @@ BEHIND_S = 60.0
 
 
 class Place:
-    """What the processes share: the installation's folder."""
+    """Folder of the installation, which the processes share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -168,7 +168,7 @@ class Lab:
         return [Step(float(one[1]), int(one[2]), int(one[3])) for one in found if one]
 
     def until_listed(self, *names: str, after: float, patience_s: float = 120.0) -> float:
-        """When horovodrun got a list with exactly these hosts."""
+        """Return the time at which horovodrun got a list with exactly these hosts."""
         wanted, found = ", ".join(f"{name}:1" for name in sorted(names)), list[float]()
 
         def is_listed() -> bool:

@@ -100,7 +100,7 @@ def test_a_killed_worker_stops_nobody_also_where_no_peer_can_notice_its_loss(beg
 
 
 def test_a_new_worker_that_needs_long_stops_nobody(begin: Begin) -> None:
-    """Without the library a worker that needs longer than gloo's timeout ends all others."""
+    """Without the library, a worker that needs longer than gloo's timeout ends all others."""
     one = begin(True)
     one.expect("w0")
     one.start()
@@ -214,7 +214,7 @@ def test_after_the_loss_of_the_launcher_training_goes_on_from_the_last_commit(be
 
 @BOTH
 def test_one_host_is_enough_to_begin_and_the_end_of_training_ends_all(begin: Begin, library: bool) -> None:
-    """Without --network-interface horovodrun waits for a second host before it starts."""
+    """Without --network-interface, horovodrun waits for a second host before it starts."""
     one = begin(library)
     one.expect("w0")
     one.start(steps=150)

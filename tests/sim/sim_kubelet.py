@@ -1,4 +1,7 @@
-"""The kubelets of the simulation: containers begin, end, start again, linger and go, with an agent in each that asks for one."""
+"""Play the kubelets of the simulation.
+
+Containers begin, end, start again, linger and go. Each container that asks for an agent has one.
+"""
 
 import asyncio
 import random
@@ -28,14 +31,14 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 10.0, 300.0
 
 @dataclass(slots=True)
 class Run:
-    """What the kubelet knows of one pod: the agent in its container, and when it will be gone once it is told to go."""
+    """Knowledge of the kubelet about one pod: the agent in its container, and the time at which a deleted pod is gone."""
 
     agent: "Agent | EtcdAgent | TorchAgent | WrongCommand | None" = None
     runs: int = 0
     placed_at: float | None = None
     back_off_s: float = 0.0
     again_at: float | None = None
-    """When a container that keeps ending is started again."""
+    """Time at which a container that keeps ending is started again."""
     gone_at: float | None = None
     is_stuck: bool = False
     is_gone: bool = False
@@ -48,20 +51,20 @@ class Kubelets:
         self.is_quick = False
         """Pods begin at the next tick, and have gone soon after they are told to."""
         self.stores: Stores | None = None
-        """Where agents of c10d jobs meet, in lives that have such agents; there, containers that keep ending are backed off from."""
+        """Meeting places of agents of c10d jobs, in lives that have such agents. Containers that keep ending are backed off there."""
         self.is_command_wrong = False
-        """Whether torchrun ends before it comes to the rendezvous, wherever it is started now."""
+        """Whether torchrun ends before it comes to the rendezvous, in every pod that starts it now."""
         self.usage_errors = self.turned_away = 0
-        """How often an agent ended because of that, and how often because it was refused or its server away."""
+        """Numbers of agents that ended because of that, and of agents that were refused or found no server."""
         self.start_s = 0.0
-        """The least time from a pod's place on a node to its start, as for an image that is pulled."""
+        """Least seconds from a pod's binding to its start, as if an image were pulled."""
         self.refusing: dict[str, float] = {}
-        """Nodes whose kubelet takes no pod in, and until when."""
+        """Nodes whose kubelet takes in no pod, with the time until which that lasts."""
         self._api, self._server, self._draw = api, server, draw
         self._runs: dict[str, Run] = {}
 
     def release(self) -> None:
-        """Every kubelet takes pods in, and lets stuck ones go."""
+        """Let every kubelet take pods in, and let stuck pods go."""
         self.refusing.clear()
         self.may_stick = False
         for run in self._runs.values():
@@ -71,7 +74,7 @@ class Kubelets:
         return self._run(pod).agent
 
     def lose(self, pod: Object) -> None:
-        """The pod's machine is gone: nobody hears of it."""
+        """Lose the pod's machine, so that nobody hears of the pod."""
         if (agent := self._run(pod).agent) is not None:
             agent.is_over = True
         if self.stores is not None:
@@ -107,7 +110,7 @@ class Kubelets:
                 self.end(pod, code=0, reason="Completed")
 
     def _is_shut_out(self, pod: Object) -> bool:
-        """At c10d's store: torch's rendezvous is closed for good once an agent of the group has ended with 0."""
+        """Return whether torch's rendezvous at a c10d store is closed for good, because an agent of the group ended with 0."""
         group = pod["metadata"]["labels"].get(GROUP, "")
         if not group.startswith("c10d-") or self.stores is not None or self._draw.random() < 0.6:
             return False
@@ -117,7 +120,7 @@ class Kubelets:
         return bool(ends) and began > min(ends)
 
     def _exceed_deadline(self, pod: Object) -> None:
-        """The kubelet ends a pod that has been active for too long, whatever its restart policy."""
+        """End a pod that has been active for too long, regardless of its restart policy."""
         self.stop(pod, says_so=True)
         over = {"phase": "Failed", "reason": "DeadlineExceeded", "conditions": [{"type": "Ready", "status": "False"}]}
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(over))
@@ -167,7 +170,7 @@ class Kubelets:
         run.agent.start()
 
     def end(self, pod: Object, *, code: int, reason: str, message: str = "") -> None:
-        """The container ends; the kubelet starts it again where the policy says so."""
+        """End the container, and start it again if the restart policy says so."""
         run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
         if run.again_at is not None:
             return
@@ -209,7 +212,7 @@ class Kubelets:
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"containerStatuses": [state]}))
 
     def _let_go(self, pod: Object, run: Run) -> None:
-        """Told to stop: the container ends in its own time, at the latest at the end of its grace, and then the pod goes."""
+        """Stop a deleted pod: its container ends in its own time, at the latest at the end of its grace, and then the pod goes."""
         if run.gone_at is None:
             self.stop(pod, says_so=True)
             left_s = (datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]) - now()).total_seconds()
@@ -226,7 +229,7 @@ class Kubelets:
                 self._show_end(pod, code=self._draw.choice([0, 1, 143]))
 
     def _show_end(self, pod: Object, *, code: int) -> None:
-        """For a moment a pod that goes shows how its container ended."""
+        """Show for a moment how the container of a deleted pod ended."""
         phase = "Succeeded" if code == 0 else "Failed"
         ended = [
             {

@@ -1,6 +1,7 @@
-"""An API server as small as the commands about jobs need: it keeps objects by path, lists, patches by merge, deletes, and sends logs.
+"""Play an API server that is as small as the commands about jobs allow.
 
-That they work with a real one is for tests/integration/test_cli_commands.py.
+It keeps objects by path, lists, patches by merge, deletes, and sends logs. tests/integration/test_cli_commands.py checks the commands with
+a real API server.
 """
 
 import json
@@ -41,7 +42,7 @@ def path_of(object: Object) -> str:
 
 
 class Api:
-    """What the server holds, and what it was asked."""
+    """Objects that the server holds, and the requests that it got."""
 
     def __init__(self, *objects: Object, kinds: bool = True) -> None:
         self.objects = {path_of(one): one for one in (namespace("default"), *objects)}

@@ -123,7 +123,7 @@ class Town:
 
 
 class Page:
-    """What Pages reads of an answer."""
+    """Part of an answer that Pages reads."""
 
     status = 200
 
@@ -137,7 +137,7 @@ class Page:
 
 
 Act = Callable[[Town, JobFigures | None], None]
-"""What somebody other than the autoscaler does again and again until the job has changed its number of workers."""
+"""An action that somebody other than the autoscaler repeats until the job has changed its number of workers."""
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def test_a_job_with_workers_that_have_no_room_gives_those_up_with_the_one_that_h
 
 @pytest.mark.parametrize(("least", "left"), [(4, 6), (1, 9), (0, 10)])
 def test_a_job_without_a_policy_gets_its_minimum_too(least: int, left: int) -> None:
-    """A plain job of the same class waited for ever beside a sponge."""
+    """A plain job of the same class waited for ever next to a sponge."""
     sponge, plain = state("sponge", 10, most=10, **SPONGE), Unscaled("plain", least)
     waiting = [pod(f"plain-{i}", owner="plain", index=i, since=NOON - 10) for i in range(4)]
     assert counts([sponge], [node("n", 10)], [*running(sponge), *waiting], unscaled=(plain,)) == {"sponge": left}
@@ -214,7 +214,7 @@ def test_prices_are_those_of_the_nodes() -> None:
 
 @pytest.mark.parametrize(("bounds", "count"), [(Bounds(1, 4, (1, 4)), 4), (Bounds(2, 8, (), 3), 3), (Bounds(2, 8, (2, 7)), 7)])
 def test_all_workers_of_the_next_allowed_size_are_priced(bounds: Bounds, count: int) -> None:
-    """As many were priced as there are: with allowedSizes [1, 4] a job never left 1."""
+    """A job with allowedSizes [1, 4] never left 1, because only as many workers were priced as it had."""
     one = state("one", bounds.least, rates={bounds.least: LINEAR[bounds.least]}, policy=PolicyName.COST, price_label="price")
     one = replace(one, seen=replace(one.seen, bounds=bounds))
     assert counts([one], [node("n", bounds.least, price="1"), node("m", 5, price="0.1")], running(one)) == {"one": count}
@@ -390,7 +390,7 @@ HOSTILE = '{"decision": {"workers": 2}, "sizes": [[5, 1e-320, 0, 64], [6, 1e9, 0
 
 
 TOO_MANY = '{"decision": {"workers": 2}, "hand": 2147483647, "hand_until": 1e15}'
-"""What follows from it could be written and not read again."""
+"""Annotation from which followed one that could be written but not read again."""
 TWICE = '{"decision": {"workers": 2}, "sizes": [[1, 1e15, 0, 3], [8, 2, 0, 3], [1, 2, 1e3, 3], [8, 9, 0, 64]]}'
 
 

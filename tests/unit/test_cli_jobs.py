@@ -1,4 +1,4 @@
-"""What the commands about jobs ask an API for, change there, and print; that none ends in a traceback whatever the server answers."""
+"""Check what the commands about jobs request, change and print, and that no answer of the server ends in a traceback."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `elastic.Client` makes of its arguments, and of what the API server says. The official client stands in the middle."""
+"""Check the use that `elastic.Client` makes of its arguments and of answers, with the official client in the middle."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ NAME = re.compile(r"\[([a-z-]+)\]\(\.\./examples/")
 
 
 def rows() -> list[tuple[list[str], str, str]]:
-    """Of each row: the examples, the cell that names the test file first, and when CI runs it."""
+    """Return the examples of each row, the cell that names the test file first, and when CI runs it."""
     found = []
     for line in (ROOT / "docs" / "examples.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,4 +1,4 @@
-"""What comes before horovodrun in the launcher of an elastic MPIJob: which flags it adds, what it reports, and what it leaves alone."""
+"""Check the program that runs before horovodrun in the launcher of an elastic MPIJob: its flags, reports and limits."""
 
 import os
 import subprocess

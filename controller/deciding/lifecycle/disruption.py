@@ -1,7 +1,7 @@
-"""Decides who must leave because the cluster says so, and by when: by the signals that a pod and its node show (`elastic.signals.table`).
+"""Decide which pods must leave because of the signals that they and their nodes show (`elastic.signals.table`), and by when.
 
-Of several signals the one with the least time counts, for as long as it is there. A plain cordon is no notice: `replica_slots.wanted` says
-when it brings a replacement.
+If there are several signals, the one with the least time counts as long as it is there. A plain cordon is no notice:
+`replica_slots.wanted` says when it brings a replacement.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from elastic.signals.seen import Sight, tolerated_for
 from elastic.signals.signal import Deadline, Meaning
 
 GRACE_S = 30.0
-"""What the cluster gives a pod that must go, where nothing says otherwise."""
+"""Seconds that the cluster gives a pod that must go, unless something says otherwise."""
 MOST_OTHERS = 4
 URGENCY = (Meaning.GONE, Meaning.LEAVE, Meaning.PREPARE)
 
@@ -39,16 +39,16 @@ class Notice:
     counts_from_sight: bool = False
     """The object does not say when: the time counts from the first sight, which the status keeps."""
     others: tuple[Announced, ...] = ()
-    """Of what else must be kept from the first sight: signals that leave more time."""
+    """Signals that leave more time, whose first sights must be kept, too."""
 
     @property
     def may_delete(self) -> bool:
-        """May we delete the pod? One that the cluster ends is the cluster's to delete, and on a node that is gone it changes nothing."""
+        """Whether we may delete the pod. The cluster deletes the pods that it ends, and on a lost node a deletion changes nothing."""
         return self.is_of_node and self.meaning is not Meaning.GONE
 
 
 def notices(snapshot: Snapshot, leaving: Iterable[Leaving] = ()) -> dict[str, Notice]:
-    """By pod name, for every pod that must go whatever we do, or may have to. `leaving` has what was noticed before."""
+    """Return, by pod name, the notice of each pod that must go or may have to. `leaving` holds the earlier notices."""
     known = {entry.uid: entry for entry in leaving if entry.cause == Cause.DISRUPTION.value}
     return {pod.name: notice for pod in snapshot.pods if (notice := _notice(pod, snapshot, known.get(pod.uid))) is not None}
 
@@ -61,7 +61,7 @@ def termination_grace_s(job: Job, type: str) -> float:
 
 
 def with_notice(entry: Leaving, notice: Notice | None) -> Leaving:
-    """The entry with what its newest notice says."""
+    """Return the entry with the signal and the time of its newest notice."""
     if notice is None or entry.cause == Cause.PLAN.value:
         return entry
     return structs.replace(entry, by=notice.by, signal=notice.signal, others=notice.others)
@@ -72,14 +72,14 @@ def asked_to_leave(pod: Pod, notice: Notice) -> Leaving:
 
 
 def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | None:
-    """The most urgent one; what else the status must keep goes with it."""
+    """Return the most urgent notice, with the other signals that the status must keep."""
     first = _first_sights(known)
     found = [replace(one, by=first.get(one.signal, one.by)) if one.counts_from_sight else one for one in _sights(pod, snapshot)]
     if not found or not (pod.phase is Phase.RUNNING or _is_stillborn(pod, found, known)):
         return None
     notice = min(found, key=lambda one: (URGENCY.index(one.meaning), one.by))
     if known is not None and not notice.is_of_node and (pod.is_deleting or any(one.signal == known.signal for one in found)):
-        # That the pod is ended then, by us too, is the disruption that was announced.
+        # The end of the pod, by us or the cluster, is the disruption that was announced.
         notice = replace(notice, signal=known.signal)
     return replace(notice, others=tuple(_others(found, notice)))
 
@@ -94,7 +94,7 @@ def _is_stillborn(pod: Pod, found: Iterable[Notice], known: Leaving | None) -> b
 
 
 def _first_sights(known: Leaving | None) -> Mapping[str, datetime]:
-    """By signal, when the worker is lost, as counted from the first sight of each."""
+    """Return the time of the loss by signal, counted from the first sight of each."""
     if known is None:
         return {}
     counting = {known.signal: known.by} if known.by is not None else {}
@@ -102,7 +102,7 @@ def _first_sights(known: Leaving | None) -> Mapping[str, datetime]:
 
 
 def _others(found: Iterable[Notice], notice: Notice) -> Iterator[Announced]:
-    """The first sights that the signal and the time of the notice do not say."""
+    """Yield the first sights that the signal and the time of the notice do not say."""
     kept = sorted({(one.by, one.signal) for one in found if one.counts_from_sight and one.meaning is Meaning.LEAVE})
     others = [Announced(signal=signal, by=by) for by, signal in kept if (signal, by) != (notice.signal, notice.by)]
     yield from others[:MOST_OTHERS]
@@ -124,7 +124,7 @@ def _sights(pod: Pod, snapshot: Snapshot) -> Iterator[Notice]:
 
 
 def _time(sight: Sight, pod: Pod, now: datetime) -> tuple[datetime, bool] | None:
-    """When the worker is lost, and whether that counts from the first sight; None where it need not go.
+    """Return when the worker is lost, and whether that counts from the first sight; None if it need not go.
 
     A time that has passed says nothing, because clocks differ and signals stay; nor does that of a signal which was given in the future.
     """

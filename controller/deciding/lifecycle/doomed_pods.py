@@ -1,8 +1,8 @@
-"""Decides when pods go whose node goes, where nobody can be asked to leave.
+"""Decide when to delete the pods of a node that goes, if no worker can be asked to leave.
 
-At c10d's store, in static jobs, in kinds that restart as a whole. Such a pod is deleted so long before the loss that it ends in order:
-SIGTERM is the only notice that its program gets, and no disruption budget holds up a deletion. As everywhere, that it leaves stands in the
-status first.
+Workers cannot be asked at c10d's store, in static jobs, and in kinds that restart as a whole. Their pods are deleted early enough before
+the loss to end in order: SIGTERM is the only notice that their programs get, and no disruption budget holds up a deletion. As everywhere,
+the status names the leaving pods first.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from elastic.signals.signal import Meaning
 
 @dataclass(frozen=True, slots=True)
 class DoomedPods:
-    """`leaving` is for the status, `may_go` are the pods to delete now."""
+    """Pods of nodes that go: `leaving` is for the status, `may_go` are the pods to delete now."""
 
     leaving: tuple[Leaving, ...] = ()
     may_go: tuple[Pod, ...] = ()
@@ -30,7 +30,7 @@ class DoomedPods:
 
 
 def doomed_pods(view: JobView) -> DoomedPods:
-    """The pods whose node has said by when it goes."""
+    """Return the pods whose node has said by when it goes."""
     if view.backend not in (RendezvousBackend.NONE, RendezvousBackend.STORE) or not compat.ends_doomed_pods_early(view.snapshot.settings):
         return DoomedPods()
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
@@ -53,22 +53,22 @@ def doomed_pods(view: JobView) -> DoomedPods:
 
 
 def _notice(pod: Pod, view: JobView) -> Notice | None:
-    """One that leaves us something to do: the node goes, at a given time."""
+    """Return the pod's notice if it leaves us something to do: the node goes, at a given time."""
     found = view.notices.get(pod.name)
     return found if found is not None and found.may_delete and found.meaning is Meaning.LEAVE else None
 
 
 def _stands(pod: Pod, view: JobView) -> bool:
-    """Once it is being deleted, or its node is gone, nothing takes the notice back."""
+    """Return whether the notice still holds. Nothing takes it back once the pod is being deleted or its node is gone."""
     is_beyond = pod.is_deleting or pod.phase is Phase.FAILED or pod.node not in view.snapshot.nodes
     notice = view.notices.get(pod.name)
     return is_beyond or (notice is not None and notice.meaning is not Meaning.PREPARE)
 
 
 def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
-    """When it is deleted: its own grace before the loss, and never earlier than half of what the signal leaves.
+    """Return when the pod is deleted: its own grace before the loss, but at most half of the signal's time before it.
 
-    At once where it has yet to begin.
+    A pod that has not begun to run is deleted at once.
     """
     notice = _notice(pod, view)
     if entry.by is None or notice is None:

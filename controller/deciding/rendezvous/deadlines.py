@@ -1,4 +1,4 @@
-"""Decides until when the pod of a worker with a notice stays, although nobody has taken its place.
+"""Decide until when the pod of a worker with a notice stays, although nobody has taken its place.
 
 The pod is deleted before the loss, so that it ends in order and the others train again by then. The last workers that hold the state of
 training stay longer: to delete them earlier saves nothing, and a replacement may still come.
@@ -22,9 +22,9 @@ from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
 
 UNMEASURED_RESCALE_S = 5.0
-"""What an exchange or another rescale takes as long as none was measured."""
+"""Assumed seconds of an exchange or another rescale until one was measured."""
 END_S = 10.0
-"""What the last holders of the state need to end if their replacements are taking it over: nothing is left to save."""
+"""Seconds that the last holders of the state need to end if replacements take it over: nothing is left to save."""
 WAITS = frozenset({"detect"})
 """Phases of a rescale in which training goes on, or nobody has been called yet."""
 WAITS_FOR_PODS = WAITS | {"drain", "round"}
@@ -33,7 +33,7 @@ WAITS_FOR_PODS = WAITS | {"drain", "round"}
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Until when the pods of leaving workers stay."""
+    """Latest times at which the pods of leaving workers are deleted."""
 
     view: JobView
     last_holders: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Decides which workers leave a world at the rendezvous server, or its list of hosts, and when the pod of a leaving worker may be deleted.
+"""Decide which workers leave a world or its list of hosts, and when the pod of a leaving worker may be deleted.
 
 The server and then the status learn of it in the same plan; a later plan deletes the pod, once a world works without the worker. A pod
 whose node goes is deleted early enough to end in order, also without a replacement: no disruption budget holds up a deletion.
@@ -33,7 +33,7 @@ class Departures:
 def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
     """Return the entries of `known` that still hold: the pod is the same one, and a notice that was the cause has not been withdrawn.
 
-    That the node is gone, or that the pod has failed, withdraws no notice.
+    A lost node or a failed pod withdraws no notice.
     """
     snapshot, noticed = view.snapshot, view.notices
     pods = _may_leave(snapshot)
@@ -46,7 +46,7 @@ def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
 
 
 def _may_leave(snapshot: Snapshot) -> dict[str, Pod]:
-    """By name, the pods that can be leaving: a pod that succeeded has not left, and one that failed is yet to be removed."""
+    """Return, by name, the pods that can be leaving. A succeeded pod has not left, and a failed pod must still be removed."""
     return {pod.name: pod for pod in snapshot.pods if pod.phase is not Phase.SUCCEEDED}
 
 

@@ -1,6 +1,7 @@
-"""Decides what the rendezvous server must know of a job: its members, who of them leaves, how containers ended, and what limits restarts.
+"""Decide what the rendezvous server must know of a job.
 
-It decides nothing about ranks or rounds: those are the server's.
+The server needs the members, those of them that leave, the ends of containers, and the limits of restarts. It decides about ranks and
+rounds itself.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,7 +20,7 @@ from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
-    """The whole expectation.
+    """Return the whole expectation.
 
     Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet, `newcomers` those that have
     not been Ready in a world yet, whether they stay or leave.
@@ -27,7 +28,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
-    # One that must leave may have to pass on its state first, beside all others.
+    # A worker that must leave may have to pass on its state first, so it needs room in addition to all others.
     beside = 1 if any(entry.cause == Cause.DISRUPTION.value for entry in leaving) else 0
     least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + beside), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
@@ -60,7 +61,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
 
 
 def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
-    """The only sizes that a world of at most so many may have; empty where it may have any."""
+    """Return the only sizes that a world of at most `most` members may have; empty if it may have any."""
     assert job.elastic is not None
     least, step = job.least_workers, job.elastic.size_step
     allowed = job.elastic.allowed_sizes
@@ -70,7 +71,7 @@ def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
 
 
 def _uncounted_end(view: JobView, pod: Pod) -> End | None:
-    """The newest end of the worker's container with an error, until the server has confirmed that it took that into account."""
+    """Return the newest end of the worker's container with an error, until the server has confirmed that it counted it."""
     end = _end_of(view.job, pod)
     return None if end is None or end.id in view.counted else end
 
@@ -92,7 +93,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
 
 
 def accounted(view: JobView, verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Those whose pods' ends the server has taken into account, if that is for it to count."""
+    """Return the verdicts on pods whose ends the server has taken into account, if the server counts them."""
     explained = frozenset(view.snapshot.world.explained if view.snapshot.world is not None else ())
 
     def is_accounted(end: End | None) -> bool:
