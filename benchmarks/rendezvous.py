@@ -180,7 +180,7 @@ async def join(group: Group, index: int, server: Server, *, tls: ssl.SSLContext)
 
 
 async def join_all_but_last(groups: list[Group], server: Server, *, tls: ssl.SSLContext) -> dict[str, list[Agent]]:
-    """The agents of all jobs but the last of each, so many connecting at a time."""
+    """Let the agents of all jobs join, except the last one of each job, a few at a time."""
     gate = asyncio.Semaphore(CONNECTS_IN_FLIGHT)
     total = sum(group.size - 1 for group in groups)
     began = shown = time.perf_counter()
@@ -213,7 +213,7 @@ async def wait_closed(groups: list[Group]) -> None:
 
 
 def milliseconds(groups: list[Group]) -> list[float]:
-    """From the last join of each job until its last agent heard of the world."""
+    """Return, for each job, the time from its last join until its last agent heard of the world."""
     return sorted((max(group.closed) - group.last_join) * 1000 for group in groups)
 
 
@@ -293,12 +293,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path) -> Server:
+def start(folder: Path, *, source: Path | None = None) -> Server:
+    """Start a server, of the release in the folder `source` if there is one."""
     ensure_installation(folder, addresses=())
     port = free_port()
     ready = folder / "ready"
     arguments = ["--installation", str(folder), "--listen", f"127.0.0.1:{port}", "--ready-file", str(ready), "--log-level", "warning"]
-    process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments])
+    process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments], cwd=source)
     for _ in range(600):
         if ready.exists():
             return Server(process, port, load_keys(folder)[0], (folder / "ca.crt").read_text())
