@@ -110,7 +110,9 @@ def _api_server(kubeconfig: Path | None) -> Kube:
 
 async def _serve(sockets: list[socket.socket], *, tls: ssl.SSLContext, gate: Gate, tell_ready: Callable[[str], None]) -> None:
     hub = Hub(instance=secrets.token_hex(4), clock=time.monotonic)
-    face = Face(hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs, failed_decisions=lambda: hub.failed_decisions))
+    face = Face(
+        hub=hub, gate=gate, clock=time.monotonic, metrics=metrics_of(hub.jobs, counts=lambda: (hub.failed_decisions, hub.dropped_states))
+    )
     application = face.application()
     listener = Listener(Bounds.of_this_process(most=MOST_CONNECTIONS, strangers=MOST_STRANGERS))
     application.middlewares.append(listener.middleware)

@@ -221,6 +221,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         highest=heard.highest,
         rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
         hosts=heard.hosts,
+        fault=heard.fault,
     )
 
 

@@ -137,6 +137,13 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
     """The members of the job's world are unknown: the job goes on with the last world that was reported."""
     if words := _unknown_members(snapshot):
         yield warning("WorldUnreadable", words)
+    if snapshot.world is not None and snapshot.world.fault:
+        yield warning("RendezvousFault", snapshot.world.fault)
+
+
+def _fault(snapshot: Snapshot) -> str:
+    fault = snapshot.world.fault if snapshot.world is not None else ""
+    return f"RendezvousFault: {fault}" if fault else ""
 
 
 def _unknown_members(snapshot: Snapshot) -> str:
@@ -149,6 +156,6 @@ def _unknown_members(snapshot: Snapshot) -> str:
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
     """The same remarks, as what a condition's message goes on with."""
-    found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), hpa_trouble.in_words(job, snapshot))
+    found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), _fault(snapshot), hpa_trouble.in_words(job, snapshot))
     remarks = [*found, *snapshot.remarks[:MOST_REMARKS]]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)

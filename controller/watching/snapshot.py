@@ -188,6 +188,8 @@ class World:
     rescale: Rescale | None = None
     hosts: HostState | None = None
     """Of a job whose launcher starts the workers: which of its pods are on the list of hosts, and in which workers may run."""
+    fault: str = ""
+    """A bug in the rendezvous server because of which it does not decide about the job."""
     trouble: str = ""
     """why the rendezvous server's newest message about the job could not be read; all else is from the last readable one"""
 

@@ -234,8 +234,8 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None
     until the first expectation. step: the highest step reported before the last of them. highest: the highest one ever, while no world
     works. Until the first expectation, generation is 0 and unacknowledged_restarts is empty, because the server cannot verify what members
-    claim. standing: None while no world stands, and from an older server. asks: the server was cut off, and decides nothing before the
-    controller has sent its newest message about the job again.
+    claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
+    again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
     """
 
     job: Name
@@ -257,6 +257,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     hosts: HostState | None = None
     forgotten: bool = False
     asks: bool = False
+    fault: Words = ""
 
 
 def unreadable(job: str, why: str) -> World:

@@ -48,10 +48,10 @@ class ActiveJob:
         """Whether nothing is known of the job."""
         return not self.job.membership.members and self.job.membership.expectation is None
 
-    def note(self, event: Event, at: float) -> None:
-        """Put an event into the inbox."""
+    def note(self, event: Event, at: float, *, is_first: bool = False) -> None:
+        """Put an event into the inbox, behind the others or before them."""
         self.story.note(event, at)
-        self.inbox.append(event)
+        self.inbox.insert(0 if is_first else len(self.inbox), event)
 
     def refuse(self, name: str, incarnation: str, reason: str) -> None:
         """End the connection of a replaced incarnation, if it is still there."""
@@ -68,6 +68,12 @@ class ActiveJob:
         links, self.links = self.links, {}
         for _, link in links.values():
             link.close()
+
+    def start_over(self, job: Job) -> None:
+        """Begin again with this state. All live members and the controller report what they know."""
+        self.job, self.inbox, self.is_due, self.asks = job, [], False, True
+        self.touched = job.now
+        self.cut_all()
 
     def _is_linked(self, name: str, incarnation: str) -> bool:
         held = self.links.get(name)

@@ -1,6 +1,6 @@
-"""How often decisions about one job failed, and what follows: try again, start over, or leave the job undecided for a while.
+"""Counts failed decisions about one job, and says what follows: try again, start over, or leave the job undecided for a while.
 
-A decision fails only because of a bug in the engine. It knows numbers and times alone, and neither the job nor its connections.
+A decision fails only because of a bug in the engine. This module knows numbers and times alone, and neither the job nor its connections.
 """
 
 from enum import Enum
@@ -16,7 +16,7 @@ UNDECIDED_S = 60.0
 
 
 class Remedy(Enum):
-    """Reaction of the hub to a failed decision."""
+    """The hub's action after a failed decision."""
 
     RETRY = "retry"
     START_OVER = "start over"
@@ -36,9 +36,9 @@ class FaultLadder:
         self._in_a_row = 0
         self._dropped_at: float | None = None
         self.undecided_until: float | None = None
-        """End of the time in which the job is left undecided; None while decisions are made."""
+        """The end of the time without decisions; None while decisions are made."""
         self.reason = ""
-        """Why the job was left undecided; empty again once a decision succeeded."""
+        """The fault in words, for the controller; empty again once the job healed."""
 
     def failed(self, error: BaseException, *, now: float) -> Remedy:
         """Count one more failed decision, and return what follows from it."""
@@ -57,11 +57,20 @@ class FaultLadder:
         )
         return Remedy.WAIT
 
-    def succeeded(self) -> None:
-        """Forget failures before a decision that succeeded."""
-        self._in_a_row = 0
-        self.reason = ""
+    def succeeded(self, *, has_word: bool) -> bool:
+        """Note a decision that succeeded. Return whether that heals the job, of which the controller must hear.
 
-    def may_decide(self, *, now: float) -> bool:
-        """Return whether decisions may be made again, or were never stopped."""
-        return self.undecided_until is None or now >= self.undecided_until
+        `has_word`: whether the controller's expectation is known. Without it the engine has decided on nothing yet.
+        """
+        self._in_a_row = 0
+        is_healed = bool(self.reason) and has_word
+        if is_healed:
+            self.reason = ""
+        return is_healed
+
+    def is_waiting(self, *, now: float) -> bool:
+        """Return whether the job must still be left undecided. Once it returned False, decisions are made again."""
+        if self.undecided_until is not None and now < self.undecided_until:
+            return True
+        self.undecided_until = None
+        return False

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -38,10 +39,11 @@ from rendezvous.machine import (
     view,
 )
 from rendezvous.server.active_job import ActiveJob, Link
-from rendezvous.server.fault import RETRY_S, Undecided
+from rendezvous.server.fault import RETRY_S, Remedy, Undecided
 from rendezvous.server.host_lists import HostLists
 from rendezvous.server.job_log import log_changes
-from rendezvous.server.progress_feed import ProgressFeed, newer, progress_of, signals_of
+from rendezvous.server.news import News
+from rendezvous.server.progress_feed import ProgressFeed, progress_of, signals_of
 from rendezvous.server.signs import Signs
 from rendezvous.server.story import KEPT, in_short
 
@@ -52,6 +54,7 @@ EMPTY_JOB_KEPT_S = 3600.0
 PULSE_S = 0.5
 LATE_S = 0.5
 """A pulse that comes so late shows that this process was paused: it was stopped, starved, or a single decision took that long."""
+UNAPPLIED = "the expectation was not applied, because a decision about this job failed in the server; send it again"
 REPLACED = "a newer incarnation of this member has come"
 
 
@@ -75,13 +78,9 @@ class Hub:
         self._up_since = self._alive_at = clock()
         self._pulse_timer: asyncio.TimerHandle | None = None
         self._jobs: dict[str, ActiveJob] = {}
-        self.failed_decisions = 0
-        """How many decisions raised since the start of this process."""
-        self._version = 0
-        self._changed = asyncio.Event()
-        self._published: dict[str, int] = {}
-        """At which version each job's world changed last, the newest last."""
-        self._forgotten: dict[str, int] = {}
+        self.failed_decisions = self.dropped_states = 0
+        """Numbers of decisions that raised, and of jobs' states that were dropped for that reason."""
+        self._news = News(most_forgotten=MAX_JOBS)
         self.signs = Signs(clock)
         self.progress = ProgressFeed(clock=clock, most_forgotten=MAX_JOBS)
         self.hosts = HostLists(instance=instance, clock=clock, changed=self._publish, stepped=self.progress.stepped)
@@ -101,7 +100,7 @@ class Hub:
             active.note(Expected(expectation), self._clock())
             self._decide(active)
         if active.job.membership.expectation is not expectation:
-            raise Undecided("the expectation was not applied, because a decision about this job failed in the server; send it again")
+            raise Undecided(active.fault.reason or UNAPPLIED)
         if expectation.hosts is not None:
             self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
@@ -117,13 +116,7 @@ class Hub:
             link.end("the job is over")
         through_launcher = self.hosts.forget(uid)
         self.progress.forget(uid)
-        self._published.pop(uid, None)
-        self._version += 1
-        self._forgotten.pop(uid, None)
-        self._forgotten[uid] = self._version
-        while len(self._forgotten) > MAX_JOBS:
-            del self._forgotten[next(iter(self._forgotten))]
-        self._announce()
+        self._news.forget(uid)
         return active.job.progress.step if through_launcher is None else through_launcher
 
     def attach(self, uid: str, *, name: str, link: Link, message: Join) -> None:
@@ -160,7 +153,7 @@ class Hub:
 
     @property
     def version(self) -> int:
-        return self._version
+        return self._news.version
 
     def job(self, uid: str) -> Job | None:
         active = self._jobs.get(uid)
@@ -171,29 +164,27 @@ class Hub:
 
     def world(self, uid: str) -> World | None:
         active = self._jobs.get(uid)
-        return self._world(active.job) if active is not None else None
+        return self._world(active) if active is not None else None
 
     def changed_since(self, version: int) -> tuple[list[str], list[str]]:
         """Return the jobs that changed after this version of the hub, and those that were forgotten."""
-        gone = newer(self._forgotten, version) if version >= 0 else []  # a listener that begins knows of none
-        return newer(self._published, version), [uid for uid in gone if uid not in self._jobs]
+        changed, gone = self._news.since(version)
+        return changed, [uid for uid in gone if uid not in self._jobs]
 
     def since(self, version: int) -> list[World]:
         """Return the worlds that changed after this version of the hub."""
         changed, gone = self.changed_since(version)
-        worlds = [self._world(self._jobs[uid].job) for uid in changed]
+        worlds = [self._world(self._jobs[uid]) for uid in changed]
         return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
 
-    def _world(self, job: Job) -> World:
-        hosts = self.hosts.state(job.uid)
-        return summary(job) if hosts is None else msgspec.structs.replace(summary(job), hosts=hosts)
+    def _world(self, active: ActiveJob) -> World:
+        world, hosts = summary(active.job), self.hosts.state(active.job.uid)
+        asks = world.asks or (active.asks and active.job.membership.expectation is None)
+        return msgspec.structs.replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
 
     async def wait_newer(self, version: int) -> int:
         """Wait until something changed after this version."""
-        while self._version <= version:
-            changed = self._changed
-            await changed.wait()
-        return self._version
+        return await self._news.wait_newer(version)
 
     # --- training signals ---
 
@@ -256,7 +247,8 @@ class Hub:
 
     def _instance_for(self, uid: str) -> str:
         """Return the name in the ids of a job's worlds. A forgotten job may begin again at a generation that this server sealed before."""
-        return f"{self._instance}.{self._forgotten[uid]}" if uid in self._forgotten else self._instance
+        forgotten_at = self._news.forgotten_at(uid)
+        return f"{self._instance}.{forgotten_at}" if forgotten_at is not None else self._instance
 
     def _apply(self, active: ActiveJob, event: Event) -> None:
         """Take an event in. Those of one turn of the loop are decided on together; after a failed decision, those until the next one."""
@@ -285,8 +277,7 @@ class Hub:
         self._alive_at = self._clock()
         for active in self._jobs.values():
             if active.fault.undecided_until is None:
-                active.note(Resumed(pause_s), self._clock())
-                active.inbox.insert(0, active.inbox.pop())
+                active.note(Resumed(pause_s), self._clock(), is_first=True)
                 if not active.is_due:
                     self._decide_soon(active)
 
@@ -304,7 +295,8 @@ class Hub:
         except Exception as error:
             self._failed(active, events, error, is_applied=active.job is not before)
             return
-        active.fault.succeeded()
+        if active.fault.succeeded(has_word=active.job.membership.expectation is not None):
+            self._publish(active.job.uid)
         if any(not isinstance(event, Tick | Resumed) for event in events):
             active.touched = active.job.now
 
@@ -342,14 +334,30 @@ class Hub:
                     active.cut(event.member, event.incarnation)
             active.inbox = [event for event in events if isinstance(event, Lost | Resumed)] + active.inbox
         active.is_due = True
+        remedy = active.fault.failed(error, now=self._clock())
+        if remedy is Remedy.START_OVER:
+            self._start_over(active)
+        elif remedy is Remedy.WAIT:
+            log.error("a job is left undecided for a while", extra={"uid": active.job.uid, "reason": active.fault.reason})
+            active.inbox = []
+            self._publish(active.job.uid)
         self._wake_at(active, self._clock() + RETRY_S)
 
+    def _start_over(self, active: ActiveJob) -> None:
+        """Drop the job's state, as a restart of the server does. Members that train present their world, which is adopted.
+
+        The generation stays, so that no world gets the number of a former one.
+        """
+        self.dropped_states += 1
+        uid, now = active.job.uid, self._clock()
+        self._publish(uid)
+        job = begin(uid, instance=f"{self._instance}.{self.version}", up_since=now, now=now, limits=self._limits)
+        active.start_over(replace(job, membership=replace(job.membership, generation=active.job.membership.generation)))
+        log.error("a job's state was dropped: its members and the controller report it again", extra={"uid": uid})
+
     def _publish(self, uid: str) -> None:
-        self._version += 1
-        self._published.pop(uid, None)
-        self._published[uid] = self._version
+        self._news.publish(uid)
         self.progress.world_changed(uid)
-        self._announce()
 
     def _set_timer(self, active: ActiveJob, at: float) -> None:
         """Wake up at this moment, unless an earlier one is asked for already."""
@@ -365,15 +373,20 @@ class Hub:
 
     def _tick(self, active: ActiveJob) -> None:
         active.timer = None
+        if active.fault.undecided_until is not None:
+            self._end_wait(active)
+            return
         if active.is_empty and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(active.job.uid)
             return
         active.note(Tick(self.signs.last_at()), self._clock())
         self._decide_soon(active)
 
-    def _announce(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+    def _end_wait(self, active: ActiveJob) -> None:
+        """Begin again with an empty state once the job was left undecided for long enough."""
+        if not active.fault.is_waiting(now=self._clock()):
+            self._start_over(active)
+        self._wake_at(active, self._clock() + RETRY_S)
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:

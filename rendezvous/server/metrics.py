@@ -14,13 +14,15 @@ from rendezvous.machine import Job, summary
 class Membership(Collector):
     """Count jobs by phase, members by phase, restarts by cause, and decisions that failed."""
 
-    def __init__(self, jobs: Callable[[], Iterable[Job]], failed_decisions: Callable[[], int]) -> None:
+    def __init__(self, jobs: Callable[[], Iterable[Job]], counts: Callable[[], tuple[int, int]]) -> None:
         self._jobs = jobs
-        self._failed_decisions = failed_decisions
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        failed = self._failed_decisions()
+        failed, dropped = self._counts()
         yield CounterMetricFamily("elastic_rendezvous_failed_decisions", "Decisions about a job that raised: a bug each", value=failed)
+        words = "States of jobs that were dropped because three decisions in a row raised"
+        yield CounterMetricFamily("elastic_rendezvous_dropped_states", words, value=dropped)
         jobs = list(self._jobs())
         yield _gauge("elastic_rendezvous_jobs", "Jobs by the phase of their world", "phase", Counter(summary(job).phase for job in jobs))
         phases = Counter(member.phase.value for job in jobs for member in job.membership.members.values())
@@ -41,9 +43,9 @@ def _gauge(name: str, text: str, label: str, counts: Counter[str]) -> GaugeMetri
     return family
 
 
-def metrics_of(jobs: Callable[[], Iterable[Job]], *, failed_decisions: Callable[[], int]) -> Callable[[], tuple[bytes, str]]:
-    """Return a function that renders the metrics and their content type."""
+def metrics_of(jobs: Callable[[], Iterable[Job]], *, counts: Callable[[], tuple[int, int]]) -> Callable[[], tuple[bytes, str]]:
+    """Return a function that renders the metrics and their content type. `counts`: of failed decisions and of dropped states."""
     registry = CollectorRegistry()
-    registry.register(Membership(jobs, failed_decisions))
+    registry.register(Membership(jobs, counts))
     ProcessCollector(registry=registry)
     return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)

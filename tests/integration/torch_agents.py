@@ -81,6 +81,8 @@ def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], pati
 class Server:
     """A rendezvous server as a process, on a port that stays the same over restarts."""
 
+    module = "rendezvous.main"
+
     def __init__(self, folder: Path, *flags: str) -> None:
         self._flags = flags
         self.installation = folder / "installation"
@@ -104,7 +106,7 @@ class Server:
             *self._flags,
         ]
         with open(self._folder / "server.log", "ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments], stderr=log, stdout=log)
+            self.process = subprocess.Popen([sys.executable, "-m", self.module, *arguments], stderr=log, stdout=log)
         wait_until(ready.exists, what="the server serves")
 
     def kill(self) -> None:

@@ -32,9 +32,7 @@ def exported() -> set[str]:
     """Every name that Prometheus finds at the processes of the control plane, and its own about them."""
     metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
     text = (
-        generate_latest(metrics.registry)
-        + generate_latest(autoscalers().registry)
-        + metrics_of(lambda: (), failed_decisions=lambda: 0)()[0]
+        generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: (), counts=lambda: (0, 0))()[0]
     ).decode()
     names = {family.name for family in text_string_to_metric_families(text)}
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
@@ -102,7 +100,7 @@ def test_every_metric_stands_on_the_page_about_them_and_no_other() -> None:
     named = set(re.findall(r"`((?:training_operator|elastic)_\w+)`", (DEPLOY.parent / "docs" / "metrics.md").read_text()))
     text = (
         generate_latest(Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1}).registry)
-        + metrics_of(lambda: (), failed_decisions=lambda: 0)()[0]
+        + metrics_of(lambda: (), counts=lambda: (0, 0))()[0]
     )
     text += generate_latest(autoscalers().registry)
     made = {*re.findall(r"# TYPE (\S+)", text.decode()), *dashboards()}

@@ -206,3 +206,24 @@ def test_a_world_that_cannot_be_read_is_told_of_and_the_job_goes_on() -> None:
     assert ("WorldUnreadable", "The members of the job's world are unknown: the line is too long") in [
         (n.reason, n.message) for n in planned.news
     ]
+
+
+def test_a_fault_of_the_rendezvous_server_is_told_until_it_heals() -> None:
+    cluster = Cluster(elastic_job())
+    cluster.settle()
+    for index in range(3):
+        cluster.set(f"train-worker-{index}", Phase.RUNNING)
+    cluster.settle()
+    cluster.world = World(1, frozenset(), phase="running", fault="the rendezvous server cannot decide")
+    planned = cluster.round()
+    assert ("RendezvousFault", "the rendezvous server cannot decide") in [(n.reason, n.message) for n in planned.news]
+    cluster.settle()
+    assert "RendezvousFault: the rendezvous server cannot decide." in conditions(cluster)
+    cluster.world = World(1, frozenset(), phase="running")
+    plans = cluster.settle()
+    assert "RendezvousFault" not in conditions(cluster)
+    assert "RendezvousFault" not in reasons(plans)
+
+
+def conditions(cluster: Cluster) -> str:
+    return " ".join(condition.message for condition in cluster.job.status.conditions if condition.status == "True")

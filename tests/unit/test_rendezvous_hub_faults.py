@@ -258,3 +258,111 @@ def test_a_hostile_member_cannot_make_the_log_line_long(engine: Engine, caplog: 
     fields = caplog.records[-1].__dict__
     assert len(fields["events"]) == len(fields["story"]) == 64
     assert len(str(fields["events"]) + str(fields["story"])) < 64 * 2 * 300
+
+
+class Controller:
+    """Sends its expectation again when the server asks for it, or answered 500."""
+
+    def __init__(self, hub: Hub, *members: str) -> None:
+        self.hub, self.members, self.number = hub, members, 10
+        self.faults: list[str] = []
+
+    async def run(self) -> None:
+        version, is_heard = self.hub.version, True
+        while True:
+            worlds = [world for world in self.hub.since(version) if world.job == "job"]
+            version = self.hub.version
+            if any(world.asks for world in worlds):
+                is_heard = False
+            for world in worlds:
+                if world.fault != (self.faults[-1] if self.faults else ""):
+                    self.faults.append(world.fault)
+            if not is_heard:
+                self.number += 1
+                try:
+                    is_heard = self.hub.expect("job", expectation(*self.members, number=self.number))
+                except Undecided:
+                    is_heard = False
+            await asyncio.sleep(0.5)
+
+
+def test_after_three_failed_decisions_in_a_row_the_world_is_adopted_as_after_a_restart_and_training_goes_on(engine: Engine) -> None:
+    async def scene(hub: Hub, agents: list[Agent]) -> None:
+        following = asyncio.create_task(Controller(hub, "w0", "w1").run())
+        engine.break_next(3)
+        await asyncio.sleep(40)
+        assert (engine.raised, hub.failed_decisions, hub.dropped_states) == (3, 3, 1)
+        world = hub.world("job")
+        assert world is not None
+        assert (world.generation, world.phase, len(world.members), world.asks, world.fault) == (1, "running", 2, False, "")
+        assert [agent.stopped_at for agent in agents] == [[], []]
+        agents[1].die()
+        await asyncio.sleep(10)
+        assert agents[0].held is not None
+        assert (agents[0].held.generation, agents[0].held.size) == (2, 1)
+        following.cancel()
+
+    play(scene)
+
+
+def test_a_world_after_a_drop_has_an_id_and_a_number_of_its_own(engine: Engine) -> None:
+    async def scene(hub: Hub, agents: list[Agent]) -> None:
+        following = asyncio.create_task(Controller(hub, "w0", "w1").run())
+        first = agents[0].held
+        engine.break_next(3)
+        for agent in agents:
+            agent.die()
+        await asyncio.sleep(20)
+        assert hub.dropped_states == 1
+        newcomers = [Agent(hub, "w0"), Agent(hub, "w1")]
+        await asyncio.sleep(20)
+        assert first is not None
+        second = newcomers[0].held
+        assert second is not None
+        assert second.generation == 2
+        assert second.id != first.id
+        following.cancel()
+
+    play(scene)
+
+
+def test_after_two_drops_the_job_is_left_undecided_for_a_minute_and_the_controller_hears_why(engine: Engine) -> None:
+    async def scene(hub: Hub, agents: list[Agent]) -> None:
+        controller = Controller(hub, "w0", "w1")
+        following = asyncio.create_task(controller.run())
+        engine.is_bad = lambda events: True
+        await asyncio.sleep(30)
+        assert (engine.raised, hub.dropped_states) == (6, 1)
+        world = hub.world("job")
+        assert world is not None
+        assert "cannot decide about this job because of a bug (Bug)" in world.fault
+        with pytest.raises(Undecided, match="cannot decide about this job"):
+            hub.expect("job", expectation("w0", "w1", number=99))
+        await asyncio.sleep(25)
+        assert engine.raised == 6, "nothing is decided for a minute"
+        await asyncio.sleep(200)
+        assert engine.raised <= 6 + 3 * 4, "three failed decisions a minute"
+        engine.is_bad = lambda events: False
+        await asyncio.sleep(100)
+        world = hub.world("job")
+        assert world is not None
+        assert (world.phase, world.fault, len(world.members)) == ("running", "", 2)
+        assert [bool(fault) for fault in controller.faults] == [True, False]
+        assert [agent.stopped_at for agent in agents] == [[], []]
+        following.cancel()
+
+    play(scene)
+
+
+def test_drops_that_are_far_apart_leave_no_job_undecided(engine: Engine) -> None:
+    async def scene(hub: Hub, agents: list[Agent]) -> None:
+        controller = Controller(hub, "w0", "w1")
+        following = asyncio.create_task(controller.run())
+        for _ in range(3):
+            engine.break_next(3)
+            await asyncio.sleep(700)
+        assert (hub.dropped_states, controller.faults) == (3, [])
+        assert [agent.stopped_at for agent in agents] == [[], []]
+        following.cancel()
+
+    play(scene)

@@ -1,0 +1,24 @@
+"""A rendezvous server whose engine raises in as many decisions about the job `job` as the file named in FAULTS says."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from rendezvous import main
+from rendezvous.machine import Effect, Event, Job, step_all
+from rendezvous.server import hub
+
+
+def faulty(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+    path = Path(os.environ["FAULTS"])
+    left = int(path.read_text() or 0) if path.exists() else 0
+    if job.uid == "job" and left:
+        path.write_text(str(left - 1))
+        raise AssertionError("a bug in the engine")
+    return step_all(job, events, now)
+
+
+hub.step_all = faulty
+
+if __name__ == "__main__":
+    main.main()
