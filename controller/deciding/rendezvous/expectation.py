@@ -19,7 +19,7 @@ from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
-    """The whole expectation.
+    """Return the whole expectation.
 
     Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet, `newcomers` those that have
     not been Ready in a world yet, whether they stay or leave.
@@ -60,7 +60,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
 
 
 def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
-    """The only sizes that a world of at most so many may have; empty where it may have any."""
+    """Return the only sizes that a world of at most so many may have; empty if it may have any."""
     assert job.elastic is not None
     least, step = job.least_workers, job.elastic.size_step
     allowed = job.elastic.allowed_sizes
@@ -70,7 +70,7 @@ def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
 
 
 def _uncounted_end(view: JobView, pod: Pod) -> End | None:
-    """The newest end of the worker's container with an error, until the server has confirmed that it took that into account."""
+    """Return the newest end of the worker's container with an error, until the server has confirmed that it counted the end."""
     end = _end_of(view.job, pod)
     return None if end is None or end.id in view.counted else end
 
@@ -82,6 +82,8 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
     if code is None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
+    if pod.exceeded and pod.phase is Phase.FAILED:
+        return End(pod.name, pod.uid, max(0, container.restarts), Cause.USER, is_last=True)
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
