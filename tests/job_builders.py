@@ -74,22 +74,25 @@ def snapshot(*pods: Pod, after_s: float = 0, settings: Settings = PLAIN, **more:
 
 
 def pod_for(one: Job, type: str, index: int, look: Snapshot) -> Object:
-    """The pod of one replica, as the controller creates it."""
+    """Return the pod of one replica, as the controller creates it."""
     return pods.pod_for(derive(one, look), type, index)
 
 
 def with_sights(one: Pod) -> Pod:
-    """The pod with the signals that its fields stand for."""
+    """Return the pod with the signals that its fields stand for."""
     if not (one.is_deleting or one.disruption or one.reason or one.sights):
         return one
     deletion = {"deletionTimestamp": (one.gone_by or NOW + timedelta(seconds=30)).isoformat()} if one.is_deleting else {}
     condition = {"type": "DisruptionTarget", "status": "True", "reason": one.disruption}
-    raw = {"metadata": deletion, "status": {"reason": one.reason, "conditions": [condition] if one.disruption else []}}
+    raw = {
+        "metadata": deletion,
+        "status": {"reason": one.reason, "message": one.message, "conditions": [condition] if one.disruption else []},
+    }
     return replace(one, sights=on_pod(BUILT_IN, raw))
 
 
 def tainted(name: str, *taints: str, is_cordoned: bool = False, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
-    """A node with these taints, KEY or KEY=VALUE; `more` are fields of its status or metadata."""
+    """Return a node with these taints, KEY or KEY=VALUE; `more` are fields of its status or metadata."""
     listed = [{"key": key, "value": value, "effect": "NoSchedule"} for key, _, value in (taint.partition("=") for taint in taints)]
     metadata = {"name": name, "labels": dict(labels or {}), "annotations": more.get("annotations", {})}
     return node_from({"metadata": metadata, "spec": {"taints": listed, "unschedulable": is_cordoned}, "status": more.get("status", {})})
@@ -139,7 +142,7 @@ class Cluster:
         return planned
 
     def settle(self, *, most: int = 20) -> list[Plan]:
-        """Rounds until nothing is left to do; every plan on the way."""
+        """Run rounds until nothing is left to do; return every plan on the way."""
         plans = []
         for _ in range(most):
             before = self.job.status

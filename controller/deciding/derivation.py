@@ -9,7 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from controller.deciding import compat
-from controller.deciding.events import of_membership, of_pods, of_remarks, of_signals, of_strays
+from controller.deciding.events import of_limits, of_membership, of_pods, of_remarks, of_signals, of_strays
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import acceptance, collateral, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
@@ -57,7 +57,14 @@ def activated(view: JobView) -> JobView:
     status, news = suspension.resumed(job, view.status, snapshot.now)
     if status.start_time is None:
         status = structs.replace(status, start_time=snapshot.now)
-    news = (*news, *of_remarks(snapshot), *of_membership(snapshot), *of_pods(job, snapshot.pods), *of_strays(snapshot.left_behind))
+    news = (
+        *news,
+        *of_remarks(snapshot),
+        *of_membership(snapshot),
+        *of_pods(job, snapshot.pods),
+        *of_limits(snapshot),
+        *of_strays(snapshot.left_behind),
+    )
     news = (*news, *of_signals(job, snapshot), *creation_backoff.events(job, snapshot), *hpa_trouble.events(job, snapshot))
     status = creation_backoff.noted(job, snapshot, status)
     waiting = creation_backoff.with_waiting(snapshot, status)

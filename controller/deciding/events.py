@@ -18,6 +18,7 @@ from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
 from elastic.api.words import UNFOLLOWED
 from elastic.membership.phases import WorldPhase
+from elastic.membership.wire import printable
 from elastic.signals.signal import Meaning
 
 MOST_REMARKS = 3
@@ -39,8 +40,17 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
             yield warning("Unschedulable", f"Error pod {pod.name} condition message: {pod.unscheduled}", about=pod.uid)
 
 
+def of_limits(snapshot: Snapshot) -> Iterator[JobEvent]:
+    """Yield the Events about pods that the kubelet evicted because they exceeded a storage limit of their own."""
+    if not compat.explains_failures(snapshot.settings):
+        return
+    for pod in (pod for pod in snapshot.pods if pod.exceeded):
+        words = f"pod {pod.name} was evicted because of its own storage limit, which counts as a failure of the job"
+        yield warning("StorageLimitExceeded", f"{words}: {printable(pod.exceeded)}", about=pod.uid)
+
+
 def _of_label(pod: Pod) -> Iterator[JobEvent]:
-    """The pod keeps its index, but its service and users' tools go by the label."""
+    """Warn about a changed index label: the pod keeps its index, but its service and users' tools go by the label."""
     if pod.index_label is not None:
         says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
         words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, but the pod has index {pod.index}; set the label to {pod.index}"
@@ -56,7 +66,7 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
-    """What keeps a pod from working: a wait that may last, or a container that ended with an error.
+    """Yield what keeps a pod from working: a wait that may last, or a container that ended with an error.
 
     Of a pod that is over its exit code is enough, unless an init container ended it: then it has none.
     """
@@ -82,7 +92,7 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
 
 
 def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
-    """Settings of a template that do not count, because the job decides them."""
+    """Yield warnings about settings of a template that have no effect, because the job decides them."""
     for spec in job.replicas.values():
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
@@ -92,12 +102,12 @@ def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
 
 
 def template_reason(job: Job, field: str) -> str:
-    """The reason of an Event about a field of the template."""
+    """Return the reason of an Event about a field of the template."""
     return f"{FRAMEWORKS[job.kind.name].template_reason}{field}"
 
 
 def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
-    """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
+    """Warn that a group had formed and cannot go on: too few of its workers are left, and others may take long to come."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
         words = f"{job.kind.name} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
@@ -114,7 +124,7 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
 
 
 def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What is announced about the job's pods and their nodes that asks nothing of anybody."""
+    """Yield the signals of the job's pods and their nodes that ask nothing of anybody."""
     if not compat.records_disruptions(snapshot.settings):
         return
     for pod in (pod for pod in snapshot.pods if not pod.is_over):
@@ -128,13 +138,13 @@ def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What parse remarked about the spec: fields without effect, counts that were clamped."""
+    """Yield the remarks of parse about the spec: fields without effect, counts that were clamped."""
     for remark in snapshot.remarks:
         yield warning("SpecRemark", remark)
 
 
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """The members of the job's world are unknown: the job goes on with the last world that was reported."""
+    """Warn that the members of the job's world are unknown: the job goes on with the last world that was reported."""
     if words := _unknown_members(snapshot):
         yield warning("WorldUnreadable", words)
     if snapshot.world is not None and snapshot.world.fault:
@@ -155,7 +165,7 @@ def _unknown_members(snapshot: Snapshot) -> str:
 
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
-    """The same remarks, as what a condition's message goes on with."""
+    """Return the same remarks as the end of a condition's message."""
     found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), _fault(snapshot), hpa_trouble.in_words(job, snapshot))
     remarks = [*found, *snapshot.remarks[:MOST_REMARKS]]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)

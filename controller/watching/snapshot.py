@@ -16,6 +16,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
+from elastic.signals import own_limits
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
 from elastic.signals.signal import Meaning, Signal
 from elastic.signals.table import BUILT_IN
@@ -129,6 +130,11 @@ class Pod:
         """Of that container and of those that must have ended before it begins; one that is run once more after success did not fail."""
         inits = sum(c.restarts for c in self.inits if c.last_exit_code != 0)
         return inits + sum(c.restarts for c in self.containers if c.name == container)
+
+    @property
+    def exceeded(self) -> str:
+        """The kubelet's words if it evicted the pod because of the pod's own storage limit."""
+        return own_limits.exceeded(self.reason, self.message)
 
     @property
     def stuck_inits(self) -> tuple[Container, ...]:
@@ -283,6 +289,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
+    is_own = own_limits.exceeded(status.get("reason") or "", status.get("message") or "")
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
     index, label = _index(metadata["name"]), labels.get(REPLICA_INDEX, "")
     return Pod(
@@ -298,7 +305,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         node=(raw.get("spec") or {}).get("nodeName") or "",
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         is_deleting=bool(metadata.get("deletionTimestamp")),
-        disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
+        disruption=disruption.get("reason", "") if disruption.get("status") == "True" and not is_own else "",
         unscheduled=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
         containers=tuple(_container(c) for c in status.get("containerStatuses") or ()),
         group=labels.get(GROUP, ""),

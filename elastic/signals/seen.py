@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from elastic.signals.own_limits import exceeded
 from elastic.signals.signal import Deadline, Meaning, On, Signal
 
 Raw = Mapping[str, Any]
@@ -46,7 +47,7 @@ class Toleration:
 
 
 def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
-    """What this node shows, the worst first."""
+    """Return what this node shows, the worst first."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     labels = metadata.get("labels") or {}
     rows = [row for row in table if not row.node_label or _has(labels, row.node_label)]
@@ -59,22 +60,24 @@ def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
 
 
 def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
-    """What this pod shows itself, the worst first."""
+    """Return what this pod shows itself, the worst first."""
     metadata, status = raw["metadata"], raw.get("status") or {}
-    found = list(_conditions(table, raw, {}, of=On.POD_CONDITION))
+    # The job's own fault, whichever way the kubelet says it: nothing takes the pod away from the job.
+    is_own = bool(exceeded(status.get("reason") or "", str(status.get("message") or "")))
+    found = [] if is_own else list(_conditions(table, raw, {}, of=On.POD_CONDITION))
     if metadata.get("deletionTimestamp"):
         row = next((row for row in table if row.on is On.POD_DELETION), None)
         if row is not None:
             found.append(Sight(row, "it is being deleted", _time(metadata["deletionTimestamp"])))
     reason = status.get("reason") or ""
-    row = next((row for row in table if row.on is On.POD_STATUS and row.key == reason), None)
+    row = next((row for row in table if row.on is On.POD_STATUS and row.key == reason and not is_own), None)
     if row is not None:
         found.append(Sight(row, reason))
     return tuple(sorted(found, key=_weight))
 
 
 def on_job(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
-    """What this job shows: somebody who has suspended it."""
+    """Return what this job shows: that it is suspended."""
     labels, spec = raw["metadata"].get("labels") or {}, raw.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
     if not isinstance(policy, Mapping) or policy.get("suspend") is not True:

@@ -26,6 +26,7 @@ from elastic.api.book import LastLoss
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
 from elastic.api.words import Cause
+from elastic.membership.wire import printable
 from elastic.signals.signal import Meaning
 
 REPORTED_WITHIN_S = 10.0
@@ -52,7 +53,7 @@ def explained(view: JobView, verdicts: Iterable[Verdict]) -> list[Verdict]:
 def explanation(view: JobView, pod: Pod, container: Container) -> Loss | None:
     """Return the loss of another pod that explains the newest end of this container."""
     end, now = container.ended_at, view.snapshot.now
-    if end is None or not _may_follow(container):
+    if end is None or pod.exceeded or not _may_follow(container):
         return None
     return next((loss for loss in view.losses if loss.uid != pod.uid and abs((loss.at or now) - end) <= WINDOW), None)
 
@@ -109,6 +110,8 @@ def _applies(view: JobView) -> bool:
 def _explained(view: JobView, verdict: Verdict) -> Verdict:
     if verdict.cause is Cause.DISRUPTION and compat.explains_failures(view.snapshot.settings):
         return replace(verdict, why="" if verdict.is_refused else _lost_in_words(verdict))
+    if verdict.pod.exceeded and compat.explains_failures(view.snapshot.settings):
+        return replace(verdict, why=f"{verdict.pod.name} was evicted: {printable(verdict.pod.exceeded).rstrip('. ')}")
     if verdict.cause is not Cause.USER or not _applies(view):
         return verdict
     container = _own(view.job, verdict.pod)
@@ -193,4 +196,4 @@ def _own(job: Job, pod: Pod) -> Container | None:
 
 def _own_end(job: Job, pod: Pod) -> datetime | None:
     own = _own(job, pod)
-    return own.ended_at if own is not None and _may_follow(own) else None
+    return own.ended_at if own is not None and _may_follow(own) and not pod.exceeded else None

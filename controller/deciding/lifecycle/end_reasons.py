@@ -98,7 +98,9 @@ TABLE = (*_signals(), *OWN)
 
 
 def of_pod(pod: Pod, container: str) -> Meaning:
-    """What the end of a failed pod means. `container` is the one that trains: its word counts before that of its neighbours."""
+    """Return what the end of a failed pod means. `container` is the one that trains: its word counts before that of its neighbours."""
+    if pod.exceeded:
+        return Meaning.USER  # the reason is Evicted, but the limit is the pod's own
     if pod.disruption:
         return Meaning.DISRUPTION  # whatever its reason: the condition says no more than that the cluster ended the pod
     if is_refused(pod):
@@ -113,10 +115,10 @@ def of_pod(pod: Pod, container: str) -> Meaning:
 
 
 def cause_of(pod: Pod, container: str, *, job_uid: str) -> Cause:
-    """Under which cause the end of a failed pod is counted."""
+    """Return the cause under which the end of a failed pod is counted."""
     ended = next((c for c in pod.containers if c.name == container and c.exit_code), None)
     match of_pod(pod, container):
-        case Meaning.USER if ended is not None and was_turned_away(ended.message, job_uid):
+        case Meaning.USER if ended is not None and not pod.exceeded and was_turned_away(ended.message, job_uid):
             return Cause.DISRUPTION
         case Meaning.DISRUPTION | Meaning.REFUSED:
             return Cause.DISRUPTION
@@ -139,20 +141,26 @@ def was_turned_away(message: str, job_uid: str) -> bool:
 
 
 def is_refused(pod: Pod) -> bool:
-    """A node did not take the pod in: it failed, the kubelet says why, and none of its containers ever began."""
-    if pod.phase is not Phase.FAILED or not pod.reason or pod.disruption or any(map(_has_begun, (*pod.containers, *pod.inits))):
+    """Return whether a node refused the pod: it failed, the kubelet says why, and none of its containers ever began."""
+    if (
+        pod.phase is not Phase.FAILED
+        or not pod.reason
+        or pod.disruption
+        or pod.exceeded
+        or any(map(_has_begun, (*pod.containers, *pod.inits)))
+    ):
         return False
     stated = _of_pod_reason(pod.reason)
     return stated is Meaning.REFUSED or (stated is None and ended_by(pod) is None)
 
 
 def ended_by(pod: Pod) -> Signal | None:
-    """The signal by which the pod itself says that the cluster ended it."""
+    """Return the signal by which the pod itself says that the cluster ended it."""
     return next((sight.signal for sight in pod.sights if sight.signal.ends_pods), None)
 
 
 def of_container(reason: str) -> Meaning | None:
-    """What a runtime's or kubelet's reason for the end of one run means; None for a word of another runtime."""
+    """Return what the reason for the end of one run means; None for the word of an unknown runtime."""
     return _MEANINGS.get((Place.CONTAINER, reason))
 
 

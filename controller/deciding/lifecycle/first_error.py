@@ -28,7 +28,7 @@ _RANK = re.compile(r"^\s*(?:\[rank(\d+)\]: |rank\s+: (\d+) \(local_rank)", re.MU
 
 
 def of_job(view: JobView) -> str:
-    """What a failure message ends with: the replica that failed first, its rank and error or its exit code; empty where no pod says any."""
+    """Return the end of a failure message: the replica that failed first, with its rank and error or its exit code."""
     if not quotes_errors(view.snapshot.settings):
         return ""
     said = _said(view) if view.job.elastic is not None else ()
@@ -38,7 +38,7 @@ def of_job(view: JobView) -> str:
 
 
 def of_usage(view: JobView, reason: str) -> str:
-    """What a failure message ends with where an agent could not start.
+    """Return the end of a failure message if an agent could not start.
 
     The first such end, of a worker that the reason names if it names one.
     """
@@ -70,7 +70,7 @@ def of_unstarted(view: JobView) -> tuple[int, str]:
 
 
 def _misused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
-    """The workers whose newest end with an error came of a wrong command: when, which, and the words."""
+    """Return the workers whose newest end with an error came from a wrong command: when, which, and the words."""
     uid, is_at_store = view.job.metadata.uid, view.backend is RendezvousBackend.STORE
     return [
         (str(container.ended_at), pod, container, words)
@@ -80,7 +80,7 @@ def _misused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
 
 
 def _refused(view: JobView) -> list[tuple[str, Pod, Container, str]]:
-    """The workers whose agent was refused. Where nobody knows the members, one that runs again may train by now."""
+    """Return the workers whose agent was refused. If nobody knows the members, a worker that runs again may train by now."""
     return [
         (str(container.ended_at), pod, container, words)
         for pod, container, _, message in _messages(view)
@@ -109,7 +109,7 @@ def _said(view: JobView) -> Iterator[tuple[Pod, Container, str]]:
 
 
 def _ended(view: JobView) -> Iterator[tuple[Pod, Container, str, str]]:
-    """The replicas that have ended with an error, those for good if there are any: how, and the last line that each has said."""
+    """Yield the replicas that ended with an error, those for good if there are any: how, and the last line that each said."""
     fatal = {verdict.pod.uid for verdict in view.verdicts if verdict.fate is Fate.FATAL}
     for pod, container in _training(view):
         ends = (
@@ -121,12 +121,15 @@ def _ended(view: JobView) -> Iterator[tuple[Pod, Container, str, str]]:
         if not code or is_disruption or (fatal and pod.uid not in fatal):
             continue
         line = _words(message, view.job.metadata.uid) or printable(message.rstrip().rpartition("\n")[2].strip())
+        if pod.exceeded:
+            yield pod, container, f" with exit code {code} (Evicted): {printable(pod.exceeded)}", ""
+            continue
         why = f" ({reason})" if reason not in ("", "Error") else ""
         yield pod, container, f" with exit code {code}{why}{': ' if line else ''}{line}", line
 
 
 def _messages(view: JobView) -> Iterator[tuple[Pod, Container, int, str]]:
-    """What the containers that train have said at their newest end with an error, with its code."""
+    """Yield what the containers that train said at their newest end with an error, with its code."""
     for pod, container in _training(view):
         ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
         code, message = next(((code, message) for code, message in ends if code and message), (0, ""))

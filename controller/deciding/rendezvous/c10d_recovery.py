@@ -37,7 +37,10 @@ MOST_LOST = 16
 
 
 def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod], *, doomed: Sequence[Leaving] = ()) -> ElasticStatus:
-    """Return the status that names the pods of a loss, and the workers that leave (`surplus`, or with their node)."""
+    """Return the status with the number of workers that work, the newest loss, and the workers that leave.
+
+    Workers leave because fewer are wanted (`surplus`), or with their node.
+    """
     snapshot, leaving = view.snapshot, [entry for entry in known.leaving if entry.cause == Cause.PLAN.value]
     status = replace(known, backend=RdzvBackend.C10D.value, leaving=_leaving(snapshot, [*doomed, *leaving], surplus))
     if pod_revision.awaits_rendezvous(view):

@@ -34,7 +34,7 @@ STORE = "store"
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
-    """The status with each loss that is new in this look of a pod that was made of late."""
+    """Return the status with each new loss of a pod that was made of late."""
     known = status.elastic or ElasticStatus()
     dated = (_dated(entry, snapshot.now) for entry in known.replaced if entry.type in (STORE, *job.replicas))
     entries = tuple(_with_losses(job, snapshot, entry) for entry in dated)
@@ -62,7 +62,7 @@ def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replaceme
 
 
 def _places(snapshot: Snapshot, type: str) -> dict[int, Pod]:
-    """The pods of this type by index."""
+    """Return the pods of this type by index."""
     if type == STORE:
         store = next((pod_from(owned.raw) for owned in snapshot.owned if owned.kind == "Pod"), None)
         return {} if store is None else {LAUNCHER_INDEX: store}
@@ -78,7 +78,7 @@ def _is_lost(pod: Pod | None) -> bool:
 
 
 def _was_refused(pod: Pod | None) -> bool:
-    """That is for creation_backoff to slow down."""
+    """Return whether a node refused the pod; creation_backoff slows such pods down."""
     return pod is not None and is_refused(pod)
 
 
@@ -89,11 +89,11 @@ def _what(job: Job, type: str, index: int, pod: Pod | None) -> str:
     if pod.is_deleting:
         return f"{name} was deleted" + (f" ({pod.disruption})" if pod.disruption else "")
     ends = (f"{c.exit_reason or 'Error'}, exit code {c.exit_code}" for c in (*pod.inits, *pod.containers) if c.exit_code)
-    return f"{name} failed: {pod.disruption or pod.reason or next(ends, 'no reason is given')}"
+    return f"{name} failed: {pod.disruption or pod.exceeded or pod.reason or next(ends, 'no reason is given')}"
 
 
 def _with_survivors(entry: Replacements, pods: Mapping[int, Pod], now: datetime) -> Replacements:
-    """The entry without pods that are too old to tell; where one of these still works, the losses before count no more."""
+    """Return the entry without pods that are too old to tell; if one of these still works, earlier losses no longer count."""
     old = [made for made in entry.made if not _is_young(made, now)]
     if not old:
         return entry
@@ -122,7 +122,7 @@ def _counted(entry: Replacements, lost: Sequence[int], *, most: int, message: st
 
 
 def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """The missing replicas that do not wait. A group that restarts as a whole is created as a whole."""
+    """Return the missing replicas that do not wait. A group that restarts as a whole is created as a whole."""
     waiting = {entry.type: entry for entry in _waiting(view.status, view.snapshot.now)}
     if waiting and view.restarts_as_a_whole:
         return []
@@ -134,14 +134,14 @@ def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[st
 
 
 def _beside(entry: Replacements, places: list[tuple[str, int]], *, is_by_count: bool) -> list[tuple[str, int]]:
-    """The places that are missing for another reason. Where only the count matters, another index would take the place of a lost one."""
+    """Return the places that are missing for another reason. If only the count matters, another index would replace a lost one."""
     if len(entry.lost) >= MOST_KNOWN:
         return []
     return places[len(entry.lost) :] if is_by_count else [place for place in places if place[1] not in entry.lost]
 
 
 def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, int]], *, parted: Iterable[Pod]) -> ElasticStatus:
-    """The status with the pods that this reconcile makes, but for a job's first ones, and without those that we part with ourselves."""
+    """Return the status with the pods that this reconcile makes, except a job's first ones, and without the pods that we delete."""
     job, snapshot = view.job, view.snapshot
     entries, going = {entry.type: entry for entry in known.replaced}, {(pod.type, pod.index) for pod in parted}
     for type in (type for type in (*job.replicas, STORE) if type in _begun(job)):
@@ -157,13 +157,13 @@ def with_made(view: JobView, known: ElasticStatus, made: Collection[tuple[str, i
 
 
 def _begun(job: Job) -> Collection[str]:
-    """The types that had pods before."""
+    """Return the types that had pods before."""
     has_store = job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.C10D.value
     return {*job.status.replica_statuses, STORE} if has_store else job.status.replica_statuses.keys()
 
 
 def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
-    """The status without those pods: they could not be created, so they cannot be lost."""
+    """Return the status without these pods: they could not be created, so they cannot be lost."""
     labels = [pod["metadata"]["labels"] for pod in pods]
     unmade = {(label.get(REPLICA_TYPE, STORE), int(label.get(REPLICA_INDEX, LAUNCHER_INDEX))) for label in labels}
     if not unmade or status.elastic is None or not status.elastic.replaced:
@@ -177,7 +177,7 @@ def without_unmade(status: JobStatus, pods: Iterable[Object]) -> JobStatus:
 
 
 def without_store(known: ElasticStatus) -> ElasticStatus:
-    """The status once we delete the store pod ourselves: it was not lost."""
+    """Return the status once we delete the store pod ourselves: it was not lost."""
     return structs.replace(known, replaced=tuple(entry for entry in known.replaced if entry.type != STORE))
 
 
