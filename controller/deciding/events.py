@@ -40,7 +40,7 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_label(pod: Pod) -> Iterator[JobEvent]:
-    """The pod keeps its index, but its service and users' tools go by the label."""
+    """Warn of a pod without its label. It keeps its index, but its service and users' tools go by the label."""
     if pod.index_label is not None:
         says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
         words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, but the pod has index {pod.index}; set the label to {pod.index}"
@@ -56,7 +56,7 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
-    """What keeps a pod from working: a wait that may last, or a container that ended with an error.
+    """Say what keeps a pod from working: a wait that may last, or a container that ended with an error.
 
     Of a pod that is over its exit code is enough, unless an init container ended it: then it has none.
     """
@@ -82,7 +82,7 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
 
 
 def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
-    """Settings of a template that do not count, because the job decides them."""
+    """Warn of settings of a template that do not count, because the job decides them."""
     for spec in job.replicas.values():
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
@@ -91,13 +91,19 @@ def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
         yield warning("EtcdRendezvous", remark)
 
 
+def of_missing_etcd(words: str) -> Iterator[JobEvent]:
+    """Warn that the job waits for an etcd that does not exist."""
+    if words:
+        yield warning("EtcdRendezvous", words)
+
+
 def template_reason(job: Job, field: str) -> str:
-    """The reason of an Event about a field of the template."""
+    """Return the reason of an Event about a field of the template."""
     return f"{FRAMEWORKS[job.kind.name].template_reason}{field}"
 
 
 def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
-    """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
+    """Warn that a group had formed and cannot go on: too few workers are left, and others may take long to come."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
         words = f"{job.kind.name} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
@@ -114,7 +120,7 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
 
 
 def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What is announced about the job's pods and their nodes that asks nothing of anybody."""
+    """Tell what is announced about the job's pods and nodes and asks nothing of anybody."""
     if not compat.records_disruptions(snapshot.settings):
         return
     for pod in (pod for pod in snapshot.pods if not pod.is_over):
@@ -128,13 +134,13 @@ def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What parse remarked about the spec: fields without effect, counts that were clamped."""
+    """Tell what parse remarked about the spec: fields without effect, counts that were clamped."""
     for remark in snapshot.remarks:
         yield warning("SpecRemark", remark)
 
 
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """The members of the job's world are unknown: the job goes on with the last world that was reported."""
+    """Warn that the members of the job's world are unknown. The job goes on with the last world that was reported."""
     if words := _unknown_members(snapshot):
         yield warning("WorldUnreadable", words)
 
@@ -148,7 +154,7 @@ def _unknown_members(snapshot: Snapshot) -> str:
 
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
-    """The same remarks, as what a condition's message goes on with."""
+    """Return the same remarks, for the end of a condition's message."""
     found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), hpa_trouble.in_words(job, snapshot))
     remarks = [*found, *snapshot.remarks[:MOST_REMARKS]]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)
