@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.deciding import autoscaling, compat
 from controller.deciding.actions import Action, Create, JobEvent, Plan
-from controller.deciding.events import in_words, of_rescale, of_shortage, of_templates, shortage
+from controller.deciding.events import in_words, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
 from controller.deciding.lifecycle.conditions import (
@@ -81,7 +81,7 @@ def keep_running(view: JobView) -> Plan:
     ready = readiness.of_workers(view, going=[*going, *stale])
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    news = (*news, *disruption_log.events(view.job, known=known, new=elastic))
+    news = (*news, *disruption_log.events(view.job, known=known, new=elastic), *of_missing_etcd(etcd.missing(view)))
     marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
     actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)
     return Plan(actions, status, news, _next_look(view, replicas, ready, doomed))

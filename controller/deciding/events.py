@@ -101,6 +101,12 @@ def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
         yield warning("EtcdRendezvous", remark)
 
 
+def of_missing_etcd(words: str) -> Iterator[JobEvent]:
+    """Warn that the job waits for an etcd that does not exist."""
+    if words:
+        yield warning("EtcdRendezvous", words)
+
+
 def template_reason(job: Job, field: str) -> str:
     """Return the reason of an Event about a field of the template."""
     return f"{FRAMEWORKS[job.kind.name].template_reason}{field}"

@@ -8,8 +8,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from elastic.kube.client import Kube, Listing
+from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.paging import Listing
 from elastic.kube.resources import Object, Resource
 from elastic.kube.view import Key, View, key_of, number_of, uid_of, version_of
 
@@ -60,7 +61,7 @@ class FedView(View[Object]):
         return there is None or number_of(there.version) >= number_of(version)
 
     async def run(self) -> None:
-        """Lists whenever it is due, until cancelled."""
+        """List whenever it is due, until cancelled."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._is_list_due.wait()

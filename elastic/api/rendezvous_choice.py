@@ -1,4 +1,4 @@
-"""Where the workers of an elastic job want to meet, as its spec alone says. What the installation offers is the controller's to know."""
+"""Says where the workers of an elastic job want to meet by its spec alone. The controller knows what the installation offers."""
 
 import re
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ _RENDEZVOUS_FLAG = re.compile(r"^--rdzv[-_](backend|endpoint|id|conf)(=|$)|^--st
 
 
 def wanted_backend(job: Job) -> RdzvBackend | None:
-    """ELASTIC (the rendezvous server), ETCD (by our library) or C10D (a store pod of the job).
+    """Return ELASTIC (the rendezvous server), ETCD (by our library) or C10D (a store pod of the job).
 
-    None where the user chose how workers meet, or they need not.
+    Return None if the user chose how workers meet, or they need not meet.
     """
     policy = job.elastic
     if policy is None or [*job.replicas] != [WORKER] or policy.standalone or is_chosen_by_command(job):
@@ -28,13 +28,24 @@ def wanted_backend(job: Job) -> RdzvBackend | None:
     return RdzvBackend.C10D if policy.rdzv_backend is RdzvBackend.C10D or obstacle_to_library(job) else RdzvBackend.ELASTIC
 
 
+def needs_own_etcd(job: Job) -> bool:
+    """Tell whether the workers meet in the installation's etcd, because the spec asks for an etcd and names none."""
+    return wanted_backend(job) is RdzvBackend.ETCD and job.elastic is not None and not members_of(job)
+
+
+def members_of(job: Job) -> list[str]:
+    """Return the members of the etcd that rdzvHost names."""
+    host = job.elastic.rdzv_host if job.elastic is not None else None
+    return [member.strip() for member in (host or "").split(",") if member.strip()]
+
+
 def is_chosen_by_command(job: Job) -> bool:
-    """Flags in the container's own command win over any environment, so nothing is put beside them."""
+    """Tell whether flags in the container's own command choose the rendezvous. They win over any environment."""
     return bool(rendezvous_flags(default_container(job.replicas[WORKER].template, job.kind)))
 
 
 def obstacle_to_library(job: Job) -> str:
-    """Why our library cannot be in the workers; empty where it can."""
+    """Say why our library cannot be in the workers; empty if it can."""
     assert job.elastic is not None
     if job.elastic.worker_library is WorkerLibrary.NONE:
         return "elasticPolicy.workerLibrary is None"
@@ -42,7 +53,7 @@ def obstacle_to_library(job: Job) -> str:
 
 
 def obstacle(pod: Mapping[str, Any], *, container: str = "pytorch") -> str:
-    """Why the library cannot get into this pod from the start, in words; empty where it can. Works on a pod or a pod template."""
+    """Say why the library cannot get into this pod from the start; empty if it can. Works on a pod or a pod template."""
     found = container_named(pod, container)
     if found is None:
         return f"the pod has no container named {container}"
@@ -55,7 +66,7 @@ def obstacle(pod: Mapping[str, Any], *, container: str = "pytorch") -> str:
 
 
 def rendezvous_flags(container: Mapping[str, Any]) -> list[str]:
-    """The flags in a container's own command by which it chooses its rendezvous; they win over any environment."""
+    """Return the flags in a container's own command by which it chooses its rendezvous."""
     words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
     return [word.partition("=")[0] for text in words for word in text.split() if _RENDEZVOUS_FLAG.match(word)]
 

@@ -1,6 +1,6 @@
-"""Which cluster a command about jobs talks to.
+"""Chooses the cluster that a command about jobs talks to.
 
-That of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else the one that kubectl would take.
+It is that of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else the one that kubectl would take.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from elastic.local.cluster import default_data_dir
 from elastic.local.files import Layout, layout_of
 
 T = TypeVar("T")
+MOST_LISTED = 64 * 1024 * 1024
+"""Limit in bytes for one list of a command: it shows jobs and their pods to a person."""
 KUBECTLS = Path.home() / ".kube" / "config"
 
 
 def one_kubeconfig(ctx: click.Context, option: click.Parameter, given: str | None) -> Path | None:
-    """As kubectl has it, an option that names a cluster wins over the environment, whose list of files is merged there and refused here."""
+    """Let an option win over the environment, as kubectl does. A list of files in the environment is refused."""
     if given is None:
         return None
     from_environment = ctx.get_parameter_source("kubeconfig") is ParameterSource.ENVIRONMENT
@@ -66,18 +68,18 @@ class Cluster:
     """Of the laptop cluster; None for any other."""
 
     def ask(self, act: Callable[[Any, str], Awaitable[T]]) -> T:
-        """Runs what needs a client and the namespace to look into."""
+        """Run a function with a client and the namespace to look into."""
         from elastic.kube import connect
 
         async def within() -> T:
-            async with connect(self.kubeconfig, context=self.context) as kube:
+            async with connect(self.kubeconfig, context=self.context, most_listed=MOST_LISTED) as kube:
                 return await act(kube, self.namespace or kube.access.namespace)
 
         return asyncio.run(within())
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose cluster and namespace; the command gets a Cluster."""
+    """Add the options that choose cluster and namespace; the command gets a Cluster."""
 
     @functools.wraps(function)
     def chosen(*args: Any, data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:

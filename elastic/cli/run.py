@@ -17,6 +17,7 @@ import click
 
 from elastic.api.counting import counted
 from elastic.api.kinds import KINDS
+from elastic.api.rendezvous_choice import needs_own_etcd
 from elastic.cli import INTERRUPTED
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.images import image_option
@@ -140,7 +141,9 @@ def run(
     end_by_sigterm()
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     printer = Printer(folds=not all_output)
-    shape = Shape(gpus=gpus * size.most if has_script else gpus, is_asked=not has_script, sandbox=sandbox, images=images)
+    shape = Shape(
+        gpus=gpus * size.most if has_script else gpus, is_asked=not has_script, sandbox=sandbox, images=images, etcd_for=_etcd_for(report)
+    )
     try:
         with chosen(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape, can_start=not detach) as place:
             jobs = _placed(report, printer) if place.is_laptop else _elsewhere(report, place, has_script=has_script)
@@ -175,19 +178,25 @@ class _Wish:
 
 
 def _of_scripts(**given: object) -> str:
-    """The options that a job file does not heed, as they were given."""
+    """Return the options that a job file does not heed, as they were given."""
     return " and ".join(OF_SCRIPTS[name] for name, value in given.items() if value is not None)
 
 
 def _warnings(report: Report) -> Iterator[str]:
-    """What `elastic validate` says of jobs that may run."""
+    """Say what `elastic validate` says of jobs that may run."""
     for verdict in report.verdicts:
         for found in verdict.in_order(verdict.warnings):
             yield plain(f"{verdict.place(found.at)}: warning: {found}")
 
 
+def _etcd_for(report: Report) -> str:
+    """Name the first job that needs the installation's etcd."""
+    needy = (verdict for verdict in report.verdicts if verdict.job is not None and needs_own_etcd(verdict.job))
+    return next((f"{verdict.kind} {verdict.name}" for verdict in needy), "")
+
+
 def _placed(report: Report, printer: Printer) -> list[Object]:
-    """The jobs as the laptop runs them: where their programs start, and which files they mean, is said."""
+    """Return the jobs as the laptop runs them, and say where their programs start and which files they mean."""
     jobs = []
     for verdict in report.verdicts:
         kind, job = KINDS[verdict.kind or ""], verdict.document.value

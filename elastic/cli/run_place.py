@@ -1,4 +1,4 @@
-"""The cluster that `elastic run` takes: the one that is named or runs, or one that is started for the time of the run."""
+"""Finds the cluster for `elastic run`: the one that is named or runs, or one that is started for the time of the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from elastic.cli.options import command
 from elastic.cli.run_printer import Printer
+from elastic.local import etcd
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.dashboard import link
 from elastic.local.files import Layout, layout_of
@@ -20,7 +21,7 @@ NO_WAY_OUT = ": pods reach no network outside this machine (with --sandbox loopb
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it runs. data_dir: of a laptop cluster, whose containers see this machine's files; is_own: it ends with the run."""
+    """A cluster to run in. data_dir: of a laptop cluster, whose containers see this machine's files; is_own: it ends with the run."""
 
     kubeconfig: Path
     data_dir: Path | None = None
@@ -33,16 +34,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Of a cluster that is started for this run."""
+    """What a cluster for this run must have."""
 
     gpus: int
     is_asked: bool
     """Whether the GPUs are the user's wish, and not only what a script's workers need."""
     sandbox: str | None
     images: dict[str, Path] | None
+    etcd_for: str = ""
+    """The job that meets in the installation's etcd, if any does."""
 
     def options(self, *, running: str | None = None, has: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-        """What a cluster that is there already would not heed. running: its sandbox; has: its folders for images."""
+        """Return the options that a running cluster would not heed. running: its sandbox; has: its folders for images."""
         words = [f"--image {name}={folder}" for name, folder in (self.images or {}).items() if has.get(name) != str(folder)]
         words += [f"--gpus {self.gpus}"] if self.gpus and self.is_asked else []
         return [*words, *([f"--sandbox {self.sandbox}"] if self.sandbox not in (None, "auto", running) else [])]
@@ -50,7 +53,7 @@ class Shape:
 
 @contextlib.contextmanager
 def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, shape: Shape, can_start: bool = True) -> Iterator[Place]:
-    """The cluster that the options name, or that runs; else, if it can start one, one for the time of this run."""
+    """Give the cluster that the options name, or that runs; else start one for the time of this run, if that is possible."""
     layout = layout_of(kubeconfig) if kubeconfig is not None else Layout((data_dir or default_data_dir()).resolve())
     if layout is None:
         assert kubeconfig is not None
@@ -62,6 +65,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         if not state.control_plane:
             again = f"`{command('down', layout.root)}`, then `{command('up', layout.root)}` without it"
             raise ClusterError(f"the cluster in {layout.root} has no control plane, for it was started with --cluster-only: {again}")
+        if shape.etcd_for and not state.has_etcd:
+            raise ClusterError(_without_etcd(shape.etcd_for, f"the cluster in {layout.root} was started without one", layout.root))
         _refuse_shape(
             shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
         )
@@ -73,6 +78,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     if not can_start:
         start = "`elastic up --detach`" if kubeconfig is None else f"`elastic up --detach --data-dir {layout.root}`"
         raise ClusterError(f"no cluster runs in which the job could go on; start one with {start}, or leave --detach out")
+    if shape.etcd_for and etcd.program() is None:
+        raise ClusterError(_without_etcd(shape.etcd_for, "none is installed here", None))
     stopped = layout.root if kubeconfig is not None else None
     there_is = f"the laptop cluster in {stopped} is stopped: starting it" if stopped else "no cluster runs: starting one"
     printer.say(f"{there_is} for this run")
@@ -90,8 +97,18 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         cluster.stop()
 
 
+def _without_etcd(job: str, found: str, running: Path | None) -> str:
+    """Say that a job would wait for an etcd for ever, and what to do. running: the folder of a cluster that has to start again."""
+    install = "" if etcd.program() is not None else f"install etcd 3.4 or newer ({etcd.ETCD_PACKAGE})"
+    restart = f"`{command('down', running)}` and `{command('up --detach', running)}`" if running is not None else ""
+    own = " and restart the cluster with ".join(filter(None, (install, restart))) if install else f"restart the cluster with {restart}"
+    return (
+        f"{job}: elasticPolicy.rdzvBackend is an etcd, rdzvHost names none, and {found}; {own}, or set rdzvHost, or leave rdzvBackend out"
+    )
+
+
 def _refuse_shape(options: list[str], cluster: str) -> None:
-    """Left unheard, they would end in a program that does not find its packages."""
+    """Refuse options that the cluster would not heed: without them a program might not find its packages."""
     if options:
         said = " ".join(options)
         raise ClusterError(

@@ -1,4 +1,4 @@
-"""`elastic validate`: reads job files, says on which line what is wrong and what to do, and needs no cluster."""
+"""The command `elastic validate`: it reads job files, says on which line what is wrong and what to do, and needs no cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from elastic.api.job import Job
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.parser import parse
 from elastic.api.reader import did_you_mean
+from elastic.api.rendezvous_choice import needs_own_etcd
 from elastic.api.scaling_rules import too_late
 from elastic.api.template import default_container, default_container_index
 from elastic.cli.documents import Document, Unreadable, as_json, documents
 from elastic.cli.near_files import hint
 from elastic.cli.printing import as_data
+from elastic.local import etcd
 
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
@@ -38,6 +40,8 @@ class Verdict:
     document: Document
     problems: tuple[Problem, ...]
     warnings: tuple[Warning, ...]
+    job: Job | None = None
+    """The job if it parses."""
     has_lines: bool = True
     """Whether the job stands in the file; that of a script is made for it, and its lines are nowhere to be seen."""
 
@@ -109,7 +113,7 @@ def validate(sources: tuple[str, ...], output: str, strict: bool) -> None:
 
 
 def examine(sources: tuple[str, ...]) -> Report:
-    """Reads every file, once, and judges every job in it."""
+    """Read every file, once, and judge every job in it."""
     report = Report()
     for source in sources:
         files = list(_files(source))
@@ -122,7 +126,7 @@ def examine(sources: tuple[str, ...]) -> Report:
 
 
 def _named_once(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """A second job of one kind, namespace and name could not be created beside the first."""
+    """Refuse a second job of one kind, namespace and name: it could not be created next to the first."""
     first: dict[tuple[str | None, str | None, str], Verdict] = {}
     for verdict in verdicts:
         metadata = verdict.document.value.get("metadata") if isinstance(verdict.document.value, dict) else None
@@ -140,13 +144,13 @@ def _named_once(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 def examine_object(job: Any, *, file: str) -> Report:
-    """The report on a job that was made of this file, and not read from it."""
+    """Report on a job that was made for this file, and not read from it."""
     document = next(documents(as_json(job)))
     return Report(verdicts=[replace(_judge(file, document), has_lines=False)])
 
 
 def _files(source: str) -> Iterator[str]:
-    """The files of a folder in order; hidden ones are left out."""
+    """Yield the files of a folder in order, without hidden ones."""
     path = Path(source)
     if source == STDIN or not path.is_dir():
         yield source
@@ -196,7 +200,8 @@ def _judge(file: str, document: Document) -> Verdict:
     doubled = [Problem(at, f"{key} appears twice; keep one") for at, key in document.doubled]
     try:
         job, warnings = parse(document.value)
-        return Verdict(file, document, tuple(doubled), (*warnings, *_too_late(job, datetime.now(UTC)), *_without_command(job)))
+        found = (*warnings, *_too_late(job, datetime.now(UTC)), *_without_command(job), *_without_etcd(job))
+        return Verdict(file, document, tuple(doubled), found, job)
     except SpecError as error:
         return Verdict(file, document, (*doubled, *error.problems), error.warnings)
 
@@ -216,6 +221,13 @@ def _without_command(job: Job) -> Iterator[Warning]:
             index = default_container_index(spec.template, job.kind)
             at = ("spec", job.kind.replica_key, type, "template", "spec", "containers", index)
             yield Warning(at, "has no command, so the image's own runs; the laptop cluster runs no images and needs one")
+
+
+def _without_etcd(job: Job) -> Iterator[Warning]:
+    """Warn of a job that would wait for an etcd on this machine's laptop cluster."""
+    if needs_own_etcd(job) and etcd.program() is None:
+        words = "asks for an etcd and rdzvHost names none, so the installation must have one; the laptop cluster has none here: "
+        yield Warning(("spec", "elasticPolicy", "rdzvBackend"), f"{words}install etcd 3.4 or newer ({etcd.ETCD_PACKAGE}), or set rdzvHost")
 
 
 def as_lines(report: Report) -> Iterator[str]:
@@ -239,7 +251,7 @@ def as_lines(report: Report) -> Iterator[str]:
 
 
 def _kinds(others: list[Document]) -> str:
-    """What the objects are that are no jobs, as far as they say; the most frequent first."""
+    """Name the kinds of the objects that are no jobs, the most frequent first."""
     counted = Counter(shortened(_text_at(one.value, "kind") or f"an object without kind ({_keys(one.value)})") for one in others)
     named = [f"{kind} ({count})" if count > 1 else kind for kind, count in counted.most_common(MOST_NAMED)]
     more = len(counted) - len(named)

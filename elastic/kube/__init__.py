@@ -14,15 +14,21 @@ AGENT = "elastic-training"
 
 
 def connect(
-    kubeconfig: Path | str | None = None, *, context: str | None = None, host: str = "", port: str = "443", agent: str = AGENT
+    kubeconfig: Path | str | None = None,
+    *,
+    context: str | None = None,
+    host: str = "",
+    port: str = "443",
+    agent: str = AGENT,
+    most_listed: int | None = None,
 ) -> "Kube":
-    """A client from a kubeconfig file, or, without one, from the pod's service account at host and port (of the environment).
+    """Make a client from a kubeconfig file, or, without one, from the pod's service account at host and port (of the environment).
 
-    `agent` is what an API server's audit log calls it.
+    `agent` is its name in an API server's audit log. most_listed: a limit for the bytes of one list.
     """
     from elastic.kube.access import from_kubeconfig, in_cluster
     from elastic.kube.client import Kube
+    from elastic.kube.paging import MOST_LISTED
 
-    if kubeconfig is not None:
-        return Kube(from_kubeconfig(Path(kubeconfig), context=context), user_agent=agent)
-    return Kube(in_cluster(host=host, port=port), user_agent=agent)
+    access = from_kubeconfig(Path(kubeconfig), context=context) if kubeconfig is not None else in_cluster(host=host, port=port)
+    return Kube(access, user_agent=agent, most_listed=most_listed or MOST_LISTED)

@@ -5,6 +5,8 @@ It reads files, asks a credential program where the kubeconfig names one, and se
 
 import base64
 import json
+import os
+import selectors
 import ssl
 import subprocess
 import tempfile
@@ -23,6 +25,8 @@ TOKEN_REREAD_S = 60.0
 TOKEN_MARGIN = timedelta(minutes=1)
 NEVER = datetime.max.replace(tzinfo=UTC)
 COMMAND_TIMEOUT_S = 60.0
+LONGEST_OUTPUT, CHUNK = 1024 * 1024, 64 * 1024
+"""Limit for the output of a credential program, in bytes: a token has some thousand."""
 ANEW = "get it anew from where it came, or name another kubeconfig (--kubeconfig FILE)"
 
 
@@ -63,11 +67,11 @@ class TokenCommand:
             return self._token
 
     def is_due(self) -> bool:
-        """Return whether the program must be asked."""
+        """Tell whether the program must be asked."""
         return self._clock() >= self._ask_again
 
     def unexpired(self) -> str:
-        """The token as it is, empty where it is of no use any more."""
+        """Return the token, or nothing once it has expired."""
         return self._token if self._clock() < self._expires else ""
 
     def _asked(self) -> dict[str, Any]:
@@ -77,23 +81,58 @@ class TokenCommand:
         more = [f"{entry['name']}={entry['value']}" for entry in self._spec.get("env") or ()]
         try:
             # Through env(1) it has our environment and some more, without this module reading any of it.
-            ended = subprocess.run(
-                ["env", f"KUBERNETES_EXEC_INFO={json.dumps(info)}", *more, *command], capture_output=True, timeout=COMMAND_TIMEOUT_S
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            code, said, words = _ended(["env", f"KUBERNETES_EXEC_INFO={json.dumps(info)}", *more, *command])
+        except (OSError, ValueError) as error:
             raise AccessError(f"the kubeconfig's credential program {command[0]!r} could not be run: {error}") from error
-        if ended.returncode != 0:
-            words = ended.stderr.decode(errors="replace").strip()[:500]
-            raise AccessError(f"the kubeconfig's credential program {command[0]!r} ended with {ended.returncode}: {words}")
+        if code != 0:
+            shown = words.decode(errors="replace").strip()[:500]
+            raise AccessError(f"the kubeconfig's credential program {command[0]!r} ended with {code}: {shown}")
         try:
-            status = json.loads(ended.stdout)["status"]
-        except (ValueError, KeyError, TypeError) as error:
+            status = json.loads(said)["status"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise AccessError(f"the kubeconfig's credential program {command[0]!r} did not answer with an ExecCredential") from error
         if not isinstance(status, dict) or not status.get("token"):
             raise AccessError(
                 f"the kubeconfig's credential program {command[0]!r} gave no token; client certificates from it are not supported"
             )
         return status
+
+
+def _ended(command: list[str]) -> tuple[int, bytes, bytes]:
+    """Run a program to its end; return its exit code, output and errors. Raise ValueError if it takes too long or says too much."""
+    until = time.monotonic() + COMMAND_TIMEOUT_S
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        try:
+            return _code_and_output(program, until)
+        except BaseException:
+            program.kill()
+            raise
+
+
+def _code_and_output(program: "subprocess.Popen[bytes]", until: float) -> tuple[int, bytes, bytes]:
+    assert program.stdout is not None
+    assert program.stderr is not None
+    said = {program.stdout: bytearray(), program.stderr: bytearray()}
+    with selectors.DefaultSelector() as reading:
+        for pipe in said:
+            reading.register(pipe, selectors.EVENT_READ)
+        while reading.get_map():
+            ready = reading.select(max(0.0, until - time.monotonic()))
+            if not ready:
+                raise ValueError(f"it did not end within {COMMAND_TIMEOUT_S:g} s")
+            for key, _ in ready:
+                pipe = program.stdout if key.fileobj is program.stdout else program.stderr
+                chunk = os.read(key.fd, CHUNK)
+                said[pipe] += chunk
+                if not chunk:
+                    reading.unregister(pipe)
+            if sum(map(len, said.values())) > LONGEST_OUTPUT:
+                raise ValueError(f"it printed more than {LONGEST_OUTPUT} bytes")
+    try:
+        code = program.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"it did not end within {COMMAND_TIMEOUT_S:g} s") from None
+    return code, bytes(said[program.stdout]), bytes(said[program.stderr])
 
 
 class TokenFile:
@@ -127,7 +166,7 @@ def _moment(stamp: object) -> datetime:
 
 
 def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Access:
-    """The access a pod has through its service account; host and port come from the environment, which the caller reads."""
+    """Return the access of a pod through its service account. Host and port come from the environment, which the caller reads."""
     token, ca = folder / "token", folder / "ca.crt"
     needed = {"KUBERNETES_SERVICE_HOST": bool(host), str(token): token.exists(), str(ca): ca.exists()}
     if missing := [name for name, is_there in needed.items() if not is_there]:
@@ -144,7 +183,7 @@ def in_cluster(*, host: str, port: str, folder: Path = SERVICE_ACCOUNT) -> Acces
 
 
 def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
-    """Reads server, credentials and namespace of one context (the current one unless named)."""
+    """Read server, credentials and namespace of one context (the current one unless named)."""
     chosen, cluster, user = _chosen(path, context)
     server = str(cluster.get("server") or "").rstrip("/")
     if not server:
@@ -158,20 +197,20 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
 
 
 def without_certificate(path: Path, *, context: str | None = None) -> ssl.SSLContext | None:
-    """The TLS of a kubeconfig's server for other users than its own: without the client certificate."""
+    """Return the TLS of a kubeconfig's server for other users than its own: without the client certificate."""
     _, cluster, _ = _chosen(path, context)
     return _tls(cluster, {}, path=path) if str(cluster.get("server") or "").startswith("https://") else None
 
 
 def check(path: Path, *, context: str | None = None) -> None:
-    """Raises what `from_kubeconfig` would raise of the file's form and its certificates; how the user shows who he is stays open."""
+    """Raise what `from_kubeconfig` would raise of the file's form and its certificates, without a look at the user's credentials."""
     _, cluster, user = _chosen(path, context)
     if str(cluster.get("server") or "").startswith("https://"):
         _tls(cluster, user, path=path)
 
 
 def _chosen(path: Path, context: str | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The context, with its cluster and its user."""
+    """Return the context, with its cluster and its user."""
     config = _read(path)
     wanted = context or config.get("current-context")
     if not wanted:

@@ -5,11 +5,9 @@ Objects are raw dicts. It retries only what is safe to send twice, and knows not
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -20,25 +18,26 @@ from yarl import URL
 
 from elastic.kube.access import Access, AccessError, TokenCommand
 from elastic.kube.answering import Answering
-from elastic.kube.answers import WatchEvent, event_of, items_of, lines, text_of
+from elastic.kube.answers import LARGEST_ANSWER, WatchEvent, event_of, lines, redirected, refusal, whole
 from elastic.kube.decoding import decoded
-from elastic.kube.errors import KubeError, error_from_response
+from elastic.kube.errors import KubeError
 from elastic.kube.interim import bound
+from elastic.kube.paging import MOST_LISTED, Listing, listed
+from elastic.kube.pauses import back_off_s, pause_s
 from elastic.kube.resources import PODS, SERVICE_ACCOUNTS, Object, Resource
 
 log = logging.getLogger(__name__)
-PAGE = 500
 NO_CREDENTIALS, NO_UPGRADE = "NoCredentials", "NoUpgrade"
 REQUEST_TIMEOUT_S = 30.0
+"""Limit for one whole answer, however slowly its bytes come."""
+LAST_TRY_S = 45.0
+"""After so long no request is sent again."""
 REQUESTS_AT_ONCE, AS_MANY_AS_ASKED_FOR = 256, 0
 """The latter is for streams."""
 WATCH_TIMEOUT_S = 290
 # A real server sends a bookmark about once a minute, so a longer silence means a dead connection; starting over costs one request.
 WATCH_SILENCE_S = 100.0
 RETRIES = 6
-FIRST_BACK_OFF_S = 0.1
-LONGEST_BACK_OFF_S = 5.0
-LONGEST_ASKED_FOR_S = 60.0
 LARGEST_MESSAGE = 4 * 1024 * 1024
 
 
@@ -51,19 +50,12 @@ class Patch(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """All objects of a list, and the version of the collection from which a watch goes on."""
-
-    items: list[Object]
-    resource_version: str
-
-
 class Kube:
     """One user's view of one API server. Close it, or use it as an asynchronous context manager."""
 
-    def __init__(self, access: Access, *, user_agent: str = "elastic-training") -> None:
+    def __init__(self, access: Access, *, user_agent: str = "elastic-training", most_listed: int = MOST_LISTED) -> None:
         self.access = access
+        self._most_listed = most_listed
         self.sent: Counter[str] = Counter()
         """Requests sent so far by method, without watches: what a process costs the API server."""
         self._user_agent = user_agent
@@ -92,7 +84,7 @@ class Kube:
         return await self.request("GET", resource.path(namespace=namespace, name=name, subresource=subresource))
 
     async def find(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:
-        """None where it is not there, or its kind is not known."""
+        """Get an object; None if it does not exist, or its kind is not known."""
         try:
             return await self.get(resource, name, namespace=namespace)
         except KubeError as error:
@@ -101,7 +93,7 @@ class Kube:
             raise
 
     async def token_of(self, account: str, *, namespace: str, lasts_s: int) -> str:
-        """A new token of this service account."""
+        """Make a new token of this service account."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": lasts_s}}
         answer = await self.create(SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token")
         return str(answer["status"]["token"])
@@ -109,21 +101,18 @@ class Kube:
     async def list(
         self, resource: Resource, *, namespace: str | None = None, labels: str | None = None, fields: str | None = None
     ) -> Listing:
-        items: list[Object] = []
-        params = _without_none(labelSelector=labels, fieldSelector=fields, limit=str(PAGE))
+        params = _without_none(labelSelector=labels, fieldSelector=fields)
         path = resource.path(namespace=namespace)
-        while True:
-            page = await self.request("GET", path, params=params)
-            items += items_of(page, path)
-            version, more = (text_of(page.get("metadata"), key) for key in ("resourceVersion", "continue"))
-            if not more:
-                return Listing(items, version)
-            params["continue"] = more
+
+        async def ask(more: Mapping[str, str]) -> tuple[Object, int]:
+            return await self._asked("GET", path, params={**params, **more})
+
+        return await listed(ask, path, most=self._most_listed, server=self.access.server)
 
     async def create(
         self, resource: Resource, body: Object, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> Object:
-        """Creates an object; with name and subresource, an eviction, a binding or a token of that object."""
+        """Create an object; with name and subresource, an eviction, a binding or a token of that object."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
         # A 429 of an eviction is the answer (a disruption budget says no), not a request to slow down.
         return await self.request("POST", path, body=body, retry_refusals=subresource != "eviction")
@@ -171,7 +160,7 @@ class Kube:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> Object:
-        """Deletes one object; uid and resource_version are preconditions, so that a namesake made meanwhile survives."""
+        """Delete one object; uid and resource_version are preconditions, so that a namesake made meanwhile survives."""
         preconditions = _without_none(uid=uid, resourceVersion=resource_version)
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_s is not None:
@@ -192,16 +181,16 @@ class Kube:
         resource_version: str | None = None,
         timeout_s: int = WATCH_TIMEOUT_S,
     ) -> AsyncIterator[WatchEvent]:
-        """Yields changes after resource_version until the server ends the stream; raises KubeError with code 410 when that is too old."""
+        """Yield changes after resource_version until the server ends the stream; raise KubeError with code 410 if that is too old."""
         params = _without_none(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
         params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         path = resource.path(namespace=namespace)
         async with self._open(AS_MANY_AS_ASKED_FOR).get(
-            self._url(path), params=params, headers=await self._headers(), timeout=timeout
+            self._url(path), params=params, headers=await self._headers(), timeout=timeout, allow_redirects=False
         ) as response:
             if response.status != 200:
-                raise error_from_response(response.status, await response.read())
+                raise await self._refusal(response)
             async for line in lines(response.content):
                 yield event_of(decoded(line), path)
 
@@ -215,19 +204,21 @@ class Kube:
         previous: bool = False,
         tail_lines: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Yields a container's output in chunks as they come."""
+        """Yield a container's output in chunks as they come."""
         params = _without_none(container=container, follow="true" if follow else None, previous="true" if previous else None)
         if tail_lines is not None:
             params["tailLines"] = str(tail_lines)
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S)
+        # A followed program may print nothing for hours; TCP's own keep-alive notices a server that is gone.
+        silence_s = None if follow else REQUEST_TIMEOUT_S
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=silence_s)
         async with self._open(AS_MANY_AS_ASKED_FOR).get(
-            self._url(path), params=params, headers=await self._headers(), timeout=timeout
+            self._url(path), params=params, headers=await self._headers(), timeout=timeout, allow_redirects=False
         ) as response:
             if response.status == 204:  # the pod has no node yet, and so has said nothing
                 return
             if response.status != 200:
-                raise error_from_response(response.status, await response.read())
+                raise await self._refusal(response)
             async for chunk in response.content.iter_any():
                 yield chunk
 
@@ -235,7 +226,7 @@ class Kube:
     async def asked_of_pod(
         self, name: str, path: str, *, namespace: str, port: int, timeout_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """What a port of a pod answers over HTTP, or the API server in its place: nothing is unpacked, no redirect followed."""
+        """Ask a port of a pod over HTTP. The API server may answer in its place. Nothing is unpacked, and no redirect is followed."""
         way = self._url(PODS.path(namespace=namespace, name=f"{name}:{port}", subresource="proxy"))
         # As a client of the pod itself would send it: what goes up in it ends at the pod's root, and is no other path of the API server.
         url = URL(way + URL(f"http://pod{path}").raw_path_qs, encoded=True)
@@ -257,8 +248,27 @@ class Kube:
         accept: str = "application/json",
         retry_refusals: bool = True,
     ) -> Object:
-        """Sends one request and returns the decoded answer; for paths that have no verb of their own above (/version, /healthz)."""
+        """Send one request and return the decoded answer; for paths that have no verb of their own above (/version, /healthz)."""
+        answer, _ = await self._asked(
+            method, path, params=params, body=body, content_type=content_type, accept=accept, retry_refusals=retry_refusals
+        )
+        return answer
+
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        retry_refusals: bool = True,
+    ) -> tuple[Object, int]:
+        """Return the decoded answer and its length in bytes."""
         data = None if body is None else orjson.dumps(body)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LAST_TRY_S
         for attempt in range(RETRIES):
             try:
                 return await self._send(method, path, params=params, data=data, content_type=content_type, accept=accept)
@@ -266,19 +276,20 @@ class Kube:
                 busy = (error.code == 429 and retry_refusals) or (error.code == 503 and method == "GET")
                 if not busy or attempt == RETRIES - 1:
                     raise
-                pause = _pause_s(error, attempt)
+                pause = pause_s(error, attempt)
             except (aiohttp.ClientError, TimeoutError) as error:
                 # Nothing was sent when the connection was never made; otherwise only a read may be sent again.
                 safe = method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
-                if not safe or attempt == RETRIES - 1:
-                    raise KubeError(code=0, reason="Unreachable", message=f"{self.access.server}: {_words(error)}") from error
-                pause = _back_off_s(attempt)
+                if not safe or attempt == RETRIES - 1 or loop.time() >= until:
+                    words = f"no whole answer within {REQUEST_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else _words(error)
+                    raise KubeError(code=0, reason="Unreachable", message=f"{self.access.server}: {words}") from error
+                pause = back_off_s(attempt)
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
     async def websocket(self, path: str, *, params: Mapping[str, str], protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A connection of another protocol than HTTP's, such as to a port of a pod; refusals are KubeErrors."""
+        """Open a connection of another protocol than HTTP, such as to a port of a pod; refusals are KubeErrors."""
         # A real API server answers 406 to a client that accepts JSON only: what the kubelet sends has no media type.
         headers = await self._headers() | {"Accept": "*/*"}
         opening = self._open(AS_MANY_AS_ASKED_FOR).ws_connect(
@@ -291,8 +302,17 @@ class Kube:
         async with socket:
             yield socket
 
+    async def _refusal(self, response: aiohttp.ClientResponse) -> KubeError:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return await refusal(response, server=self.access.server)
+
+    async def _refuse_redirect(self, _: aiohttp.ClientSession, __: object, params: aiohttp.TraceRequestRedirectParams) -> None:
+        """End the opening of a websocket that is redirected: it has no option for that, and other requests follow none."""
+        answer = params.response
+        raise redirected(answer.status, answer.headers.get("Location", ""), server=self.access.server)
+
     async def bearer(self) -> str | None:
-        """The token by which the API server knows us; None where it is a certificate."""
+        """Return the token by which the API server knows us; None if that is a certificate."""
         try:
             return await self._token()
         except AccessError as error:
@@ -300,25 +320,21 @@ class Kube:
 
     async def _send(
         self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str, accept: str
-    ) -> Object:
+    ) -> tuple[Object, int]:
         headers = await self._headers() | {"Accept": accept}
         self.sent[method] += 1
         if data is not None:
             headers["Content-Type"] = content_type
-        async with self._open().request(method, self._url(path), params=params, data=data, headers=headers) as response:
-            answer = await response.read()
-            if response.status >= 400:
-                error = error_from_response(response.status, answer)
+        async with self._open().request(
+            method, self._url(path), params=params, data=data, headers=headers, allow_redirects=False
+        ) as response:
+            if response.status >= 300:
+                error = await self._refusal(response)
                 if response.headers.get("Retry-After", "").isdigit() and error.retry_after_s is None:
                     error.body = {**error.body, "details": {"retryAfterSeconds": int(response.headers["Retry-After"])}}
                 raise error
-        if not answer:
-            return {}
-        try:
-            parsed: Any = decoded(answer)
-        except orjson.JSONDecodeError:
-            return {"text": answer.decode(errors="replace")}
-        return parsed if isinstance(parsed, dict) else {"value": parsed}
+            answer = await whole(response, LARGEST_ANSWER, server=self.access.server)
+        return _object_of(answer), len(answer)
 
     async def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
@@ -327,7 +343,7 @@ class Kube:
         return headers
 
     async def _token(self) -> str | None:
-        """A credential program runs in a thread, once at a time; until it has answered, the token that it gave before will do."""
+        """Return the token. A credential program runs in a thread, once at a time; until it answers, its last token is used."""
         source = self.access.token
         if not isinstance(source, TokenCommand) or not source.is_due():
             return source()
@@ -340,34 +356,35 @@ class Kube:
         return self.access.server + path
 
     def _open(self, most: int = REQUESTS_AT_ONCE) -> aiohttp.ClientSession:
-        """Streams, which stay open, have connections of their own: no request waits for the end of a watch."""
+        """Return the session. Streams stay open, so they have connections of their own: no request waits for the end of a watch."""
         session = self._sessions.get(most)
         if session is None or session.closed:
+            redirects = aiohttp.TraceConfig()
+            redirects.on_request_redirect.append(self._refuse_redirect)
             connector = bound(aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most))
             self._sessions[most] = session = aiohttp.ClientSession(
                 connector=connector,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
                 cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
-                trace_configs=[self._answering.trace()],
+                trace_configs=[self._answering.trace(), redirects],
             )
         return session
+
+
+def _object_of(answer: bytes) -> Object:
+    if not answer:
+        return {}
+    try:
+        parsed: Any = decoded(answer)
+    except orjson.JSONDecodeError:
+        return {"text": answer.decode(errors="replace")}
+    return parsed if isinstance(parsed, dict) else {"value": parsed}
 
 
 def _log_failure(renewing: "asyncio.Task[str]") -> None:
     if not renewing.cancelled() and (error := renewing.exception()) is not None:
         log.warning("the credentials could not be renewed", extra={"error": str(error)})
-
-
-def _pause_s(error: KubeError, attempt: int) -> float:
-    """As long as the server asked for, and a little longer, each client another little: else all come back at the same moment."""
-    if error.retry_after_s is None:
-        return _back_off_s(attempt)
-    return min(error.retry_after_s, LONGEST_ASKED_FOR_S) + _back_off_s(0)
-
-
-def _back_off_s(attempt: int) -> float:
-    return min(random.uniform(0.5, 1.0) * FIRST_BACK_OFF_S * 2.0**attempt, LONGEST_BACK_OFF_S)
 
 
 def _words(error: BaseException) -> str:

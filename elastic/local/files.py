@@ -24,7 +24,7 @@ class FolderError(Exception):
 
 
 def take_folder(root: Path) -> None:
-    """Makes a data folder, or takes the one that is there. Keys and what Secrets hold lie below it, so that no other user may enter it."""
+    """Make a data folder, or take the one that exists. It holds keys and Secrets, so no other user may enter it."""
     other = "choose another with --data-dir"
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -50,7 +50,7 @@ def take_folder(root: Path) -> None:
 
 
 def _foreign(layout: Layout) -> Iterator[Path]:
-    """What has the name of something of a cluster's, and is not that."""
+    """Return the files that have the name of a part of a cluster and are something else."""
     yield from (path for path in (layout.installation, layout.dashboard, layout.pods) if path.exists() and not path.is_dir())
     files = (layout.lock, layout.kubeconfig, layout.roster, layout.objects)
     yield from (path for path in files if path.exists() and not path.is_file())
@@ -101,6 +101,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     control_plane: bool
     processes: dict[str, int]
+    has_etcd: bool = True
+    """False if no etcd was installed when the cluster started; former releases do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +180,14 @@ class Layout:
             return None
 
     def read_ports(self) -> dict[str, int]:
-        """The ports of the last time, by process; none where they cannot be read: they are a wish."""
+        """Return the ports of the last run by process; none if they cannot be read, because they are a wish."""
         try:
             return msgspec.json.decode(_bounded(self.ports), type=dict[str, int])
         except (OSError, msgspec.DecodeError):
             return {}
 
     def read_shape(self) -> Shape:
-        """That of the last time, which is what the next start takes where nothing else is said."""
+        """Return the shape of the last run. The next start takes it unless told otherwise."""
         try:
             return msgspec.json.decode(_bounded(self.shape), type=Shape)
         except (OSError, msgspec.DecodeError):
@@ -214,7 +216,7 @@ class Layout:
 
 
 def layout_of(kubeconfig: Path) -> Layout | None:
-    """That of the laptop cluster which wrote this kubeconfig into its data folder, whether it runs or is stopped."""
+    """Return the layout of the laptop cluster that wrote this kubeconfig, whether it runs or is stopped."""
     layout = Layout(kubeconfig.resolve().parent)
     has_lived = layout.is_running() or (layout.lock.exists() and (layout.root / "ca.key").exists())
     return layout if layout.kubeconfig == kubeconfig.resolve() and has_lived else None

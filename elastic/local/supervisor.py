@@ -96,6 +96,7 @@ class Supervisor:
             gpus=options.gpus,
             control_plane=not options.cluster_only,
             processes={child.name: child.pid for child in self._children},
+            has_etcd=etcd.program() is not None,
         )
         layout.ready("stored").unlink(missing_ok=True)
         shape = Shape(options.nodes, options.gpus, options.sandbox, dict(image.split("=", 1) for image in options.image))
@@ -131,7 +132,7 @@ class Supervisor:
         return self._options.join or self._layout.kubeconfig
 
     async def _start_server(self) -> str:
-        """The address of the API server, ours or the one to join."""
+        """Return the address of the API server, ours or the one to join."""
         if self._options.join:
             return from_kubeconfig(self._options.join).server
         names = [word for address in self._addresses() for word in ("--san", address)]
@@ -178,7 +179,7 @@ class Supervisor:
         return self._child(AGENTS, "elastic.local.agents", arguments)
 
     async def _start_holder(self) -> Mode:
-        """The first sandbox of those allowed that can be made here."""
+        """Choose the first allowed sandbox that can be made here."""
         root, wanted = self._layout.root, self._options.sandbox
         modes = list(Mode) if wanted == "auto" else [Mode(wanted)]
         for mode in modes:
@@ -234,7 +235,7 @@ class Supervisor:
             await self._begin(shown)
 
     def _offer_etcd(self, installation: Path) -> int:
-        """The port of an etcd that starts when the first job that meets there makes the controller connect; 0 where none is installed."""
+        """Return the port of an etcd that starts when the controller connects for the first job that meets there; 0 without one."""
         program = etcd.program()
         if program is None:
             return 0
@@ -247,21 +248,21 @@ class Supervisor:
         return self._ports["etcd"]
 
     def _free_port(self, name: str) -> int:
-        """A port for a program that opens its sockets itself; the same over restarts."""
+        """Return a port for a program that opens its sockets itself; the same over restarts."""
         if name not in self._ports:
             self._ports[name] = free_port()
             write_private(self._layout.ports, json.dumps(self._ports).encode())
         return self._ports[name]
 
     def _lent(self, child: Child, name: str) -> int:
-        """Gives a child a socket of that name, for its flag --NAME-fd; returns the port."""
+        """Give a child a socket of that name, for its flag --NAME-fd; return the port."""
         opened = self._opened(name)
         child.fds = [*child.fds, opened.fileno()]
         child.arguments = [*child.arguments, f"--{name}-fd", str(opened.fileno())]
         return self._ports[name]
 
     def _opened(self, name: str, *, port: int = 0) -> socket.socket:
-        """A socket on the host's loopback, whose port stays over restarts."""
+        """Open a socket on the host's loopback, whose port stays over restarts."""
         opened = _listen(port or self._ports.get(name) or free_port(), is_wish=not port)
         self._sockets.append(opened)
         self._ports[name] = opened.getsockname()[1]
@@ -276,7 +277,7 @@ class Supervisor:
         await self._begin(self._waiting(child))
 
     def _listening(self, name: str, *, port: int = 0) -> list[socket.socket]:
-        """A server's socket on the host's loopback, and one at the same port where pods are. The port stays over restarts."""
+        """Open a server's socket on the host's loopback, and one at the same port inside the pods' network."""
         outside = self._opened(name, port=port)
         inside = [listen_inside(self._layout.root, self._ports[name])] if self._gateway not in ("", HOST) else []
         self._sockets += inside

@@ -14,8 +14,9 @@ import orjson
 from sim_api import Api, matches
 
 from elastic.kube.answers import WatchEvent, WatchType
-from elastic.kube.client import Listing, Patch
+from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
+from elastic.kube.paging import Listing
 from elastic.kube.resources import Object, Resource
 
 TIMEOUT_S = 30.0
@@ -141,7 +142,7 @@ class SimKube:
         fields: str | None = None,
         resource_version: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after a version, in order; each stream lags as it likes, and may break or be told that its version is gone."""
+        """Yield changes after a version, in order; each stream lags as it likes, and may break or be told that its version is gone."""
         version = int(resource_version or 0)
         changed = asyncio.Event()
 
@@ -174,7 +175,7 @@ class SimKube:
             self._api.watchers.remove(hear)
 
     async def _weathered(self) -> None:
-        """What befalls a watch when something is to be told."""
+        """Decide what befalls a watch when something is to be told."""
         weather = self._sky.weather
         if self._is_dead:
             await asyncio.Event().wait()

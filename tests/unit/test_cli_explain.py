@@ -257,3 +257,9 @@ def test_the_controllers_reason_goes_before_a_containers_pause() -> None:
     assert "ended again and again" in waits(crashing)
     reason = "1 of 3 workers: train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense"
     assert waits(crashing, status=running(waitsFor=reason)) == reason
+
+
+def test_what_the_condition_says_of_a_missing_etcd_is_what_the_job_waits_for() -> None:
+    words = "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost"
+    status = {**CREATED, "elastic": {"waitsFor": f"3 of 3 workers: {words}"}}
+    assert waits(status=status) == f"3 of 3 workers: {words}"

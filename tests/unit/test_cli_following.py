@@ -19,9 +19,9 @@ from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.jobs.wait import _until
 from elastic.client.sample import Sample
-from elastic.kube.client import Listing
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Condition, Happening, JobKey, Line, Outcome
+from elastic.kube.paging import Listing
 
 JOB = JobKey(PYTORCH, "default", "train", "uid-train")
 AWAY = KubeError(code=0, reason="Unreachable", message="connection refused")

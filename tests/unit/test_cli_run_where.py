@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from elastic.cli import main
 from elastic.client import errors
 from elastic.client.cluster import connect
+from elastic.local import etcd
 from elastic.local.cluster import LocalCluster
 from elastic.local.files import ClusterState, Layout
 
@@ -96,7 +97,7 @@ def test_a_running_cluster_with_the_same_folder_for_the_image_is_taken(tmp_path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[LocalCluster]:
-    """The clusters that were started, without processes; each job on them succeeds at once."""
+    """Collect the clusters that were started, without processes; each job on them succeeds at once."""
     clusters: list[LocalCluster] = []
 
     async def succeed(*_: Any, **__: Any) -> int:
@@ -124,7 +125,7 @@ def test_a_cluster_that_run_starts_says_how_to_watch_it(
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """The kubeconfig of a laptop cluster that was stopped."""
+    """Return the kubeconfig of a laptop cluster that was stopped."""
     folder = tmp_path / "laptop"
     folder.mkdir()
     for name in ("lock", "ca.key"):
@@ -191,3 +192,54 @@ def test_a_laptop_cluster_without_a_control_plane_is_refused_however_it_is_named
     where = f"--data-dir {layout.root}"
     words = f"for it was started with --cluster-only: `elastic down {where}`, then `elastic up {where}` without it"
     assert (answer.exit_code, words in answer.stderr) == (2, True)
+
+
+@pytest.fixture
+def of_etcd(tmp_path: Path) -> Path:
+    path = tmp_path / "etcd.json"
+    path.write_text(
+        json.dumps({**JOB, "spec": JOB["spec"] | {"elasticPolicy": {"rdzvBackend": "etcd", "minReplicas": 1, "maxReplicas": 2}}})
+    )
+    return path
+
+
+def test_a_job_that_needs_an_etcd_starts_no_cluster_without_one(of_etcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ran into torch's own handler, and the command waited for ever."""
+    monkeypatch.setattr(place, "default_data_dir", lambda: tmp_path / "none")
+    monkeypatch.setattr(etcd, "program", lambda: None)
+    answer = run(of_etcd)
+    assert answer.exit_code == 2
+    assert "PyTorchJob a: elasticPolicy.rdzvBackend is an etcd, rdzvHost names none, and none is installed here" in answer.stderr
+    assert "install etcd 3.4 or newer (sudo apt-get install etcd-server)" in answer.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_cluster_that_was_started_without_etcd_is_to_be_restarted(
+    of_etcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    monkeypatch.setattr(etcd, "program", lambda: Path("/usr/bin/etcd") if is_installed else None)
+    layout = running_layout(tmp_path, has_etcd=False)
+    answer = run(of_etcd, "--data-dir", str(layout.root))
+    where = f"--data-dir {layout.root}"
+    assert answer.exit_code == 2
+    assert f"restart the cluster with `elastic down {where}` and `elastic up --detach {where}`" in answer.stderr
+    assert ("install etcd" in answer.stderr) == (not is_installed)
+
+
+def test_a_cluster_with_an_etcd_takes_such_a_job(of_etcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a cluster of a former release, whose state says nothing of an etcd."""
+    monkeypatch.setattr(etcd, "program", lambda: None)
+    layout = running_layout(tmp_path)
+    assert "etcd, rdzvHost names none" not in run(of_etcd, "--data-dir", str(layout.root), "--detach").stderr.partition("warning")[0]
+
+
+def running_layout(tmp_path: Path, **state: Any) -> Layout:
+    layout = Layout(tmp_path / "laptop")
+    layout.root.mkdir()
+    layout.kubeconfig.touch()
+    known = ClusterState(
+        supervisor=os.getpid(), sandbox="none", server="", kubeconfig="", nodes=1, gpus=0, control_plane=True, processes={}, **state
+    )
+    layout.write_state(known)
+    return layout

@@ -18,6 +18,7 @@ from elastic.api import KINDS
 from elastic.api.extent import MOST_DEPTH
 from elastic.cli import main
 from elastic.cli.documents import MOST_DOUBLED, Unreadable, documents
+from elastic.local import etcd
 
 
 def elastic(*arguments: str | Path, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
@@ -318,3 +319,18 @@ def test_of_mappings_merged_into_one_the_first_wins_and_its_line_is_known():
     (document,) = documents("a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n")
     assert document.value["c"] == {"x": 1, "y": 1, "z": 3}
     assert [document.line(("c", key)) for key in ("x", "y", "z")] == [1, 1, 5]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_job_that_needs_an_etcd_is_warned_about_where_the_laptop_has_none(tmp_path, monkeypatch, is_installed):
+    monkeypatch.setattr(etcd, "program", lambda: Path("/usr/bin/etcd") if is_installed else None)
+    file = tmp_path / "job.yaml"
+    job = BAD[BAD.index("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: second}") :]
+    file.write_text(
+        job.replace("image: x}", "image: x, command: [torchrun]}").replace("spec:\n", "spec:\n  elasticPolicy: {rdzvBackend: etcd}\n", 1)
+    )
+    said = elastic("validate", file).stdout
+    words = f"{file}:5: warning: spec.elasticPolicy.rdzvBackend: asks for an etcd and rdzvHost names none"
+    assert (words in said) == (not is_installed), said
+    file.write_text(file.read_text().replace("rdzvBackend: etcd", "rdzvBackend: etcd, rdzvHost: etcd-0"))
+    assert "asks for an etcd" not in elastic("validate", file).stdout

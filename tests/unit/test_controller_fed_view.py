@@ -7,8 +7,8 @@ import pytest
 
 from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS
-from elastic.kube.client import Listing
 from elastic.kube.errors import KubeError
+from elastic.kube.paging import Listing
 from elastic.kube.resources import Object, Resource
 
 

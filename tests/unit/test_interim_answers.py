@@ -31,7 +31,7 @@ WORDS = f"it sent more than {MOST_INTERIM} informational answers and no final on
 
 @asynccontextmanager
 async def sending(head: bytes, *, forever: bool = False, closes: bool = False) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """The port, and whether a client has closed its connection."""
+    """Send these bytes; give the port, and whether a client has closed its connection."""
     gone = asyncio.Event()
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,6 +70,21 @@ async def test_endless_informational_answers_end_the_request_and_the_connection(
             with pytest.raises(Interim, match=WORDS):
                 await session.get(f"http://127.0.0.1:{port}/")
             await gone.wait()
+
+
+async def test_the_hook_is_there_in_the_release_of_aiohttp_that_is_installed() -> None:
+    """Without it nothing but total time limits would bound informational answers."""
+    async with aiohttp.TCPConnector() as connector:
+        made = bound(connector)._factory()
+        assert isinstance(made, BoundedHandler)
+
+
+async def test_a_connector_without_the_hook_is_left_as_it_is() -> None:
+    async with aiohttp.TCPConnector() as connector:
+        del connector._factory
+        assert bound(connector) is connector
+        assert not hasattr(connector, "_factory")
+        connector._factory = aiohttp.TCPConnector()._factory
 
 
 async def test_a_few_informational_answers_before_the_answer_are_skipped_at_every_request() -> None:
@@ -133,7 +148,7 @@ async def test_a_page_of_progress_that_sends_them_could_not_be_read() -> None:
 
 @asynccontextmanager
 async def proxying_to(port: int) -> AsyncIterator[aiohttp.ClientSession]:
-    """Passes on what this session asks as pods/proxy does."""
+    """Pass on what this session asks as pods/proxy does."""
     pod = {"spec": {"containers": []}, "status": {"podIP": "127.0.0.1"}}
     store: Any = SimpleNamespace(get=lambda *_: SimpleNamespace(load=lambda: pod))
     kubelets: Any = SimpleNamespace(address=lambda _: ("127.0.0.1", 1))

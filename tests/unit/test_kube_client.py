@@ -11,8 +11,9 @@ from aiohttp import web
 
 from elastic.kube.access import Access
 from elastic.kube.cache import Cache, Change
-from elastic.kube.client import Kube, Patch, _pause_s
+from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
+from elastic.kube.pauses import pause_s
 from elastic.kube.resources import PODS, SECRETS, Object
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -200,7 +201,7 @@ def test_a_busy_server_is_given_the_time_it_asks_for_within_reason(asked_s: int 
     body = {} if asked_s is None else {"details": {"retryAfterSeconds": asked_s}}
     error = KubeError(code=429, reason="TooManyRequests", message="later", body=body)
     for attempt in range(6):
-        assert least <= _pause_s(error, attempt) <= most
+        assert least <= pause_s(error, attempt) <= most
 
 
 async def test_a_write_whose_connection_broke_is_not_sent_twice_but_a_read_is() -> None:

@@ -8,7 +8,7 @@ import pytest
 from cli_api import job
 
 from elastic.kube import submission
-from elastic.kube.client import Listing
+from elastic.kube.paging import Listing
 from elastic.kube.submission import Submission
 
 

@@ -171,7 +171,6 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d() -> None:
     [
         ({}, ""),
         ({"rdzvBackend": "etcd-v2"}, "elasticPolicy.rdzvBackend is etcd-v2: workers meet over etcd's v3 API, as with etcd"),
-        ({"rdzvHost": None}, "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost"),
         ({"workerLibrary": "None"}, "torch's own handler is used, which needs python-etcd in the image"),
     ],
 )
@@ -214,6 +213,47 @@ def test_without_a_host_the_pods_wait_for_the_user_that_the_installations_etcd_g
     cluster.delete("train-worker-1")
     cluster.settle()
     assert len(cluster.pods) == 3, "its user is there: pods go on being made while the etcd is away"
+
+
+def test_without_any_etcd_the_pods_wait_until_the_installation_has_one() -> None:
+    """Torch's own handler was used, for which images have no client.
+
+    Every container ended again and again, no end was counted against maxRestarts, and `elastic explain` named the crash loop only.
+    """
+    cluster = Cluster(of_own_etcd(), settings=OURS)
+    cluster.settle()
+    assert cluster.names() == []
+    assert "EtcdRendezvous" in reasons([cluster.round()])
+    words = "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost and rdzvPort, or"
+    message = cluster.job.status.conditions[-1].message
+    assert words in message
+    assert message.count("rdzvBackend") == 1
+    elastic = cluster.job.status.elastic
+    assert elastic is not None
+    assert elastic.waits_for.startswith(f"3 of 3 workers: {words}")
+    cluster.settings = WITH_ETCD
+    cluster.world = World(0, frozenset(), phase="empty")
+    cluster.settle()
+    assert len(cluster.pods) == 3
+    assert "installation has none" not in cluster.job.status.conditions[-1].message
+    elastic = cluster.job.status.elastic
+    assert elastic is not None
+    assert elastic.waits_for == ""
+
+
+def test_a_job_that_began_without_any_etcd_goes_on_as_it_began() -> None:
+    """Release 0.4.0 gave such a job torch's own handler, and its pods may run."""
+    began = Cluster(of_etcd(), settings=replace(OURS, rendezvous=None))
+    began.settle()
+    began.run_all()
+    began.settle()
+    assert began.job.status.elastic is None or not began.job.status.elastic.backend
+    cluster = Cluster(of_own_etcd(), settings=OURS)
+    cluster.job = msgspec.structs.replace(cluster.job, status=began.job.status)
+    cluster.pods = began.pods
+    cluster.settle()
+    assert len(cluster.pods) == 3
+    assert "this installation has none" in cluster.job.status.conditions[-1].message
 
 
 def test_workers_log_in_to_the_installations_etcd_as_the_jobs_user() -> None:

@@ -11,7 +11,7 @@ from controller.watching import observe
 from controller.watching.observe import Observer
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.answers import WatchEvent, WatchType
-from elastic.kube.client import Listing
+from elastic.kube.paging import Listing
 from elastic.kube.resources import Object
 
 ODD: tuple[Any, ...] = (None, True, -1, 1.5, 10**60, "", "0000-01-01T00:00:00Z", [[]], {"a": 1}, [{}])

@@ -10,7 +10,7 @@ from elastic.api.words import RdzvBackend
 
 
 class RendezvousBackend(Enum):
-    """Through what the workers of a job find each other."""
+    """The way in which the workers of a job find each other."""
 
     NONE = ""
     """Workers need no rendezvous, or the user arranged one; pods get upstream's variables only."""
@@ -25,14 +25,15 @@ class RendezvousBackend(Enum):
 
     @property
     def needs_library(self) -> bool:
-        """Whether the workers need elastic_worker."""
+        """Tell whether the workers need elastic_worker."""
         return self in (RendezvousBackend.OURS, RendezvousBackend.ETCD)
 
 
 def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
-    """The backend of this job.
+    """Return the backend of this job.
 
     A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods cannot load our library.
+    A job that needs an etcd keeps this backend while there is none: its pods wait.
     """
     chosen = wanted_backend(job)
     if chosen is None:
@@ -45,7 +46,5 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
         return RendezvousBackend.STORE if begun == RendezvousBackend.STORE.value else wanted
     asks_for_c10d = job.elastic is not None and job.elastic.rdzv_backend is RdzvBackend.C10D
     if not compat.has_our_rendezvous(settings) or (settings.rendezvous is None and not asks_for_c10d):
-        return RendezvousBackend.NONE
-    if wanted is RendezvousBackend.ETCD and not (job.elastic is not None and job.elastic.rdzv_host) and not settings.etcd:
         return RendezvousBackend.NONE
     return wanted

@@ -1,4 +1,4 @@
-"""What a job that meets in an etcd gets from its spec.
+"""Derives what a job that meets in an etcd gets from its spec.
 
 Endpoint, settings of the backend elastic-etcd, the user's Secret with the login, and the place where the controller takes part. It says
 what users must know, and sees in a pod that its agents have closed the rendezvous.
@@ -14,7 +14,7 @@ from controller.deciding.rendezvous.expectation import allowed_sizes
 from controller.deciding.settings import Settings
 from elastic.api.job import Job
 from elastic.api.names import RDZV_SECRET
-from elastic.api.rendezvous_choice import ETCDS, obstacle_to_library
+from elastic.api.rendezvous_choice import ETCDS, members_of, obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import Place
 from elastic.membership.wire import MOST_SECONDS
@@ -26,33 +26,28 @@ MOST_RESTARTS = 10**9
 PREFIX = "/elastic-training"
 INSTALL = (
     "set rdzvHost and rdzvPort, or add deploy/components/etcd to the installation, or on a laptop install Debian's etcd-server "
-    "and start `elastic up` again"
+    "and restart the cluster (`elastic down`, `elastic up --detach`)"
 )
 OF_PLACE = ("etcd_prefix", "protocol", "cacert", "cert", "key")
 """Settings that the installation's etcd decides."""
 
 
 def is_own(job: Job) -> bool:
-    """Whether the job meets in the installation's etcd."""
-    return job.elastic is not None and job.elastic.rdzv_backend in ETCDS and not _members(job)
+    """Tell whether the job meets in the installation's etcd."""
+    return job.elastic is not None and job.elastic.rdzv_backend in ETCDS and not members_of(job)
 
 
 def endpoint(job: Job, settings: Settings) -> str:
-    """The members of the etcd, each with a port."""
+    """Return the members of the etcd, each with a port."""
     assert job.elastic is not None
     if is_own(job):
         return ",".join(f"https://{member}" for member in settings.etcd)
     port = job.elastic.rdzv_port or DEFAULT_PORT
-    return ",".join(member if re.search(r":\d+$", member) else f"{member}:{port}" for member in _members(job))
-
-
-def _members(job: Job) -> list[str]:
-    host = job.elastic.rdzv_host if job.elastic is not None else None
-    return [member.strip() for member in (host or "").split(",") if member.strip()]
+    return ",".join(member if re.search(r":\d+$", member) else f"{member}:{port}" for member in members_of(job))
 
 
 def place(job: Job, settings: Settings) -> Place:
-    """Where the controller takes part."""
+    """Return the place where the controller takes part."""
     prefix, uid = f"{PREFIX}/{job.metadata.uid}/", job.metadata.uid
     if is_own(job):
         return Place(endpoints=settings.etcd, prefix=prefix, is_tls=True, job=uid)
@@ -67,7 +62,7 @@ def place(job: Job, settings: Settings) -> Place:
 
 
 def conf(job: Job) -> list[tuple[str, str]]:
-    """The settings of torchrun's --rdzv-conf: the user's own, and the job's limits where they name none."""
+    """Return the settings of torchrun's --rdzv-conf: the user's own, and the job's limits if they name none."""
     assert job.elastic is not None
     limit, sizes = restart_accounting.budget_of(job.elastic).max_restarts, allowed_sizes(job, most=job.most_workers)
     is_dated = job.elastic.restart_budget is not None and job.elastic.restart_budget.window_seconds is not None
@@ -83,17 +78,17 @@ def conf(job: Job) -> list[tuple[str, str]]:
 
 
 def _number(limit: int | None, *, most: int = MOST_RESTARTS) -> str:
-    """A limit as agents take it; one that nobody reaches is cut."""
+    """Write a limit as agents take it; cut a limit that nobody reaches."""
     return "" if limit is None else str(min(limit, most))
 
 
 def secret_name(job: Job) -> str:
-    """The user's Secret with login and certificates for the etcd; empty without."""
+    """Return the name of the user's Secret with login and certificates for the etcd; empty without one."""
     return (job.elastic.rdzv_secret or job.metadata.annotations.get(RDZV_SECRET, "")) if job.elastic is not None else ""
 
 
 def closed(view: JobView) -> str:
-    """Why the agents have closed the rendezvous for good, as a worker's container says; empty where none does."""
+    """Say why the agents have closed the rendezvous for good, as a worker's container says; empty if none does."""
     if view.backend is not RendezvousBackend.ETCD:
         return ""
     for pod in view.snapshot.pods:
@@ -105,29 +100,45 @@ def closed(view: JobView) -> str:
 
 
 def awaits(view: JobView) -> bool:
-    """Whether the first pods wait: at the installation's etcd a job's agents need its user, whom the controller makes."""
+    """Tell whether the first pods wait: at the installation's etcd a job's agents need its user, which the controller makes."""
     job, world = view.job, view.snapshot.world
     if view.backend is not RendezvousBackend.ETCD or not is_own(job) or view.snapshot.pods:
         return False
     return not view.snapshot.settings.etcd or world is None or not view.sees_members
 
 
+def missing(view: JobView) -> str:
+    """Say that the pods wait because the job asks for an etcd and there is none, and what to do; empty for other jobs."""
+    return _without_any(view.job) if awaits(view) and not view.snapshot.settings.etcd else ""
+
+
+def _without_any(job: Job) -> str:
+    return f"{_named(job)}, rdzvHost names no etcd, and this installation has none: {INSTALL}"
+
+
+def _named(job: Job) -> str:
+    backend = job.elastic.rdzv_backend if job.elastic is not None else None
+    return f"elasticPolicy.rdzvBackend is {backend.value if backend is not None else ''}"
+
+
 def wait_in_words(view: JobView) -> str:
-    """What the message of a condition goes on with while pods wait for the installation's etcd."""
+    """Say with what the message of a condition goes on while pods wait for the installation's etcd."""
+    if words := missing(view):
+        return f"{WAITS}for an etcd: {words}."
     if not awaits(view) or view.snapshot.world is None:
         return ""
     return f"{WAITS}for the installation's etcd: {view.snapshot.world.trouble}."
 
 
 def remark(job: Job, settings: Settings) -> str:
-    """What users must know of a job that asks for an etcd; empty for other jobs."""
+    """Say what users must know of a job that asks for an etcd; empty for other jobs."""
     policy = job.elastic
     if policy is None or policy.rdzv_backend not in ETCDS:
         return ""
-    named = f"elasticPolicy.rdzvBackend is {policy.rdzv_backend.value}"
+    named = _named(job)
     if backend_in_use(job, settings) is RendezvousBackend.ETCD:
         return f"{named}: workers meet over etcd's v3 API, as with etcd" if policy.rdzv_backend is RdzvBackend.ETCD_V2 else ""
-    if not _members(job) and not settings.etcd:
-        return f"{named}, rdzvHost names no etcd, and this installation has none: {INSTALL}"
+    if is_own(job) and not settings.etcd:
+        return _without_any(job)
     why = obstacle_to_library(job) or "it began so, or this control plane delivers no library"
     return f"{named}: torch's own handler is used, which needs python-etcd in the image and the v2 interface of etcd, because {why}"

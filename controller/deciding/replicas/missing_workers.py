@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error
-from controller.deciding.rendezvous import crash_loops, latecomers
+from controller.deciding.rendezvous import crash_loops, etcd, latecomers
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Pod
@@ -20,13 +20,13 @@ from elastic.membership.wire import printable
 
 
 def in_words(view: JobView, *, held: Collection[str]) -> str:
-    """Empty where all that are wanted run, or nothing is known to keep the others. `held` are the types of which pods wait."""
+    """Say what keeps workers from running; empty if all run or nothing is known. `held` are the types with pods that wait."""
     pause = creation_backoff.in_words(view.status, view.snapshot, held=held).strip()
-    return _in_words(view, [*_obstacles(view), *([pause] if pause else [])])
+    return _in_words(view, [*_obstacles(view), *filter(None, (etcd.missing(view), pause))])
 
 
 def obstacles_in_words(view: JobView) -> str:
-    """The same without pauses between attempts to create pods, which conditions name in any case."""
+    """Say the same without the pauses and the missing etcd, which conditions name in any case."""
     return _in_words(view, list(_obstacles(view)))
 
 
@@ -57,7 +57,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def without(status: JobStatus) -> JobStatus:
-    """Of a job that is over nothing is missing. Its last ranks stay: its failure names one, and its logs are asked for by them."""
+    """Clear `waitsFor` of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
     if status.elastic is None or not status.elastic.waits_for:
         return status
     return replace(status, elastic=replace(status.elastic, waits_for=""))
