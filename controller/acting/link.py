@@ -219,9 +219,15 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         fruitless=heard.fruitless,
         step=heard.step,
         highest=heard.highest,
-        rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
+        rescale=_rescale(heard.rescale) if heard.rescale is not None else None,
         hosts=heard.hosts,
     )
+
+
+def _rescale(heard: wire.Rescale) -> Rescale:
+    before, after = heard.step_before, heard.step_after
+    steps_lost = max(0, before - after) if before is not None and after is not None else 0
+    return Rescale(**msgspec.structs.asdict(heard), steps_lost=steps_lost)
 
 
 def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Step, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -261,6 +261,16 @@ class Rescale(_Wire, frozen=True, kw_only=True):
     to_size: int = 0
     phases: dict[str, int] = {}
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
+    step_before: Step | None = None
+    """The highest step that training had reported before; unset if it reports none."""
+    step_after: Step | None = None
+    """The first step that training reported afterwards."""
+    steps_lost: Step = 0
+    """By how much training fell back, as far as its reports show."""
+    state_lost: bool = False
+    """No worker of the group had the state of the group before."""
+    began_unseen: bool = False
+    """The rendezvous server was started after training had stopped, so training stood still for longer than the phases say."""
 
 
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
@@ -293,7 +303,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
     fruitless: Times = 0
     """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
-    step: Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})] | None = None
+    step: Step | None = None
     """The highest step that training had reported at the last restart, or at the end of the job."""
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""

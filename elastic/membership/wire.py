@@ -45,19 +45,6 @@ def clipped(words: str) -> str:
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
 
 
-def with_error(words: str, *, rank: int | None, error: str) -> str:
-    """What ended a worker, with its rank and the line of its exception. Both are a container's words: they are cut and escaped."""
-    if rank is None:
-        return words
-    line = printable(error)
-    return f"{words} (rank {rank}{': ' if line else ''}{line})"
-
-
-def printable(text: str) -> str:
-    """The text with what is not printable written out, cut."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:MAX_ERROR])[:MAX_ERROR]
-
-
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every message: frozen, keyword-only, defaults left out when written."""
 
@@ -222,12 +209,18 @@ class Rescale(Wire, frozen=True):
 
     Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
+    step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
+    has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
     """
 
     id: Name
     cause: CauseWord
     reason: Words
     phases: Annotated[dict[CauseWord, Milliseconds], Meta(max_length=16)] = {}
+    step_before: Step | None = None
+    step_after: Step | None = None
+    state_lost: bool = False
+    began_unseen: bool = False
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):

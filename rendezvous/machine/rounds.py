@@ -179,6 +179,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     assert round is not None
     by_rank = ranked(group, chosen)
     generation = group.generation + 1
+    holders, former = state_holders(job), group.world
     world = CurrentWorld(
         id=f"{generation}-{job.instance}",
         generation=generation,
@@ -188,7 +189,9 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         cause=round.cause,
         since=job.now,
         ranks=ranks_of(by_rank),
-        heirs=state_holders(job).intersection(by_rank) or None,
+        heirs=holders.intersection(by_rank) or None,
+        lost_state=bool(holders) and holders.isdisjoint(by_rank),
+        began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)
     for name in by_rank:

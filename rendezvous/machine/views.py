@@ -150,4 +150,13 @@ def _rescale(job: Job) -> Rescale | None:
         if at.stepped is not None:
             marks["firstStep"] = at.stepped - at.started
     phases = {name: max(0, round(seconds * 1000)) for name, seconds in marks.items()}
-    return Rescale(id=world.id, cause=world.cause, reason=clipped(world.reason), phases=phases)
+    return Rescale(
+        id=world.id,
+        cause=world.cause,
+        reason=clipped(world.reason),
+        phases=phases,
+        step_before=job.progress.before,
+        step_after=job.progress.first_in_world,
+        state_lost=world.lost_state,
+        began_unseen=world.began_unseen,
+    )

@@ -48,7 +48,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     cluster.now += timedelta(seconds=3)
     plans = cluster.settle()
     (entry,) = shown(cluster)
-    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2000)
+    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2500)
     assert (entry.outcome, entry.ended_at) == ("Left", cluster.now)
     assert "DisruptionAnnounced" not in reasons(plans)
     assert cluster.job.status.elastic is not None
