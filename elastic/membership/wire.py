@@ -45,6 +45,11 @@ def clipped(words: str) -> str:
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
 
 
+def printable(text: str) -> str:
+    """Return the text, cut, with everything that is not printable written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:MAX_ERROR])[:MAX_ERROR]
+
+
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of every message: frozen, keyword-only, defaults left out when written."""
 

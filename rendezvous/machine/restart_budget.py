@@ -12,7 +12,7 @@ from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
 from elastic.membership.exit_status import with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
-from elastic.membership.wire import MAX_ERROR, Ended, Restart, clipped
+from elastic.membership.wire import Ended, Restart, clipped, printable
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job
@@ -161,5 +161,5 @@ def _with_error(words: str, *, rank: int | None, error: str) -> str:
     """Add the rank and the line of its exception to the words about a failure. A container chose both, so they are cut and escaped."""
     if rank is None:
         return words
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in error[:MAX_ERROR])[:MAX_ERROR]
+    line = printable(error)
     return f"{words} (rank {rank}{': ' if line else ''}{line})"
