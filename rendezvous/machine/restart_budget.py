@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
-from elastic.membership.exit_status import with_status
+from elastic.membership.exit_status import with_error, with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
-from elastic.membership.wire import Ended, Restart, clipped, printable
+from elastic.membership.wire import Ended, Restart, clipped
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job
@@ -59,7 +59,7 @@ def _words(job: Job) -> str:
     if known.failures and not has_finished(job.membership):
         first = known.failures[0]
         status = with_status(first.status) if first.status is not None else "by itself"
-        return _with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=first.error)
+        return with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=first.error)
     return known.losses[0].words if known.losses else "a worker ended after its peers had finished"
 
 
@@ -155,11 +155,3 @@ def _spent(job: Job) -> str:
 
 def _used_up(limit: int, which: str) -> str:
     return f"the one restart {which} is used up" if limit == 1 else f"all {limit} restarts {which} are used up"
-
-
-def _with_error(words: str, *, rank: int | None, error: str) -> str:
-    """Add the rank and the line of its exception to the words about a failure. A container chose both, so they are cut and escaped."""
-    if rank is None:
-        return words
-    line = printable(error)
-    return f"{words} (rank {rank}{': ' if line else ''}{line})"
