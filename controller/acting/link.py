@@ -175,6 +175,8 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         hosts=told.hosts,
         newcomers=told.newcomers,
         state_s=_seconds(told.state_s),
+        awaited=told.awaited,
+        await_s=_seconds(told.await_s),
     )
 
 

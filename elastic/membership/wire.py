@@ -159,6 +159,7 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     speaker, number: the sending process and its sequence number. A message that arrives late is refused.
     hosts: of a job whose launcher starts the workers; such a job has no members.
     state_s: after so long the members of a world have its state, where training never reports a step.
+    awaited, await_s: members with the state that may come back; a round waits so long before it forms a world without the state.
     """
 
     members: Names = ()
@@ -185,6 +186,8 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     hosts: HostFacts | None = None
     newcomers: Names = ()
     state_s: Seconds = 30.0
+    awaited: Names = ()
+    await_s: Seconds = 0.0
 
 
 # --- server to controller

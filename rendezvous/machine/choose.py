@@ -86,6 +86,15 @@ def state_holders(job: Job) -> frozenset[str]:
     return frozenset(world.ranks).difference(_newcomers(job.membership)) or frozenset(world.ranks)
 
 
+def awaits_state(job: Job, chosen: tuple[str, ...]) -> bool:
+    """Return whether a world of these is held back, because none of them has the state and a member that has it may come back."""
+    expectation, round = job.membership.expectation, job.membership.round
+    if expectation is None or not expectation.awaited or round is None or round.notified_at is None:
+        return False
+    holders = state_holders(job).union(expectation.awaited)
+    return holders.isdisjoint(chosen) and job.now < round.notified_at + expectation.await_s
+
+
 def _with_state(job: Job, chosen: tuple[str, ...], held_back: list[str]) -> tuple[str, ...]:
     """The choice with one who has the state, if only members that must leave have it: beside the others, or in the place of the last."""
     holders = state_holders(job)

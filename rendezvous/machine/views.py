@@ -2,7 +2,7 @@
 
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing, View, World, clipped
-from rendezvous.machine.choose import absent, leave_notice
+from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
 from rendezvous.machine.reach import awaits_word
@@ -132,6 +132,8 @@ def _reason(job: Job) -> str:
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         text += f", waiting for {', '.join(missing[:NAMED])}{more}"
+    if group.expectation is not None and group.expectation.awaited and (chosen := target(job)) and awaits_state(job, chosen):
+        text += "; none of them has the state of training, and a worker that has it may come back"
     return text
 
 
