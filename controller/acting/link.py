@@ -13,8 +13,7 @@ import msgspec
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
-from elastic.api.book import Leaving
-from elastic.api.job import Rescale
+from elastic.api.book import Leaving, Rescale
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 
@@ -175,6 +174,8 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         hosts=told.hosts,
         newcomers=told.newcomers,
         state_s=_seconds(told.state_s),
+        awaited=told.awaited,
+        await_s=_seconds(told.await_s),
     )
 
 
@@ -219,10 +220,16 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         fruitless=heard.fruitless,
         step=heard.step,
         highest=heard.highest,
-        rescale=None if heard.rescale is None else Rescale(**msgspec.structs.asdict(heard.rescale)),
+        rescale=_rescale(heard.rescale) if heard.rescale is not None else None,
         hosts=heard.hosts,
         fault=heard.fault,
     )
+
+
+def _rescale(heard: wire.Rescale) -> Rescale:
+    before, after = heard.step_before, heard.step_after
+    steps_lost = max(0, before - after) if before is not None and after is not None else 0
+    return Rescale(**msgspec.structs.asdict(heard), steps_lost=steps_lost)
 
 
 def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:

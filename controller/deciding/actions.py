@@ -124,6 +124,9 @@ class SetExpectation:
     hosts: HostFacts | None = None
     """Of a job whose launcher starts the workers."""
     newcomers: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
+    """The workers with the state of training that may come back. For `await_s` no world is formed without the state."""
+    await_s: float = 0.0
     place: Place | None = None
     """Of a job that meets in an etcd: it is written there, and not sent to the rendezvous server."""
 

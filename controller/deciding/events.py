@@ -10,7 +10,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
-from elastic.api.counting import counted
+from elastic.api.counting import continued, counted
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
@@ -79,15 +79,23 @@ def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[Jo
 
 
 def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
-    """Who works together is another group than before: why, and by which id logs and status know it."""
-    rescale = new.last_rescale
-    if rescale is None or (known.last_rescale is not None and known.last_rescale.id == rescale.id):
+    """Return an Event for a group of other workers than before: why, and by which id logs and status know it.
+
+    Its first step is reported later: if training fell back, a second Event says so.
+    """
+    rescale, former = new.last_rescale, known.last_rescale
+    if rescale is None:
+        return
+    is_new = former is None or former.id != rescale.id
+    name, steps = f"{job.kind.name} {job.metadata.name}", continued(rescale.step_before, rescale.step_after, state_lost=rescale.state_lost)
+    if rescale.steps_lost and (is_new or former is None or not former.steps_lost):
+        yield warning("StepsLost", f"{name} {steps} (rescale {rescale.id})", about=rescale.id)
+    if not is_new:
         return
     workers = counted(rescale.to_size, "worker")
     before = f" after {rescale.from_size}" if rescale.from_size else ""
-    words = (
-        f"{job.kind.name} {job.metadata.name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id})"
-    )
+    reached = "" if rescale.step_before is None else f"; it {steps}" if steps else f"; it had reached step {rescale.step_before:,}"
+    words = f"{name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id}){reached}"
     yield normal("Rescaled", words, about=rescale.id)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
-from elastic.api.job import Rescale
+from elastic.api.book import Rescale
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState

@@ -39,8 +39,9 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "When", keep: true, cell: (row) => time(row.at, ago(row.at)) },
       { name: "Size", keep: true, cell: (row) => `${row.fromSize} → ${row.toSize}` },
       { name: "Cause", cell: (row) => row.cause },
-      { name: "Took", number: true, cell: (row) => (sum(row.phases) ? seconds(sum(row.phases) / 1000) : "–") },
+      { name: "Took", number: true, cell: (row) => (sum(row.phases) ? (row.beganUnseen ? "≥ " : "") + seconds(sum(row.phases) / 1000) : "–") },
       { name: "Phases", cell: (row) => Object.entries(row.phases).filter(([, ms]) => ms).map(([name, ms]) => `${name} ${seconds(ms / 1000)}`).join(", ") },
+      { name: "Steps", wide: true, cell: (row) => row.steps },
       { name: "Why", wide: true, cell: (row) => row.reason },
     ],
   });
@@ -65,6 +66,7 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "Workers", number: true, cell: (row) => row.workers },
       { name: "Outcome", cell: (row) => row.outcome || "lasts" },
       { name: "Cost", number: true, cell: (row) => (row.pauseMs ? seconds(row.pauseMs / 1000) : "–") },
+      { name: "Steps lost", number: true, cell: (row) => (row.stepsLost ? number(row.stepsLost) : "–") },
     ],
   });
   const log = logs(wanted, () => page);

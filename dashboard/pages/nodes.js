@@ -3,7 +3,7 @@
 import { ask, follow } from "./api.js";
 import { reclaimButton } from "./changes.js";
 import { el, noticeWords, state, table, time } from "./dom.js";
-import { ago, count, memory, seconds, sum } from "./format.js";
+import { ago, count, memory, number, seconds, sum } from "./format.js";
 import { jobLink } from "./jobs.js";
 
 const ASKED_MS = 15000; // it takes so long at most until the notice of a node that was asked for is seen
@@ -49,6 +49,7 @@ export function showNodes(main, session, live, refuse) {
       { name: "Workers", number: true, cell: (row) => row.workers },
       { name: "Outcome", cell: (row) => row.outcome || "lasts" },
       { name: "Cost", number: true, cell: (row) => (row.pauseMs ? seconds(row.pauseMs / 1000) : "–") },
+      { name: "Steps lost", number: true, cell: (row) => (row.stepsLost ? number(row.stepsLost) : "–") },
     ],
   });
   const boxes = [el("section", { "aria-label": "Nodes" }, shown.box),

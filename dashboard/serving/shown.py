@@ -50,6 +50,8 @@ class RescaleShown(Shown, frozen=True):
     from_size: int
     to_size: int
     phases: Mapping[str, int]
+    steps: str
+    began_unseen: bool
 
 
 class ConditionShown(Shown, frozen=True):
@@ -94,6 +96,7 @@ class DisruptionShown(Shown, frozen=True):
     by: str
     outcome: str
     pause_ms: int
+    steps_lost: int
 
 
 class JobPage(Shown, frozen=True):

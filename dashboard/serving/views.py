@@ -105,6 +105,8 @@ class Views:
                     from_size=found.from_size,
                     to_size=found.to_size,
                     phases=found.phases,
+                    steps=found.steps,
+                    began_unseen=found.began_unseen,
                 )
                 for found in reversed(record.rescales.values())
             ),
@@ -189,6 +191,7 @@ def disruptions(job: JobSeen) -> Iterator[DisruptionShown]:
             by=_stamp(found.by),
             outcome=found.outcome,
             pause_ms=found.pause_milliseconds,
+            steps_lost=found.steps_lost,
         )
 
 

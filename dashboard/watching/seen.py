@@ -12,6 +12,7 @@ from typing import Any
 from autoscale.figures import JobKey
 from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
+from elastic.api.counting import continued
 from elastic.api.kinds import KINDS, WORKER, Kind
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import GPU
@@ -37,6 +38,10 @@ class Rescale:
     to_size: int
     phases: Mapping[str, int]
     """Milliseconds."""
+    steps: str = ""
+    """At which step training went on, in words."""
+    began_unseen: bool = False
+    """Training stood still for longer than the phases say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,8 @@ def _rescale(raw: Mapping[str, Any]) -> Rescale | None:
         from_size=_number(raw.get("fromSize")) or 0,
         to_size=_number(raw.get("toSize")) or 0,
         phases=phases,
+        steps=continued(_number(raw.get("stepBefore")), _number(raw.get("stepAfter")), state_lost=raw.get("stateLost") is True),
+        began_unseen=raw.get("beganUnseen") is True,
     )
 
 

@@ -25,6 +25,7 @@ MOST_TIMES = 1_000_000
 PLAIN = r"\A[!#-\[\]-~]*\Z"
 """Printable ASCII that JSON does not escape: one byte a character. What the rendezvous server is sent consists of it."""
 Times: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_TIMES, extra_json_schema={"format": "int32"})]
+Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
 CauseWord: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
 PodUid: TypeAlias = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -119,7 +120,15 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     rescale: Annotated[str, Meta(max_length=317)] = ""
     """Id of the newest rescale that it brought about."""
     pause_milliseconds: Times = 0
-    """What that rescale took from training, from the notice to the first step; unset where nobody measures it, as at c10d."""
+    """What that rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
+    step_before: Step | None = None
+    """The highest step that training had reported before that rescale."""
+    step_after: Step | None = None
+    """The first step that training reported after it."""
+    steps_lost: Step = 0
+    """By how much training fell back, as far as its reports show."""
+    state_lost: bool = False
+    """No worker of the next group had the state of training."""
     asked_to_save_at: Time | None = None
     """When the last workers with the state of training were told to save and end, because no replacement could have the state in time."""
 
@@ -148,3 +157,28 @@ class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     message: Annotated[str, Meta(max_length=512)] = ""
     """How the pod was lost, and on which node."""
     at: Time
+
+
+class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The last change of the group, its cause, and where its time went."""
+
+    id: str = ""
+    cause: str = ""
+    reason: str = ""
+    at: Time | None = None
+    from_size: int = 0
+    to_size: int = 0
+    phases: dict[str, int] = {}
+    """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
+    lost: Annotated[tuple[PodUid, ...], Meta(max_length=16)] = ()
+    """With rdzvBackend c10d: uids of the pods that this loss is about; of more pods than 16 one checksum."""
+    step_before: Step | None = None
+    """The highest step that training had reported before; unset if it reports none."""
+    step_after: Step | None = None
+    """The first step that training reported afterwards."""
+    steps_lost: Step = 0
+    """By how much training fell back, as far as its reports show."""
+    state_lost: bool = False
+    """No worker of the group had the state of the group before."""
+    began_unseen: bool = False
+    """The rendezvous server was started after training had stopped, so training stood still for longer than the phases say."""

@@ -9,6 +9,17 @@ def counted(number: int, noun: str, *verb: str) -> str:
     return f"{number} {noun}{singular}" if number == 1 else f"{number} {noun}s{plural}"
 
 
+def continued(before: int | None, after: int | None, *, state_lost: bool) -> str:
+    """Say at which step training goes on after a change; empty if it reports no steps, or none since and nothing is known to be lost."""
+    if before is None or (after is None and not state_lost):
+        return ""
+    if after is None:
+        return f"begins again after step {before:,}: no worker had the state"
+    lost = before - after
+    why = "" if lost <= 0 else ": no worker had the state" if state_lost else f": {counted(lost, 'step')} must be repeated"
+    return f"continues at step {after:,} after step {before:,}{why}"
+
+
 def asked_to_save(*, at: datetime, by: datetime | None) -> str:
     """Say that the last workers with the state must save it themselves, and how long before the loss they were told."""
     when = f"{max(0.0, (by - at).total_seconds()):.0f} s before the loss " if by is not None else ""

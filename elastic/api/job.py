@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from elastic.api import book
-from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Restart, Time, Times
+from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Rescale, Restart, Step, Time, Times
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -178,6 +178,9 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     its longest pause, a start included. Default: never."""
     ready_after_seconds: Seconds = 30
     """Where training reports no steps: how long a world must stand until its new workers are Ready, for a drain. Default: 30."""
+    wait_for_lost_state_seconds: Seconds = 0
+    """How long a job waits for an unreachable node if only the workers there have the state of training, before others begin without it.
+    The wait ends early if the node comes back, or if its pods are known to be gone. Default: 0, begin at once."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""
@@ -251,21 +254,6 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
     """Selects the pods of this type; read through the scale subresource."""
 
 
-class Rescale(_Wire, frozen=True, kw_only=True):
-    """The last change of the group, its cause, and where its time went."""
-
-    id: str = ""
-    cause: str = ""
-    reason: str = ""
-    at: Time | None = None
-    from_size: int = 0
-    to_size: int = 0
-    phases: dict[str, int] = {}
-    """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
-    lost: Annotated[tuple[book.PodUid, ...], Meta(max_length=16)] = ()
-    """With rdzvBackend c10d: uids of the pods that this loss is about; of more pods than 16 one checksum."""
-
-
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Who trains together at the moment, and how it came to be."""
 
@@ -298,7 +286,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
     fruitless: Times = 0
     """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
-    step: Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})] | None = None
+    step: Step | None = None
     """The highest step that training had reported at the last restart, or at the end of the job."""
     closed: str = ""
     """Why the job is about to be failed: its group was let end, or its restarts are used up."""

@@ -150,6 +150,10 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "nProcPerNode"), message)
     elif elastic.n_proc_per_node is not None:
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
+    if elastic.wait_for_lost_state_seconds and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):
+        seconds = elastic.wait_for_lost_state_seconds
+        message = f"waitForLostStateSeconds is {seconds}, but only a PyTorchJob with rdzvBackend elastic can wait for the state; remove it"
+        findings.problem((*ELASTIC, "waitForLostStateSeconds"), message)
     if elastic.scaling_policy is not None:
         _check_policy(elastic.scaling_policy, job, has_metrics=elastic.metrics is not None, findings=findings)
     if elastic.metrics == () and (elastic.scaling_policy is None or elastic.scaling_policy.policy is PolicyName.HPA):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from elastic.api.counting import asked_to_save, counted
+from elastic.api.counting import asked_to_save, continued, counted
 from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS
 from elastic.client.ages import age
@@ -26,6 +26,7 @@ IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageN
 UNSTARTED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError")
 """Why the kubelet did not start a container: its spec or its node do not allow it, and a message says what."""
 MOST_NAMES = 3
+UNSEEN = ". The rendezvous server was started during it, and does not know for how long training had stood still"
 SHORT_MS = 50
 """Less would be 0.0 s."""
 
@@ -78,6 +79,8 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')})."
+        if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
+            yield f"Since then it {steps}."
     elif job.is_elastic and not job.is_over:
         yield "Its size has not changed yet."
     if job.autoscaler and not job.is_over:
@@ -94,8 +97,13 @@ def _is_scaled_by_metrics(spec: Mapping[str, object]) -> bool:
     return not isinstance(scaling, dict) or scaling.get("policy") == PolicyName.HPA.value
 
 
+def _step(job: Summary, field: str) -> int | None:
+    step = job.rescale.get(field)
+    return step if isinstance(step, int) else None
+
+
 def _disruption(job: Summary, now: datetime) -> Iterator[str]:
-    """The newest that was announced: the change that stands above may be the return of a worker after it."""
+    """Explain the newest disruption that was announced. The change that stands above may be the return of a worker after it."""
     if not job.disruptions:
         return
     last = job.disruptions[-1]
@@ -103,8 +111,13 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
     if last.outcome == TAKEN_BACK:
         yield f"The notice for {what} of {ago} ago was taken back."
         return
-    paused = f", for which training paused {last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
+    is_told_above = last.rescale == job.rescale.get("id")
+    least = "at least " if is_told_above and job.rescale.get("beganUnseen") else ""
+    paused = f", for which training paused {least}{last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
     yield f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave{paused}."
+    if last.steps_lost and not is_told_above:
+        steps = continued(last.step_before, last.step_after, state_lost=last.state_lost)
+        yield f"After it the job {steps.replace('continues', 'continued')}."
     if last.asked_to_save_at is not None:
         words = asked_to_save(at=last.asked_to_save_at, by=last.by)
         yield f"{words[0].upper()}{words[1:]}."
@@ -117,7 +130,7 @@ def has_told_no_step(job: Summary) -> bool:
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """What nobody but its script knows, once a change has started the processes of a job again that had told no step.
+    """Say that only its script knows where a job goes on, once a change has started the processes of a job that told no step.
 
     Its workers are Ready because their world has stood for long enough.
     """
@@ -132,7 +145,7 @@ def unreported(job: Summary, pods: Sequence[Object]) -> str:
 
 
 def waits_for(job: Summary, pods: Sequence[Object]) -> str:
-    """The first thing that a job waits for; empty where it waits for nothing that the API shows."""
+    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows."""
     if job.is_over:
         return ""
     if job.state == "Suspended":
@@ -177,7 +190,9 @@ def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
     if phases:
         parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= SHORT_MS]
-        yield f"The last change cost {sum(phases.values()) / 1000:.1f} s: {', '.join(parts) or 'less than can be measured'}."
+        is_partial = job.rescale.get("beganUnseen") is True
+        least, why = ("at least ", UNSEEN) if is_partial else ("", "")
+        yield f"The last change cost {least}{sum(phases.values()) / 1000:.1f} s: {', '.join(parts) or 'less than can be measured'}{why}."
 
 
 def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:
@@ -212,7 +227,7 @@ def _is_set_up(pod: Object) -> bool:
 
 
 def _waiting_words(pod: Object, reasons: Sequence[str], *, with_image: bool = False) -> str:
-    """What the kubelet says of the first container that waits for one of these reasons."""
+    """Return what the kubelet says of the first container that waits for one of these reasons."""
     status = pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}

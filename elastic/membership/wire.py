@@ -15,8 +15,7 @@ from elastic.membership.hosts import HostFacts, HostState
 from elastic.membership.phases import WorldPhase
 
 MAX_WORDS = 1024
-MAX_ERROR = 300
-"""Longest line of an exception in a reason."""
+MAX_ERROR = 300  # characters of the line of an exception in a reason
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
 NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -43,14 +42,6 @@ Rank = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 def clipped(words: str) -> str:
     """Return the text, cut to the length that a message may hold."""
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 3] + "..."
-
-
-def with_error(words: str, *, rank: int | None, error: str) -> str:
-    """Add the rank and the line of the exception to the words about a worker's end. A container wrote both: cut and escape them."""
-    if rank is None:
-        return words
-    line = printable(error)
-    return f"{words} (rank {rank}{': ' if line else ''}{line})"
 
 
 def printable(text: str) -> str:
@@ -167,6 +158,7 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     speaker, number: the sending process and its sequence number. A message that arrives late is refused.
     hosts: of a job whose launcher starts the workers; such a job has no members.
     state_s: after so long the members of a world have its state, where training never reports a step.
+    awaited, await_s: members with the state that may come back; a round waits so long before it forms a world without the state.
     """
 
     members: Names = ()
@@ -193,6 +185,8 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     hosts: HostFacts | None = None
     newcomers: Names = ()
     state_s: Seconds = 30.0
+    awaited: Names = ()
+    await_s: Seconds = 0.0
 
 
 # --- server to controller
@@ -219,12 +213,18 @@ class Rescale(Wire, frozen=True):
 
     Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
+    step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
+    has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
     """
 
     id: Name
     cause: CauseWord
     reason: Words
     phases: Annotated[dict[CauseWord, Milliseconds], Meta(max_length=16)] = {}
+    step_before: Step | None = None
+    step_after: Step | None = None
+    state_lost: bool = False
+    began_unseen: bool = False
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):

@@ -88,6 +88,15 @@ def state_holders(job: Job) -> frozenset[str]:
     return frozenset(world.ranks).difference(_newcomers(job.membership)) or frozenset(world.ranks)
 
 
+def awaits_state(job: Job, chosen: tuple[str, ...]) -> bool:
+    """Return whether a world of these members is held back. None of them has the state, and a member that has it may come back."""
+    expectation, round = job.membership.expectation, job.membership.round
+    if expectation is None or not expectation.awaited or round is None or round.notified_at is None:
+        return False
+    holders = state_holders(job).union(expectation.awaited)
+    return holders.isdisjoint(chosen) and job.now < round.notified_at + expectation.await_s
+
+
 def clean_steps(job: Job) -> dict[str, int]:
     """Return the step of the complete state that each holder of the state has at the barrier, as far as the holders have said.
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
-from elastic.membership.exit_status import with_status
+from elastic.membership.exit_status import with_error, with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
-from elastic.membership.wire import Ended, Restart, clipped, with_error
+from elastic.membership.wire import Ended, Restart, clipped
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job

@@ -9,7 +9,7 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from rendezvous.machine import reach
 from rendezvous.machine.absence import without_absent, without_left
-from rendezvous.machine.choose import absent, absent_survivors, leave_notice, ranked, state_holders, target
+from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target
 from rendezvous.machine.completion import has_finished, with_completion, works_on
 from rendezvous.machine.evictions import taken_away
 from rendezvous.machine.handlers.exit_reports import apply_exit_reports
@@ -143,7 +143,7 @@ def _close_round(job: Job) -> Job:
         return job
     reached_at = job.timings.min_reached_at if job.timings.min_reached_at is not None else job.now
     job = _with_min_reached(job, at=reached_at)
-    if _waits(job, chosen, since=reached_at):
+    if _waits(job, chosen, since=reached_at) or awaits_state(job, chosen):
         return job
     job = charge_restarts(_with_best_reason(taken_away(job)))
     return job if job.accounting.closed else _seal(job, chosen)
@@ -188,6 +188,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     assert round is not None
     by_rank = ranked(job, chosen)
     generation = group.generation + 1
+    holders, former = state_holders(job), group.world
     world = CurrentWorld(
         id=f"{generation}-{job.instance}",
         generation=generation,
@@ -197,7 +198,9 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         cause=round.cause,
         since=job.now,
         ranks=ranks_of(by_rank),
-        heirs=state_holders(job).intersection(by_rank) or None,
+        heirs=holders.intersection(by_rank) or None,
+        lost_state=bool(holders) and holders.isdisjoint(by_rank),
+        began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)
     for name in by_rank:

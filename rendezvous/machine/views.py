@@ -2,7 +2,7 @@
 
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing, View, World, clipped
-from rendezvous.machine.choose import absent, leave_notice
+from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
 from rendezvous.machine.reach import awaits_word
@@ -132,6 +132,8 @@ def _reason(job: Job) -> str:
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         text += f", waiting for {', '.join(missing[:NAMED])}{more}"
+    if group.expectation is not None and group.expectation.awaited and (chosen := target(job)) and awaits_state(job, chosen):
+        text += "; none of them has the state of training, and a worker that has it may come back"
     return text
 
 
@@ -150,4 +152,13 @@ def _rescale(job: Job) -> Rescale | None:
         if at.stepped is not None:
             marks["firstStep"] = at.stepped - at.started
     phases = {name: max(0, round(seconds * 1000)) for name, seconds in marks.items()}
-    return Rescale(id=world.id, cause=world.cause, reason=clipped(world.reason), phases=phases)
+    return Rescale(
+        id=world.id,
+        cause=world.cause,
+        reason=clipped(world.reason),
+        phases=phases,
+        step_before=job.progress.before,
+        step_after=job.progress.first_in_world,
+        state_lost=world.lost_state,
+        began_unseen=world.began_unseen,
+    )

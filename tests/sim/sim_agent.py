@@ -109,10 +109,18 @@ class Agent:
     entered: list[int] = field(default_factory=list)
     step: int = 0
     """The state that training has left in this container."""
+    cut_until: float = 0.0
+    """Until when its node reaches no server."""
 
     def start(self) -> None:
         self._later(self.draw.uniform(0.1, 2.0), self._connect)
         self._later(BEAT_S, self._beat)
+
+    def cut_node(self, seconds: float) -> None:
+        """Let the node of this agent reach nobody, and nobody reach it; its processes work on."""
+        self.cut_until = _time() + seconds
+        if self.link is not None:
+            self.link.falls_silent(seconds)
 
     def stop(self, *, says_so: bool) -> None:
         """The process is ended from outside."""
@@ -179,7 +187,7 @@ class Agent:
         for agent in group.values():
             agent.step += 1
         self.server.steps[self.job_uid] = max(self.step, self.server.steps.get(self.job_uid, 0))
-        if self.server.hears_steps and not self.server.is_down:
+        if self.server.hears_steps and not self.server.is_down and _time() >= self.cut_until:
             self.server.hub.report(self.job_uid, Report(member=self.name, generation=self._generation, step=self.step))
         self._later(self.server.step_s(), self._step, world)
 
@@ -201,6 +209,9 @@ class Agent:
 
     def _connect(self) -> None:
         if self.is_over or self.link is not None:
+            return
+        if _time() < self.cut_until:
+            self._later(0.5, self._connect)
             return
         if self.server.is_out_of_reach:
             self.away_since = self.away_since if self.away_since is not None else _time()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from sim_agent import Agent
 from sim_api import Api
 from sim_kubelet import Kubelets
 from sim_pods import avoided, is_deleting, is_ready, is_running, selected
@@ -22,6 +23,7 @@ from elastic.signals.signal import Meaning, Signal
 
 SLOTS = 4
 UNREACHABLE_S, EVICTED_S = 40.0, 70.0
+UNREACHABLE = "node.kubernetes.io/unreachable"
 LEAVES = [row for row in PLAYABLE.values() if row.meaning is Meaning.LEAVE]
 WARNINGS = [row for row in PLAYABLE.values() if row.meaning in (Meaning.PREPARE, Meaning.INFORM)]
 EVICTION_RETRY_S = 5.0
@@ -71,6 +73,16 @@ class Cluster:
         for pod in self.pods(node=name):
             self._loses(pod)
             self.kubelets.lose(pod)
+
+    def cut_node(self, name: str, seconds: float) -> None:
+        """Silence a node that comes back before its pods are deleted."""
+        for pod in self.pods(node=name):
+            self._loses(pod)
+            if isinstance(agent := self.kubelets.agent(pod), Agent):
+                agent.cut_node(seconds)
+        loop = asyncio.get_running_loop()
+        loop.call_later(UNREACHABLE_S, self._taint, name, UNREACHABLE)
+        loop.call_later(seconds, self.take_back, name)
 
     def reclaim_node(self, name: str, signal: Signal | None = None, *, after_s: float | None = None) -> None:
         """A cloud's notice; the machine goes when its time is up."""
@@ -261,7 +273,7 @@ class Cluster:
         """The control plane's view of a machine that is silent."""
         if silent_s < UNREACHABLE_S:
             return
-        self._taint(node, "node.kubernetes.io/unreachable")
+        self._taint(node, UNREACHABLE)
         for pod in self.pods(node=node):
             if silent_s >= EVICTED_S and not is_deleting(pod):
                 self.disrupt(pod, "DeletionByTaintManager")

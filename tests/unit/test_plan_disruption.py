@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import End, SetExpectation
 from controller.watching.snapshot import Container, Node, Phase, World
-from elastic.api.job import Rescale
+from elastic.api.book import Rescale
 from elastic.api.words import Cause
 from elastic.membership.wire import Restart
 

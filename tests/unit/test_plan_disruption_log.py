@@ -13,8 +13,8 @@ from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Phase, World, pod_from
-from elastic.api.book import Disruption
-from elastic.api.job import Job, Rescale
+from elastic.api.book import Disruption, Rescale
+from elastic.api.job import Job
 from elastic.signals.rows import read_table
 
 SPOT = "aws-node-termination-handler/spot-itn"
@@ -48,7 +48,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     cluster.now += timedelta(seconds=3)
     plans = cluster.settle()
     (entry,) = shown(cluster)
-    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2000)
+    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2500)
     assert (entry.outcome, entry.ended_at) == ("Left", cluster.now)
     assert "DisruptionAnnounced" not in reasons(plans)
     assert cluster.job.status.elastic is not None

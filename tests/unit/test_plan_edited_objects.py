@@ -21,8 +21,8 @@ from controller.watching.keys import Key
 from controller.watching.observe import _owned
 from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
-from elastic.api.book import MOST_GENERATION, MOST_TIMES
-from elastic.api.job import ElasticStatus, JobStatus, Rescale, to_object
+from elastic.api.book import MOST_GENERATION, MOST_TIMES, Rescale
+from elastic.api.job import ElasticStatus, JobStatus, to_object
 from elastic.api.kinds import KINDS
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.resources import PODS

@@ -13,8 +13,8 @@ from controller.deciding.lifecycle import gang_restart
 from controller.deciding.moments import after
 from controller.deciding.plan import plan
 from controller.watching.snapshot import Phase
-from elastic.api.book import Refusal
-from elastic.api.job import Condition, ElasticStatus, JobStatus, Rescale
+from elastic.api.book import Refusal, Rescale
+from elastic.api.job import Condition, ElasticStatus, JobStatus
 
 LARGEST = 2**53
 FARTHEST = datetime.max.replace(tzinfo=UTC)

@@ -11,7 +11,7 @@ from controller.deciding.actions import Create, SetExpectation
 from controller.deciding.replicas import slot_assignment
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
-from elastic.api.job import Rescale
+from elastic.api.book import Rescale
 from elastic.kube.resources import PODS
 from elastic.membership.wire import MAX_MEMBERS
 

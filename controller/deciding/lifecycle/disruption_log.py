@@ -127,8 +127,14 @@ def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus, *, 
         entry = replace(entry, rescale=last.id)
     if entry.rescale != last.id:
         return entry
-    pause_ms = sum(ms for phase, ms in last.phases.items() if phase != "detect")
-    return replace(entry, pause_milliseconds=min(pause_ms, MOST_TIMES))
+    return replace(
+        entry,
+        pause_milliseconds=min(sum(last.phases.values()), MOST_TIMES),
+        step_before=last.step_before,
+        step_after=last.step_after,
+        steps_lost=last.steps_lost,
+        state_lost=last.state_lost,
+    )
 
 
 def _awaits_rescale(entry: Disruption, now: datetime) -> bool:

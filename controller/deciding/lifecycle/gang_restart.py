@@ -20,7 +20,8 @@ from controller.deciding.status_room import listed
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Pod, Snapshot
-from elastic.api.job import ElasticStatus, Job, Rescale
+from elastic.api.book import Rescale
+from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, RestartScope
 
 PAUSE = "pause"

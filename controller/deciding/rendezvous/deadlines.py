@@ -69,7 +69,7 @@ def deadlines(view: JobView, leaving: Iterable[Leaving]) -> Deadlines:
     ends = {entry.member: entry.by for entry in leaving if not waits_for_replacement(view, entry)}
     workers = [pod for pod in view.snapshot.pods if pod.type == WORKER.lower()]
     world = view.snapshot.world
-    holders = [pod for pod in workers if _has_state(pod, world)]
+    holders = [pod for pod in workers if has_state(pod, world)]
     alive = [pod for pod in holders if not pod.is_deleting] or holders
     losses = [ends.get(pod.name) for pod in alive]
     known = [by for by in losses if by is not None]
@@ -109,7 +109,7 @@ def _scale_in_grace_s(job: Job) -> float:
     return float(job.elastic.scale_in_grace_seconds)
 
 
-def _has_state(pod: Pod, world: World | None) -> bool:
+def has_state(pod: Pod, world: World | None) -> bool:
     """Return whether the worker has the state: its condition says so, and without the readiness gate the world does."""
     if pod.is_over:
         return False

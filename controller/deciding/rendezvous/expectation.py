@@ -11,6 +11,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
+from controller.deciding.rendezvous import lost_state
 from controller.deciding.rendezvous.deadlines import waits_for_replacement
 from controller.watching.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS, Leaving
@@ -57,6 +58,8 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         newcomers=tuple(sorted(pod.name for pod in (*staying, *outgoing) if pod.in_world is not None and not pod.in_world.is_true)),
         when_replaced=frozenset(entry.member for entry in leaving if waits_for_replacement(view, entry)),
         state_s=float(policy.ready_after_seconds),
+        awaited=lost_state.awaited(view),
+        await_s=lost_state.await_s(job),
     )
 
 

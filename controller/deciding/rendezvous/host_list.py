@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from controller.deciding.actions import Budget, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.watching.snapshot import Phase, Pod
-from elastic.api.book import Leaving
+from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import counted
-from elastic.api.job import ElasticStatus, Rescale
+from elastic.api.job import ElasticStatus
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause
 from elastic.membership.hosts import MAX_HOSTS, Host, HostFacts, Observed

@@ -74,7 +74,8 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
         # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
         generation = max(status.generation, world.generation) if world.phase == WorldPhase.RUNNING else status.generation
-        return replace(status, generation=generation, last_rescale=replace(last, phases=world.rescale.phases))
+        seen = replace(world.rescale, at=last.at, from_size=last.from_size, to_size=last.to_size)
+        return replace(status, generation=generation, last_rescale=seen)
     if world.phase != WorldPhase.RUNNING or world.generation < status.generation:
         return status
     size = len(world.members)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error
-from controller.deciding.rendezvous import crash_loops, etcd, latecomers
+from controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Pod
@@ -31,6 +31,8 @@ def obstacles_in_words(view: JobView) -> str:
 
 
 def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
+    if words := lost_state.in_words(view):
+        return words
     job, workers = view.job, view.counts.get(WORKER, Tally())
     if job.elastic is None or workers.succeeded or not compat.says_that_workers_are_missing(view.snapshot.settings):
         return ""

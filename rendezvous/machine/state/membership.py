@@ -72,6 +72,10 @@ class CurrentWorld:
     ranks: Mapping[str, int] = field(default_factory=dict)
     heirs: frozenset[str] | None = None
     """the members that came with the state of training; None where that is not known"""
+    lost_state: bool = False
+    """the world before had the state of training, and none of its holders is in this world"""
+    began_unseen: bool = False
+    """this server never saw the world before at work, so it cannot tell for how long training stood still"""
 
     @property
     def size(self) -> int:

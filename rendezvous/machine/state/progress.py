@@ -20,6 +20,10 @@ class Progress:
     """restarts in a row without a step forward"""
     step_in_world: int | None = None
     """the highest step reported in the current world"""
+    before: int | None = None
+    """the highest step when the current world was formed"""
+    first_in_world: int | None = None
+    """the first step reported in the current world"""
     moved_at: float = 0.0
     """when `step_in_world` rose last, or the world began"""
     done_at: float | None = None
@@ -29,7 +33,7 @@ class Progress:
 
 
 def stepped(known: Progress, step: int, *, now: float) -> Progress:
-    """The progress after training reported a step in the current world; the same where that is no further than before."""
+    """Return the progress after training reported a step in the current world. A step no further than before changes nothing."""
     if known.step_in_world is not None and step <= known.step_in_world:
         return known
     is_forward = step > (known.step_at_restart if known.step_at_restart is not None else -1)
@@ -37,18 +41,19 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
         known,
         step=max(step, known.step if known.step is not None else 0),
         step_in_world=step,
+        first_in_world=step if known.first_in_world is None else known.first_in_world,
         moved_at=now,
         fruitless=0 if is_forward else known.fruitless,
     )
 
 
 def in_new_world(known: Progress, *, now: float) -> Progress:
-    """The progress at the beginning of a new world."""
-    return replace(known, step_in_world=None, moved_at=now)
+    """Return the progress at the beginning of a new world."""
+    return replace(known, step_in_world=None, before=known.step, first_in_world=None, moved_at=now)
 
 
 def from_status(known: Progress, expectation: Expectation) -> Progress:
-    """The progress of a server that has just started: what the job's status says, or what has been reported since, if that is more."""
+    """Return the progress of a server that has just started: what the job's status says, or what was reported since, if that is more."""
     recorded = -1 if expectation.step is None else expectation.step
     if known.step is not None and known.step > recorded:
         return replace(known, step_at_restart=expectation.step)
@@ -56,7 +61,7 @@ def from_status(known: Progress, expectation: Expectation) -> Progress:
 
 
 def after_restart(known: Progress, *, is_limited: bool, world_lasted: bool) -> Progress:
-    """One more restart, which is in vain unless training gets beyond where it was; counted where the job limits such restarts.
+    """Count one more restart, which is in vain unless training gets beyond where it was, if the job limits such restarts.
 
     A job that never reports cannot say how far it came: there, a world that lasted for a while has got somewhere.
     """
