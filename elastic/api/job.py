@@ -179,8 +179,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     ready_after_seconds: Seconds = 30
     """Where training reports no steps: how long a world must stand until its new workers are Ready, for a drain. Default: 30."""
     wait_for_lost_state_seconds: Seconds = 0
-    """How long a job waits for an unreachable node if only the workers there have the state of training, before others begin without it.
-    The wait ends early if the node comes back, or if its pods are known to be gone. Default: 0, begin at once."""
+    """How long a job waits for an unreachable node if only the workers there have the state of training. Default: 0, do not wait."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
     """How elastic_worker gets into the container: Inject (an init container brings it; a copy in the image is preferred), Image
     (the image has it, nothing is added) or None (do without: the backend is c10d). Default: Inject."""
