@@ -225,7 +225,9 @@ async def measure(server: Server, folder: Path, *, jobs: list[str], rounds: int)
     watching.cancel()
     orders.write_text("rest")
     medians = {order: statistics.median(found) for order, found in took_s.items()}
-    print(f"{len(jobs)} hostile jobs: the neighbour's rescale took {medians['attack']:.3f} s, and {medians['refused']:.3f} s")
+    print(
+        f"{len(jobs)} hostile jobs: the neighbour's rescale took {medians['attack']:.3f} s, and {medians['refused']:.3f} s next to refused ones"
+    )
     print(f"ratio {medians['attack'] / medians['refused']:.2f}, most memory of the server {max(memory_mb):.0f} MB")
 
 
