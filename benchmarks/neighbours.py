@@ -224,9 +224,9 @@ async def measure(server: Server, folder: Path, *, jobs: list[str], rounds: int)
                 print(f"{number + 1:3} {order:8} {shown} s, {rate:.0f} requests/s, server {share:.2f} cores, load {load:.0f}", flush=True)
     watching.cancel()
     orders.write_text("rest")
-    medians = {order: statistics.median(found) for order, found in took_s.items()}
-    print(f"{len(jobs)} hostile jobs: the neighbour's rescale took {medians['attack']:.3f} s, and {medians['refused']:.3f} s")
-    print(f"ratio {medians['attack'] / medians['refused']:.2f}, most memory of the server {max(memory_mb):.0f} MB")
+    attacked, refused = (statistics.median(took_s[order]) for order in ("attack", "refused"))
+    print(f"{len(jobs)} hostile jobs: the neighbour's rescale took {attacked:.3f} s, and {refused:.3f} s next to refused ones")
+    print(f"ratio {attacked / refused:.2f}, most memory of the server {max(memory_mb):.0f} MB")
 
 
 def requests(folder: Path) -> int:

@@ -5,10 +5,10 @@ controller's own client.
 """
 
 import asyncio
-import contextlib
 import json
 import select
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from elastic_worker.agent import websocket
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face
+from rendezvous.server.signs import Signs
 from rendezvous.server.world_lines import line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
@@ -95,9 +96,7 @@ class LargeHub:
     links: list[Any] = field(default_factory=list)
     came: asyncio.Event = field(default_factory=asyncio.Event)
     hosts: None = None
-
-    def listening(self, answered_at: object) -> contextlib.nullcontext[None]:
-        return contextlib.nullcontext()
+    signs: Signs = field(default_factory=lambda: Signs(time.monotonic))
 
     async def has_heard(self, count: int) -> None:
         while len(self.heard) < count:
