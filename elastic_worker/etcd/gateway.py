@@ -12,6 +12,8 @@ import ssl
 import threading
 import typing
 
+from elastic_worker.etcd import tls_mistakes
+
 CALL_S = 2.0
 MOST_ATTEMPTS = 3
 LONGEST_ANSWER = 16 * 1024 * 1024
@@ -29,6 +31,10 @@ class Unreachable(OSError):
     """No endpoint gave a usable answer in time."""
 
 
+class Misfit(Unreachable):
+    """An endpoint and this agent disagree about TLS, which another attempt does not mend."""
+
+
 class Refused(Exception):
     """etcd answered with an error that another attempt does not mend."""
 
@@ -38,7 +44,7 @@ class Refused(Exception):
 
     @property
     def is_about_token(self) -> bool:
-        """Whether etcd forgot the token: it expired, etcd was restarted, or users have changed."""
+        """Tell whether etcd forgot the token: it expired, etcd was restarted, or users have changed."""
         return self.code == _UNAUTHENTICATED or any(words in str(self) for words in _ABOUT_TOKEN)
 
     @property
@@ -47,7 +53,7 @@ class Refused(Exception):
 
     @property
     def is_denial(self) -> bool:
-        """Whether this user may not do it, or is none."""
+        """Tell whether this user may not do it, or is none."""
         return self.code == _PERMISSION_DENIED or self.is_about_token or "authentication failed" in str(self)
 
 
@@ -90,7 +96,7 @@ class Gateway:
         self._token = ""
 
     def call(self, path: str, body: Body) -> Answer:
-        """The answer of the first endpoint that gives one. Raises Unreachable or Refused."""
+        """Return the answer of the first endpoint that gives one. Raise Unreachable or Refused."""
         return self._with_token(lambda: self._anywhere(path, body))
 
     def stream(self, path: str, body: Body) -> "Stream":
@@ -135,32 +141,46 @@ class Gateway:
             raise Refused("etcd answered authentication without a token", 0)
 
     def _anywhere(self, path: str, body: Body) -> Answer:
-        """Try one endpoint after the other, at most MOST_ATTEMPTS."""
-        failures = []
+        """Try one endpoint after the other, at most MOST_ATTEMPTS. Only if TLS fails at all of them, no later attempt can do better."""
+        failures, is_hopeless = [], True
         for _ in range(min(len(self._endpoints), MOST_ATTEMPTS)):
             try:
                 return self._at_current(path, body)
             except Unreachable as error:
                 failures.append("{}: {}".format(self._endpoints[0], error))
+                is_hopeless = is_hopeless and isinstance(error, Misfit)
                 self.close()
                 self._endpoints.append(self._endpoints.pop(0))
+        if is_hopeless and len(failures) == len(self._endpoints):
+            raise Refused("; ".join(failures), 0)
         raise Unreachable("; ".join(failures))
 
     def _at_current(self, path: str, body: Body) -> Answer:
         is_reused = self._connection is not None
         try:
             return self._post(path, body)
+        except Unreachable:
+            raise
         except (ConnectionError, http.client.BadStatusLine) as error:
             # A connection that the server closed while it was idle says nothing about the server.
             self.close()
             if not is_reused:
-                raise Unreachable(_words(error)) from error
+                raise self._unreachable(error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(_words(error)) from error
+            raise self._unreachable(error) from error
         try:
             return self._post(path, body)
+        except Unreachable:
+            raise
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Unreachable(_words(error)) from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        """Say what a failed attempt over a new connection means."""
+        host, port = self._endpoints[0]
+        if words := tls_mistakes.mistake(error, host, port, self._tls):
+            return Misfit(words)
+        return Unreachable(_words(error))
 
     def _post(self, path: str, body: Body) -> Answer:
         with _Deadline(self._call_s) as deadline:
@@ -230,7 +250,7 @@ class Stream:
         self._response = response
 
     def __iter__(self) -> typing.Iterator[Answer]:
-        """Waits for each answer; raises Unreachable when the stream ends."""
+        """Wait for each answer; raise Unreachable when the stream ends."""
         while True:
             try:
                 line = self._response.readline(LONGEST_ANSWER + 1)
@@ -244,23 +264,25 @@ class Stream:
             yield answer["result"]
 
     def close(self) -> None:
-        """From any thread; a reader that waits gets Unreachable."""
+        """End the stream, from any thread; a reader that waits gets Unreachable."""
         _shut(self._sock)
 
     def free(self) -> None:
-        """By the reader, once it reads no more."""
+        """Close the connection; only the reader may, once it reads no more."""
         self._response.close()
         self._sock.close()
 
 
 def checked(status: int, data: bytes) -> Answer:
-    """The answer that these bytes hold; raises Refused, or Unreachable where another attempt may help."""
+    """Return the answer that these bytes hold; raise Refused, or Unreachable if another attempt may help."""
     try:
         answer = json.loads(data)
     except (ValueError, RecursionError):
         answer = None
     if status == 200 and isinstance(answer, dict) and "error" not in answer:
         return answer
+    if status == 400 and b"HTTP request to an HTTPS server" in data[:1000]:
+        raise Misfit(tls_mistakes.ONLY_TLS)
     if status == 404 and not isinstance(answer, dict):
         raise Refused("it serves no JSON gateway at /v3 (404): is it etcd 3.4 or newer, with --enable-grpc-gateway?", 0)
     message = _error_of(answer)
@@ -271,13 +293,13 @@ def checked(status: int, data: bytes) -> Answer:
 
 
 def text(fields: Body, name: str) -> str:
-    """A field that should be text; empty where it is not."""
+    """Return a field that should be text; empty if it is not."""
     value = fields.get(name)
     return value if isinstance(value, str) else ""
 
 
 def number(fields: Body, name: str) -> int:
-    """A field that holds an integer: the gateway writes those of 64 bits as text, and leaves out 0."""
+    """Return a field that holds an integer: the gateway writes those of 64 bits as text, and leaves out 0."""
     value = fields.get(name)
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdigit():
         return int(value)
@@ -321,7 +343,7 @@ class _Deadline:
             raise Unreachable("no whole answer within {:g} s".format(self._seconds)) from None
 
     def ends(self, sock: socket.socket) -> None:
-        """The socket that is at work now."""
+        """Take the socket that is at work now."""
         self._sock = sock
         if self._is_over:
             _shut(sock)

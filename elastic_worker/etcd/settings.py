@@ -8,6 +8,7 @@ import ssl
 import tempfile
 import typing
 
+from elastic_worker.etcd import tls_mistakes
 from elastic_worker.etcd.fields import MOST_MEMBERS, MOST_RESTARTS, MOST_SECONDS, NAME
 from elastic_worker.etcd.gateway import Endpoint, Login, Refused
 from elastic_worker.etcd.group import Rules
@@ -105,6 +106,16 @@ def remedy(error: Refused, settings: Settings) -> str:
         return "; set {} and {}{}".format(USER, PASSWORD, by)
     if "authentication failed" in words:
         return "; look at {} and {}".format(USER, PASSWORD)
+    if tls_mistakes.ONLY_TLS in words:
+        return "; write https:// before the members in --rdzv-endpoint, or --rdzv-conf protocol=https"
+    if tls_mistakes.NO_TLS in words:
+        return "; leave out https:// in --rdzv-endpoint, protocol=https, cacert, cert and key"
+    if tls_mistakes.NOT_KNOWN in words:
+        return "; set cert and key in --rdzv-conf, or {} and {}, to a certificate that etcd's --trusted-ca-file has signed".format(
+            CERT, KEY
+        )
+    if tls_mistakes.NOT_TRUSTED in words:
+        return "; set cacert in --rdzv-conf, or {}, to the CA of its certificate, which has to name the host".format(CA)
     if "permission denied" in words:
         return "; its user {} needs readwrite permission for the prefix {}".format(
             settings.login.user if settings.login else "", settings.prefix
