@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-full test-heavy sim demo horovod build bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-fast test-full test-heavy sim demo horovod build bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,6 +32,9 @@ format: $(READY) ## write the format that `make check` wants
 
 test: $(READY) $(TOOLS) ## set up and run the tests
 	$(BIN)/python scripts/test.py
+
+test-fast: $(READY) ## the tests of plan, engine, API and laws, in under a minute; ARGS="-x -k budget" goes to pytest
+	$(BIN)/python scripts/test_fast.py $(ARGS)
 
 test-full: $(READY) $(TOOLS) ## the tests, those of second environments too, 1,000 simulated lives and the heavy frameworks
 	$(BIN)/python scripts/test.py --full

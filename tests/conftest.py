@@ -1,4 +1,4 @@
-"""One real control plane for all tests of a session that want one, whichever folder they are in."""
+"""Share one real control plane among the tests of a session that want it, and set how many examples `make test-fast` tries."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from real_servers import ControlPlane
+
+settings.register_profile("fast", settings.get_profile("ci"), max_examples=10)
 
 
 @pytest.fixture(scope="session")
 def real_assets() -> Path:
-    """The folder with etcd, kube-apiserver and, if there, their companions. Without it the test is skipped."""
+    """Return the folder with etcd, kube-apiserver and, if there, their companions. Skip the test without it."""
     folder = os.environ.get("KUBEBUILDER_ASSETS")
     if not folder:
         pytest.skip("no real API server: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver")
@@ -23,6 +26,6 @@ def real_assets() -> Path:
 
 @pytest.fixture(scope="session")
 def real_plane(real_assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Shared: a test leaves nothing behind that another would meet."""
+    """Start the shared control plane. A test leaves nothing behind that another would meet."""
     with ControlPlane(real_assets, tmp_path_factory.mktemp("control-plane")) as plane:
         yield plane

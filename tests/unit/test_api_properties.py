@@ -18,7 +18,7 @@ from elastic.api.reader import MOST_PROBLEMS, MOST_WARNINGS
 
 
 def parsed(obj: Any, *, stored: bool = False) -> Job | None:
-    """The job, or None for what is refused as it should be."""
+    """Return the job, or None for an object that is rightly refused."""
     try:
         return parse(obj, stored=stored)[0]
     except SpecError as refused:
@@ -142,6 +142,7 @@ def test_a_job_is_measured_as_the_api_server_writes_it():
         parse(padded(100, padding="<"))
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

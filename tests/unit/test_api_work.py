@@ -14,6 +14,7 @@ import elastic.api
 from elastic.api import SpecError, parse
 from elastic.api.reader import MOST_PROBLEMS, MOST_WARNINGS
 
+pytestmark = pytest.mark.slow
 SIZE = 60
 """More than there are problems and warnings to be told of; from there on all must be in proportion."""
 SLACK = 300

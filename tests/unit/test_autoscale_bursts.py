@@ -18,6 +18,7 @@ from autoscale.deciding.signals import Memory
 from elastic.api.scaling import PolicyName, ScalingPolicy
 
 MINUTE_S, DAY_S = 60.0, 86400.0
+pytestmark = pytest.mark.slow
 LINEAR = {n: 100.0 * n for n in range(1, 5)}
 FLAT_FROM_3 = LINEAR | {3: 205.0, 4: 210.0}
 World = Callable[[float, int], dict[str, Any]]
@@ -52,7 +53,7 @@ def gives_room(in_burst_s: float, replicas: int) -> dict[str, Any]:
 
 
 def is_preempted(in_burst_s: float, replicas: int) -> dict[str, Any]:
-    """The scheduler has taken the fourth worker's room, and its replacement finds none."""
+    """Take the fourth worker's room, as the scheduler does; its replacement finds none."""
     lacks = max(0, replicas - 3)
     return {"lacks": lacks, "stuck": lacks if in_burst_s >= 40 else 0}
 
@@ -93,7 +94,7 @@ def test_a_number_that_was_submitted_and_found_no_room_is_no_growth_of_the_jobs_
 
 def test_growth_that_never_finds_room_is_tried_ever_more_rarely() -> None:
     def world(at: float, replicas: int) -> dict[str, Any]:
-        """The room is free, and no worker ever gets it: a rule of placement that is not looked at here."""
+        """Offer room that no worker ever gets, because of a rule of placement that is not looked at here."""
         return {"room": 1, "lacks": replicas - 3, "stuck": replicas - 3}
 
     job = Job(world, replicas=3).run(DAY_S)
@@ -106,7 +107,7 @@ def test_a_job_that_changes_its_mind_is_damped_also_where_others_take_room_betwe
     taken = bursts(gives_room)
 
     def world(at: float, replicas: int) -> dict[str, Any]:
-        """The third and fourth worker are worth much and little, ten minutes each."""
+        """Make the third and fourth worker worth much and little, ten minutes each."""
         return {"rates": LINEAR if at // (10 * MINUTE_S) % 2 else FLAT_FROM_3, **taken(at, replicas)}
 
     job = Job(world, PolicyName.THROUGHPUT).run(DAY_S)

@@ -70,6 +70,7 @@ def test_nothing_is_measured_while_workers_are_missing():
     assert "1 of 2 workers train together" in decide(seen, 2, NOON).reason
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.floats(0, 0.6), st.floats(0, 0.15), st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 100))
 def test_a_constant_noisy_signal_makes_no_oscillation(serial: float, noise: float, seed: int, start: int, percent: int):

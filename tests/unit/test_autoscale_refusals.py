@@ -83,6 +83,7 @@ class UnderQuota:
         return self
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_with_the_workers_that_its_quota_admits_and_tries_again_ever_later() -> None:
     job = UnderQuota(quota=4).run(24)
     (_, first, _), (at, second, reason) = job.changes[:2]

@@ -43,7 +43,7 @@ class Standing(NamedTuple):
         return decide(seen, self.replicas, NOON)
 
     def goes(self) -> tuple[int, int]:
-        """The direction that is wanted, and the one that is taken: 1 up, -1 down."""
+        """Return the direction that is wanted and the one that is taken: 1 up, -1 down."""
         decision = self.decided()
         return tuple((count > self.replicas) - (count < self.replicas) for count in (decision.wanted, decision.count))  # type: ignore[return-value]
 
@@ -207,6 +207,7 @@ def test_what_lasts_for_a_while_delays_the_next_trial_by_two_hours(lacks: dict[s
     assert job.run(2 * FIRST_PAUSE_S).replicas == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacks", [REFUSED, {"stuck": 2}])
 def test_what_comes_back_with_each_trial_makes_no_oscillation(lacks: dict[str, Any]) -> None:
     job = Trying().run(LONGEST_PAUSE_S, **lacks)

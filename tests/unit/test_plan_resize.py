@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod, pod_for, restarts
@@ -17,7 +18,7 @@ from elastic.membership.wire import MAX_MEMBERS
 
 
 def running(workers: int, *, lingering: bool = False) -> Cluster:
-    """An elastic job at our rendezvous with everybody in its world."""
+    """Return an elastic job at our rendezvous with all its workers in its world."""
     cluster = Cluster(elastic_job(workers, elastic={"scaleInGraceSeconds": 20}), settings=OURS, lingering=lingering)
     cluster.settle()
     cluster.run_all()
@@ -125,6 +126,7 @@ def test_all_workers_agree_on_the_range_of_nodes_after_a_resize() -> None:
     assert nodes == {"1:5"}
 
 
+@pytest.mark.slow
 def test_what_the_server_is_sent_of_a_stored_job_with_too_many_workers_fits_its_messages() -> None:
     too_many = MAX_MEMBERS + 100
     cluster = Cluster(elastic_job(too_many, most=too_many, elastic={"allowedSizes": [1, MAX_MEMBERS, too_many]}), settings=OURS)

@@ -26,6 +26,7 @@ from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import MAX_MEMBERS, Restart
 from rendezvous.machine import begin, restart_budget
 
+pytestmark = pytest.mark.slow
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))
 
 
