@@ -1,4 +1,4 @@
-"""What every decision about one job starts from: the job, the snapshot of its cluster, and the facts that follow from both.
+"""Hold the input of every decision about one job: the job, the snapshot of its cluster, and the facts that follow from both.
 
 `derivation` makes a view before the first decision; a decision reads it and never changes it.
 """
@@ -37,7 +37,7 @@ class JobView:
     answerable: tuple[Pod, ...]
     """The pods whose end says something about the job: not those of another group, nor those that came when the work was done."""
     verdicts: tuple[Verdict, ...]
-    """What each failed pod of these means; where one loss restarts all, only the pods that decide it."""
+    """Meaning of each failed pod; if one loss restarts all pods, only of the pods that decide it."""
     losses: tuple[Loss, ...] = ()
     """The losses that can explain how other pods ended, where the controller decides that."""
     counted: frozenset[str]
@@ -49,7 +49,7 @@ class JobView:
 
     @property
     def sees_members(self) -> bool:
-        """Whether it is known, or about to be, who is in the job's world. Where an etcd is out of reach, pods are counted instead."""
+        """Whether the members of the job's world are known or soon will be. If an etcd is out of reach, pods are counted instead."""
         world = self.snapshot.world
         is_unreached = world is not None and world.phase == WorldPhase.UNREACHED
         return self.backend is RendezvousBackend.OURS or (self.backend is RendezvousBackend.ETCD and not is_unreached)

@@ -44,7 +44,7 @@ class WebSocket:
         self.minor = minor
         """Minor version of the messages that the server named; 0 if it named none."""
         self.received_at = time.monotonic()
-        """When data last arrived. A server answers each ping."""
+        """Time at which data last arrived. A server answers each ping."""
 
     @classmethod
     def open(cls, *, host: str, port: int, path: str, token: str, tls: ssl.SSLContext, timeout_s: float) -> "WebSocket":

@@ -36,7 +36,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close this connection: the machine let go of its member. Who is still there presents itself anew."""
+    """Close this connection because the machine dropped the member. A live member reconnects."""
 
     member: str
     incarnation: str
@@ -58,17 +58,17 @@ Effect = SendView | Refuse | Cut | Publish | Wake
 
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
-    """A job nobody has said anything about yet."""
+    """Return a job about which no message has come yet."""
     return Job(uid=uid, instance=instance, now=now, timings=Timings(up_since=up_since), limits=limits or Limits())
 
 
 def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
-    """What the job is after this event, and what follows."""
+    """Return the job after this event, and the effects."""
     return step_all(job, (event,), now)
 
 
 def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
-    """The same for events that came together: all are heard before anything is decided, which is what makes thousands at once cheap."""
+    """Apply events that came together. All are applied before anything is decided, which makes thousands at once cheap."""
     before = job
     job = replace(job, now=max(now, job.now))
     effects: list[Effect] = []
@@ -114,7 +114,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
 
 
 def _cuts(before: Job, after: Job) -> list[Effect]:
-    """Connections of members that the machine let go of."""
+    """Return the connections of members that the machine dropped."""
     return [
         Cut(name, before.membership.members[name].incarnation)
         for name in before.membership.members.keys() - after.membership.members.keys()
@@ -122,7 +122,7 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
 
 
 def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[str]) -> list[Effect]:
-    """A view for each member that sees something new, and for each that came to the barrier."""
+    """Return a view for each member that sees something new, and for each one that came to the barrier."""
     names: Iterable[str] = after.membership.members
     if in_all_views(before) == in_all_views(after):
         names = (spoke | {before.membership.last_at_work, after.membership.last_at_work}) & after.membership.members.keys()
@@ -140,7 +140,7 @@ def _has_sign(job: Job) -> bool:
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_sign: bool) -> float:
-    """When time alone may change something.
+    """Return when time alone may change something.
 
     A later moment than one already asked for does not put that off. All members are looked at only at a tick and when a world breaks:
     thousands may lose their connections one by one.

@@ -86,7 +86,7 @@ class Release:
 
     @property
     def library(self) -> str:
-        """What agents print that have this release's library."""
+        """Text that agents with this release's library print."""
         return library_digest(self.tree / "elastic_worker")
 
     def stand_in(self, folder: Path) -> Path:

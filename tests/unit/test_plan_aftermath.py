@@ -283,7 +283,7 @@ def test_a_loss_is_recorded_while_another_pod_still_goes_and_a_third_has_come() 
 
 
 def test_each_loss_of_the_whole_group_is_told() -> None:
-    """Where nobody is left the loss had always the same id, and its Event was taken for one that had been told."""
+    """If no pod was left, the loss always had the same id, and its Event was taken for an earlier one."""
     cluster = training()
     ids = []
     for _ in range(3):

@@ -254,7 +254,7 @@ def test_an_evicted_peer_explains_the_end_while_it_goes_and_afterwards() -> None
 
 
 def test_a_peer_that_failed_by_itself_explains_nothing() -> None:
-    """Under ExitCode a worker that a signal ended is replaced and charged; the master that ends with 1 after it fails the job."""
+    """Under ExitCode, a worker that a signal ended is replaced and charged; the master that ends with 1 after it fails the job."""
     cluster = running(of("PyTorchJob", "ExitCode"))
     ends(cluster, "train-worker-1", code=139)
     cluster.round()

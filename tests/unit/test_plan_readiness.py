@@ -1,4 +1,4 @@
-"""Who counts as Ready at our rendezvous: workers that are in the world and have the job's state, and nobody because a container runs."""
+"""Check that workers are Ready if they are in the world and have the job's state, and not because a container runs."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ def worker(
 
 
 def world(*indexes: int, generation: int = 2, size: int | None = -1, starts: str = "a", **more: Any) -> World:
-    """Of these workers, each with the start `a` of its agent; size -1 is as many as there are."""
+    """Return a world of these workers, each with the start `a` of its agent. Size -1 stands for their number."""
     names = [f"train-worker-{index}" for index in indexes]
     fields: dict[str, Any] = {"phase": "running", "since": STANDS} | more
     return World(
@@ -162,7 +162,7 @@ def test_an_agent_that_was_started_anew_within_its_container_counts_from_its_own
 def test_an_agent_counts_with_the_container_that_started_it_whatever_run_the_condition_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """The container was restarted, and its new agent joined while the watch of pods stalled.
 
-    The condition named the new agent beside the old run. Once the pod was seen as it is, the agent was taken for one that had ended, and
+    The condition named the new agent next to the old run. Once the pod was seen as it is, the agent was taken for one that had ended, and
     the worker stayed unready for ever.
     """
     monkeypatch.setattr("elastic_worker.agent.presence_thread.time.time", lambda: NOW.timestamp() + 0.4)
@@ -306,7 +306,7 @@ def in_form_of(one: Pod, form: str) -> Pod:
 
 @pytest.mark.parametrize("form", ["0.4.0", "later"])
 def test_the_holder_is_known_from_the_annotation_and_from_what_the_former_release_wrote(form: str) -> None:
-    """A message was translated, and each worker counted as started anew."""
+    """A message was translated, and each worker counted as started again."""
     before = [in_form_of(one, form) for one in ready(0, 1)]
     found = decided(begun(), *before, of=world(0, 1, has_stepped=True))
     assert {change.condition["reason"] for change in found.changes} <= {"StepReported"}

@@ -1,4 +1,4 @@
-"""Jobs that start anew as a whole when they lose a replica, because their framework's processes cannot go on: restartScope Group."""
+"""Check restartScope Group: jobs start again as a whole after a lost replica, because their processes cannot go on."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -68,7 +68,7 @@ def test_a_failure_is_written_down_before_any_pod_goes() -> None:
 
 
 def test_nobody_of_the_new_group_is_made_while_one_of_the_old_is_there() -> None:
-    """Under its name the new ones would meet the old one."""
+    """Otherwise the new pods would meet the old one under its name."""
     cluster = running(jax(), lingering=True)
     fail(cluster, "train-worker-1", 137)
     cluster.settle()
@@ -83,7 +83,7 @@ def test_nobody_of_the_new_group_is_made_while_one_of_the_old_is_there() -> None
 
 @pytest.mark.parametrize("restart", ["OnFailure", "ExitCode"])
 def test_what_the_others_do_when_a_peer_is_gone_is_not_held_against_the_job(restart: str) -> None:
-    """Of ends seen together the first one decides; of ends seen later nobody asks any more."""
+    """The first of the ends that are seen together decides. Ends that are seen later do not matter."""
     cluster = running(jax(restart=restart, policy={**GROUP, "backoffLimit": 2}))
     fail(cluster, "train-worker-1", 137)
     fail(cluster, "train-worker-0", 1, after_s=1)

@@ -1,6 +1,6 @@
-"""The rendezvous machine with members whose processes survive a change of the world.
+"""Check the rendezvous machine with members whose processes survive a change of the world.
 
-Such a member may come to the barrier uncalled while its processes live, and says which step of the state they hold.
+These members may come to the barrier uncalled while their processes live, and tell the step of their state.
 """
 
 import pytest

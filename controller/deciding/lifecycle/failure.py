@@ -88,7 +88,7 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
     before = [entry for entry in known.counted if entry not in forgotten]
     ended = {v.pod.uid: v.cause for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in already}
-    # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
+    # An end that finds no room waits for the next reconcile. Its pod waits, too: it is deleted once its end is counted.
     with_pods = with_counted(before, ended)
     if view.sees_members:
         return replace(known, counted=with_pods)
@@ -149,15 +149,15 @@ def _misused_runs(view: JobView) -> Iterator[Runs]:
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     """Return how many restarts count against backoffLimit.
 
-    Ends that cost a pod, and restarts in pods that still run, of the container that trains and of those before it. What runs beside it may
-    come and go as it likes.
+    These are ends that cost a pod, and, in pods that still run, restarts of the container that trains and of those before it. Restarts of
+    other containers do not count.
     """
     ended = sum(number for cause, number in counted.restarts.items() if cause in CHARGED)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
     running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
-        # The rendezvous server has counted them too, but for ends of workers that never came so far as to join.
+        # The rendezvous server has counted them, too, except the ends of workers that never joined.
         own = [pod for pod in running if not any(_is_free(c, job.metadata.uid) for c in pod.containers)]
         return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
     excused = counted_runs.number_by_pod(counted.counted)

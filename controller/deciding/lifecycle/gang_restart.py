@@ -55,7 +55,7 @@ def pods_of_earlier_starts(job: Job, snapshot: Snapshot) -> list[Pod]:
 
 
 def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Of ends that were seen together only one matters, for the others may follow from it: a disruption, else what ended first.
+    """Return the one verdict that matters of ends that were seen together: a disruption, else the first end. The others may follow from it.
 
     Pods that a node refused have not ended: each of them is made again by itself.
     """

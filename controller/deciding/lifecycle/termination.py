@@ -1,6 +1,6 @@
-"""Decides whether an active job ends now, and how.
+"""Decide whether an active job ends now, and how.
 
-Whatever ends it from outside is written down before anything else is done, for what shows it goes with the pods.
+A cause from outside is written down before anything else happens, because its evidence goes with the pods.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the end of a failed pod can mean for its job. `failure` and `collateral` decide which of these holds."""
+"""Define the meanings that the end of a failed pod can have for its job. `failure` and `collateral` choose among them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +30,7 @@ class Verdict:
     is_refused: bool = False
     """A node refused the pod: no container of it ever began."""
     why: str = ""
-    """What the Event about the pod's replacement adds: which pod was lost, and on which node."""
+    """Addition to the Event about the pod's replacement: the pod that was lost, and its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,6 @@ class Loss:
     uid: str
     words: str
     at: datetime | None = None
-    """When the pod was lost; None if the loss can be seen now."""
+    """Time of the loss; None if the loss can be seen now."""
     is_end: bool = False
     """The pod itself has ended or is being deleted, so that nothing shows the loss once the pod is replaced."""

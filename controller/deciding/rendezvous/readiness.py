@@ -58,7 +58,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReadiness:
-    """What a worker's condition should say, and about which container run and agent."""
+    """Condition that a worker should have, with the container run and the agent that it is about."""
 
     reason: Reason
     words: str
@@ -123,7 +123,7 @@ def _unseen(view: JobView, pods: Sequence[Pod]) -> Iterator[tuple[Pod, WorkerRea
 
 
 def running(pod: Pod, job: Job) -> int | None:
-    """Which run of the training container runs now."""
+    """Return the number of the training container's present run."""
     container = _running(pod, job)
     return container.restarts if container is not None else None
 
@@ -134,7 +134,7 @@ def _running(pod: Pod, job: Job) -> Container | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one round sees of a job's world."""
+    """View of a job's world in one round."""
 
     job: Job
     snapshot: Snapshot
@@ -179,10 +179,10 @@ class _Look:
         return began is not None and start is not None and of_timestamp(int(start[1]) / 1000) >= began
 
     def spares(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Workers at the rendezvous for which the allowed sizes have no place until another leaves.
+        """Return the workers at the rendezvous for which the allowed sizes have no place until another worker leaves.
 
-        So many of them count as Ready that the budget can spare a worker and still keeps one that has the state, where the least number of
-        workers is more than one.
+        Enough of them count as Ready to let the disruption budget spare a worker and still keep one that has the state, if the least number
+        of workers is more than one.
         """
         outside = [pod for pod in pods if pod.name in self.world.waiting and not self._is_inside(pod) and self._run(pod) is not None]
         inside = len(self.world.members)
@@ -222,7 +222,7 @@ class _Look:
 
     @property
     def _due(self) -> datetime | None:
-        """When time alone says that the workers of this world have its state; None where steps say it."""
+        """Return when time alone shows that the workers of this world have its state; None if steps show it."""
         if not self._stands or self.world.since is None or self._reports_steps:
             return None
         return self.world.since + timedelta(seconds=self._policy.ready_after_seconds)
