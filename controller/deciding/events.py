@@ -16,7 +16,7 @@ from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
-from elastic.api.words import UNFOLLOWED
+from elastic.api.words import FAULT, UNFOLLOWED
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
 
@@ -143,7 +143,7 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 def _fault(snapshot: Snapshot) -> str:
     fault = snapshot.world.fault if snapshot.world is not None else ""
-    return f"RendezvousFault: {fault}" if fault else ""
+    return f"{FAULT}{fault}" if fault else ""
 
 
 def _unknown_members(snapshot: Snapshot) -> str:

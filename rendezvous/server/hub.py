@@ -71,6 +71,8 @@ UNEXPECTED = 64
 class Hub:
     """The jobs of one server process."""
 
+    step_all = staticmethod(step_all)
+
     def __init__(self, *, instance: str, clock: Callable[[], float], limits: Limits | None = None) -> None:
         self._instance = instance
         self._clock = clock
@@ -289,7 +291,7 @@ class Hub:
         if self._jobs.get(before.uid) is not active or not events:
             return  # forgotten in the meantime, or decided with an expectation
         try:
-            active.job, effects = step_all(before, events, self._clock())
+            active.job, effects = self.step_all(before, events, self._clock())
             self._carry_out(active, effects)
             log_changes(before, active.job)
         except Exception as error:
@@ -374,19 +376,15 @@ class Hub:
     def _tick(self, active: ActiveJob) -> None:
         active.timer = None
         if active.fault.undecided_until is not None:
-            self._end_wait(active)
+            if not active.fault.is_waiting(now=self._clock()):
+                self._start_over(active)
+            self._wake_at(active, self._clock() + RETRY_S)
             return
         if active.is_empty and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(active.job.uid)
             return
         active.note(Tick(self.signs.last_at()), self._clock())
         self._decide_soon(active)
-
-    def _end_wait(self, active: ActiveJob) -> None:
-        """Begin again with an empty state once the job was left undecided for long enough."""
-        if not active.fault.is_waiting(now=self._clock()):
-            self._start_over(active)
-        self._wake_at(active, self._clock() + RETRY_S)
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:

@@ -257,3 +257,12 @@ def test_the_controllers_reason_goes_before_a_containers_pause() -> None:
     assert "ended again and again" in waits(crashing)
     reason = "1 of 3 workers: train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense"
     assert waits(crashing, status=running(waitsFor=reason)) == reason
+
+
+def test_a_fault_of_the_rendezvous_server_is_told() -> None:
+    status = running()
+    status["conditions"][-1]["message"] = (
+        "PyTorchJob train is running. RendezvousFault: the rendezvous server cannot decide. Another remark."
+    )
+    of = job(status=status, **BOUNDS)
+    assert "RendezvousFault: the rendezvous server cannot decide." in list(explained(summary(PYTORCH, of), [], of["spec"], NOW))
