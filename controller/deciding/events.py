@@ -40,7 +40,7 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_label(pod: Pod) -> Iterator[JobEvent]:
-    """The pod keeps its index, but its service and users' tools go by the label."""
+    """Yield an Event about a changed label of a pod. The pod keeps its index, but its service and users' tools go by the label."""
     if pod.index_label is not None:
         says = f"says {shown(pod.index_label)}" if pod.index_label else "is missing"
         words = f"the label {REPLICA_INDEX} of pod {pod.name} {says}, but the pod has index {pod.index}; set the label to {pod.index}"
@@ -48,7 +48,7 @@ def _of_label(pod: Pod) -> Iterator[JobEvent]:
 
 
 def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
-    """Pods with this job's labels and names but without an owner: nothing deletes them, and no pod of the job can have their name."""
+    """Yield Events about pods with this job's labels and names but without an owner. Nothing deletes them, and they block the names."""
     for pod in pods:
         if pod.is_unowned:
             words = f"pod {pod.name} has this job's labels but no owner, so the job does not use it and cannot create a pod of that name"
@@ -56,7 +56,7 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
-    """What keeps a pod from working: a wait that may last, or a container that ended with an error.
+    """Yield Events about a pod that does not work: a wait that may last, or a container that ended with an error.
 
     Of a pod that is over its exit code is enough, unless an init container ended it: then it has none.
     """
@@ -82,7 +82,7 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
 
 
 def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
-    """Settings of a template that do not count, because the job decides them."""
+    """Yield Events about settings of a template that do not count, because the job decides them."""
     for spec in job.replicas.values():
         if spec.template["spec"].get("restartPolicy"):
             message = "Restart policy in pod template will be overwritten by restart policy in replica spec"
@@ -92,12 +92,12 @@ def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:
 
 
 def template_reason(job: Job, field: str) -> str:
-    """The reason of an Event about a field of the template."""
+    """Return the reason of an Event about a field of the template."""
     return f"{FRAMEWORKS[job.kind.name].template_reason}{field}"
 
 
 def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
-    """The group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
+    """Yield an Event if the group had formed and cannot go on: too few of its workers are left, and others may be long in coming."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
         words = f"{job.kind.name} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
@@ -106,7 +106,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
 
 
 def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
-    """In words, how many workers are missing where fewer cannot train; empty where enough run, or some have finished already."""
+    """Return how many workers are missing, in words; empty if enough run or some have finished already."""
     workers = counts.get(WORKER, Tally())
     if job.elastic is None or workers.succeeded or workers.active >= job.least_workers:
         return ""
@@ -114,7 +114,7 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
 
 
 def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What is announced about the job's pods and their nodes that asks nothing of anybody."""
+    """Yield Events about signals of the job's pods and nodes that ask nothing of anybody."""
     if not compat.records_disruptions(snapshot.settings):
         return
     for pod in (pod for pod in snapshot.pods if not pod.is_over):
@@ -128,13 +128,13 @@ def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
 
 
 def of_remarks(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """What parse remarked about the spec: fields without effect, counts that were clamped."""
+    """Yield the remarks of parse about the spec: fields without effect, counts that were clamped."""
     for remark in snapshot.remarks:
         yield warning("SpecRemark", remark)
 
 
 def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """The members of the job's world are unknown: the job goes on with the last world that was reported."""
+    """Yield Events about a world whose members are unknown, and about a fault of the rendezvous server."""
     if words := _unknown_members(snapshot):
         yield warning("WorldUnreadable", words)
     if snapshot.world is not None and snapshot.world.fault:
@@ -155,7 +155,7 @@ def _unknown_members(snapshot: Snapshot) -> str:
 
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
-    """The same remarks, as what a condition's message goes on with."""
+    """Return the same remarks as sentences at the end of a condition's message."""
     found = (etcd.remark(job, snapshot.settings), _unknown_members(snapshot), _fault(snapshot), hpa_trouble.in_words(job, snapshot))
     remarks = [*found, *snapshot.remarks[:MOST_REMARKS]]
     return "".join(f" {remark.rstrip('.')}." for remark in remarks if remark)

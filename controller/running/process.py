@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
 FINISH_S = 1.0
-"""For reconciles that run when the process gets a signal to end; another process takes over soon after."""
+"""Seconds for reconciles that run when the process gets a signal to end; another process takes over soon after."""
 OWN = "own"
 OWN_WAIT = ("python3", "-m", "elastic_worker.startup.resolve")
 OWN_KUBECTL = ("python3", "-m", "elastic_worker.mpi.kubectl", "--install", "/opt/kube")

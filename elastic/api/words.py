@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 GPU = "nvidia.com/gpu"
-"""What a container asks for, and a node offers, as its GPUs."""
+"""The resource of GPUs, which a container requests and a node offers."""
 LEFT, TAKEN_BACK = "Left", "TakenBack"
 """Outcomes of a disruption."""
 IN_WORLD = "elastic-training/in-world"
@@ -32,7 +32,7 @@ class RestartPolicy(enum.Enum):
 
 
 class RestartScope(enum.Enum):
-    """Who starts again when a replica is lost: the replica, or all of the job's."""
+    """The replicas that start again when one is lost: that one, or all of the job."""
 
     POD = "Pod"
     GROUP = "Group"
@@ -101,7 +101,7 @@ class WorkerLibrary(enum.Enum):
 
 
 class Through(enum.Enum):
-    """Who carries the scaling policy's decision to /scale."""
+    """The process that carries the scaling policy's decision to /scale."""
 
     HPA = "hpa"
 

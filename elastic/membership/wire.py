@@ -16,7 +16,7 @@ from elastic.membership.phases import WorldPhase
 
 MAX_WORDS = 1024
 MAX_ERROR = 300
-"""Of the line of an exception in a reason."""
+"""Longest part of an exception's line in a reason."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern=PLAIN)]
 NameOrNone = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -46,7 +46,7 @@ def clipped(words: str) -> str:
 
 
 def with_error(words: str, *, rank: int | None, error: str) -> str:
-    """What ended a worker, with its rank and the line of its exception. Both are a container's words: they are cut and escaped."""
+    """Return the cause of a worker's end with its rank and its exception's line, cut and escaped: a container wrote them."""
     if rank is None:
         return words
     line = printable(error)
@@ -54,7 +54,7 @@ def with_error(words: str, *, rank: int | None, error: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what is not printable written out, cut."""
+    """Return the text, cut, with escapes for all characters that are not printable."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:MAX_ERROR])[:MAX_ERROR]
 
 
@@ -231,7 +231,7 @@ class Rescale(Wire, frozen=True):
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
-    """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed again.
+    """The members of a job's world now, and the reason. `members` is empty while a broken or absent world is being formed again.
 
     restarts: all, by cause. unacknowledged_restarts: those that the controller's expectation lacks, or knows with less certainty.
     explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None
@@ -264,7 +264,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
 
 
 def unreadable(job: str, why: str) -> World:
-    """Replaces a world that cannot be encoded or decoded."""
+    """Return a world that replaces one that cannot be encoded or decoded."""
     return World(
         job=job,
         generation=0,

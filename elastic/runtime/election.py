@@ -31,27 +31,27 @@ class Terms:
 
     @property
     def renew_s(self) -> float:
-        """From one renewal to the next, as they are sent."""
+        """Return the seconds from one renewal to the next, as they are sent."""
         return self.duration_s * 2 / 15
 
     @property
     def give_up_s(self) -> float:
-        """So long after the last renewal was sent, its holder stops."""
+        """Return the seconds from the last renewal that was sent until its holder stops."""
         return self.duration_s * 10 / 15
 
     @property
     def try_s(self) -> float:
-        """The longest that one attempt may take, so that another can follow it on a new connection."""
+        """Return the longest time of one attempt, so that another can follow it on a new connection."""
         return self.give_up_s / 2
 
     @property
     def retry_s(self) -> float:
-        """Between two attempts of a holder, of which the first failed."""
+        """Return the seconds between two attempts of a holder if the first failed."""
         return self.duration_s * 0.02
 
     @property
     def poll_s(self) -> float:
-        """Between two looks of a standby. A Lease that was given back waits no longer than this and two requests take."""
+        """Return the seconds between two looks of a standby. A Lease that was given back waits no longer than this plus two requests."""
         return min(LONGEST_POLL_S, self.duration_s * 0.05)
 
 
@@ -143,7 +143,7 @@ class Election:
         while (left_s := self.left_s()) > 0:
             renewed_s = self._terms.give_up_s - left_s
             await asyncio.sleep(min(left_s, max(0.0, self._terms.renew_s - renewed_s) if is_renewed else self._terms.retry_s))
-            # What we wrote last is what is there, unless an attempt failed: then it is looked at first.
+            # Our last write is still there, unless an attempt failed. Then we look first.
             attempt = self._renew if is_renewed else self._take
             is_renewed = await self._try(attempt, within_s=min(self._terms.try_s, max(self.left_s(), 0.0)))
             if not is_renewed and self._seen is not None and self._seen.holder != self._me:

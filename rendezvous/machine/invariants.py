@@ -1,4 +1,4 @@
-"""What must hold of a job after every step of the engine, in words that name what does not.
+"""Invariants of a job, which must hold after every step of the engine.
 
 Tests and the simulation check it after each step. The server does not, because that takes time in proportion to the members.
 """

@@ -36,7 +36,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close this connection: the machine let go of its member. Who is still there presents itself anew."""
+    """Close this connection because the machine dropped the member. A live member reconnects."""
 
     member: str
     incarnation: str
@@ -58,17 +58,17 @@ Effect = SendView | Refuse | Cut | Publish | Wake
 
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
-    """A job nobody has said anything about yet."""
+    """Return a job about which nothing is known yet."""
     return Job(uid=uid, instance=instance, now=now, timings=Timings(up_since=up_since), limits=limits or Limits())
 
 
 def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
-    """What the job is after this event, and what follows."""
+    """Return the job after this event, and the effects."""
     return step_all(job, (event,), now)
 
 
 def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
-    """The same for events that came together: all are heard before anything is decided, which is what makes thousands at once cheap."""
+    """Return the same for events that came together. All are heard before anything is decided, so thousands at once are cheap."""
     before = job
     job = replace(job, now=max(now, job.now))
     effects: list[Effect] = []
@@ -114,7 +114,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
 
 
 def _cuts(before: Job, after: Job) -> list[Effect]:
-    """Connections of members that the machine let go of."""
+    """Return the connections of members that the machine dropped."""
     return [
         Cut(name, before.membership.members[name].incarnation)
         for name in before.membership.members.keys() - after.membership.members.keys()
@@ -122,7 +122,7 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
 
 
 def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[str]) -> list[Effect]:
-    """A view for each member that sees something new, and for each that came to the barrier."""
+    """Return a view for each member that sees something new, and for each that came to the barrier."""
     names: Iterable[str] = after.membership.members
     if in_all_views(before) == in_all_views(after):
         names = (spoke | {before.membership.last_at_work, after.membership.last_at_work}) & after.membership.members.keys()
@@ -135,7 +135,7 @@ def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[st
 
 
 def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure: bool) -> float:
-    """When time alone may change something.
+    """Return when time alone may change something.
 
     A later moment than one already asked for does not put that off. All members are looked at only at a tick and when a world breaks:
     thousands may lose their connections one by one.
@@ -150,7 +150,7 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_failure:
         moments.append(job.now + (limits.return_amid_failure_s if job.accounting.failures else limits.return_s))
     if is_tick or is_first_failure:
         broken = [absence.given_up_at(job, m.name, m.broken_at) for m in group.members.values() if m.broken_at is not None]
-        # One whose time is over when the failure is heard of is let go by the next tick.
+        # If a member's time has ended when the failure is heard of, the next tick drops it.
         moments.extend(max(at, job.now + SOON_S) if is_first_failure else at for at in broken)
     if is_tick:
         heard = (m.heard_at for m in group.members.values() if m.phase is not Phase.FINISHED)

@@ -65,7 +65,7 @@ class Full(Exception):
 OLD_REPORTS_SEEN = 2
 """With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
 UNEXPECTED = 64
-"""So many members beyond those that the controller expects may present themselves: its expectation is sent before their pods are made."""
+"""Members that may present themselves beyond the expected ones: pods may come before the expectation that names them."""
 
 
 class Hub:
@@ -108,7 +108,7 @@ class Hub:
         return True
 
     def forget(self, uid: str) -> int | None:
-        """Drop a job that is over, its members and its state. Return the highest step that was reported."""
+        """Drop a finished job, its members and its state. Return the highest step that was reported."""
         active = self._jobs.pop(uid, None)
         if active is None:
             return None
@@ -253,7 +253,7 @@ class Hub:
         return f"{self._instance}.{forgotten_at}" if forgotten_at is not None else self._instance
 
     def _apply(self, active: ActiveJob, event: Event) -> None:
-        """Take an event in. Those of one turn of the loop are decided on together; after a failed decision, those until the next one."""
+        """Take an event in. The events of one turn of the loop are decided on together; after a failed decision, all until the next one."""
         if active.fault.undecided_until is not None:
             return  # all members present themselves again afterwards
         active.note(event, self._clock())
@@ -271,7 +271,7 @@ class Hub:
         self._pulse_timer = asyncio.get_running_loop().call_later(PULSE_S, self._pulse) if self._jobs else None
 
     def _notice_standstill(self) -> None:
-        """Before anything is decided by what has not come: what came during a standstill has yet to be read."""
+        """Note a pause of this process before it decides by silence: messages that came during the pause have yet to be read."""
         pause_s = self._clock() - self._alive_at - PULSE_S
         if pause_s < LATE_S:
             return

@@ -27,7 +27,7 @@ BEHIND_S = 60.0
 
 
 class Place:
-    """What the processes share: the installation's folder."""
+    """The installation's folder, which the processes share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

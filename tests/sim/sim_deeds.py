@@ -1,4 +1,4 @@
-"""What users do in a simulated life, and what befalls its pods, nodes and servers: each deed with its chance."""
+"""The deeds of users in a simulated life, and the mishaps of its pods, nodes and servers, each with its chance."""
 
 import asyncio
 from collections.abc import Callable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REACH_S = 0.01
 CALL_S = 10.0
-"""So long the controller waits for an answer."""
+"""Seconds for which the controller waits for an answer."""
 STEP_S = 2.0
 
 
@@ -112,16 +112,16 @@ class SimServer:
         self.steps: dict[str, int] = {}
         """The highest step of each job."""
         self.lost_steps: list[str] = []
-        """Where training began below that."""
+        """Worlds in which training began below that."""
         self.is_down = False
         self.isolated_until = -math.inf
         self.beside: frozenset[str] = frozenset()
         """The processes on the server's node, which reach it while the node is cut off."""
         self.links: list[Connection] = []
         self.etcds = Etcds()
-        """Where jobs meet that meet in an etcd."""
+        """The etcds in which jobs meet."""
         self.expected: dict[str, list[tuple[str, Expectation]]] = {}
-        """What was said about each job, and which process said it."""
+        """The expectations of each job, each with the process that sent it."""
         self.watchers: list[Callable[[World], None]] = []
         self._broken = asyncio.Event()
         self.hub = self._new_hub()
@@ -147,7 +147,7 @@ class SimServer:
     def isolate(self, seconds: float, *, beside: Iterable[str] = ()) -> None:
         """Cut its node off: no connection breaks, nothing passes, and nobody gets a new one. Nobody is lost by that.
 
-        `beside`: the agents and controllers on the same node. Whoever cuts off a controller keeps the API from it.
+        `beside`: the agents and controllers on the same node. The caller also keeps the API from a controller.
         """
         loop = asyncio.get_running_loop()
         if self.isolated_until > loop.time():

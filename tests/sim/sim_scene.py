@@ -41,7 +41,7 @@ STORMY = Weather(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What kind of storm.
+    """The kind of a storm.
 
     `kills`: the controller dies at random requests; `twins`: two work at once, without an election; `programs_fail`: containers and
     training processes crash by themselves.
@@ -116,7 +116,7 @@ class Scene:
         self.autoscaler.start()
 
     def _fate(self, draw: random.Random) -> Callable[[str], bool]:
-        """When this controller dies: before or after one of its next requests."""
+        """Draw when this controller dies: before or after one of its next requests."""
         if not self.options.kills or draw.random() < 0.3:
             return lambda moment: False
         left, when = draw.randint(1, 40), draw.choice(["before", "after"])

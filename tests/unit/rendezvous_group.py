@@ -81,7 +81,7 @@ class Group:
     # --- the server ---
 
     def start_server(self, *, up_for_s: float = 0.0) -> None:
-        """A new server process: it knows nothing, and every link is gone."""
+        """Start a new server process: it knows nothing, and every link is gone."""
         self.starts += 1
         self.job = begin("job", instance=f"s{self.starts}", up_since=self.now - up_for_s, now=self.now, limits=self.limits)
         self.wake_at = self.now
@@ -125,7 +125,7 @@ class Group:
         self.retell()
 
     def retell(self) -> None:
-        """The controller says its full truth again, with what it has heard as the floor."""
+        """Send the controller's expectation again, with the highest generation that it has heard as the floor."""
         if self.expectation is not None:
             self.expectation = structs.replace(self.expectation, floor=max(self.expectation.floor, self.heard))
             self.apply(Expected(self.expectation))
@@ -158,7 +158,7 @@ class Group:
     # --- the members ---
 
     def start(self, name: str, *, pod: str = "", is_ready: bool = True) -> Agent:
-        """A fresh agent of this name joins; one that is not ready boots beside the others' work."""
+        """Start a fresh agent of this name. One that is not ready boots while the others work."""
         self.starts += 1
         agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready)
         self.link(name)
@@ -182,7 +182,7 @@ class Group:
             self.apply(Lost(name, agent.incarnation))
 
     def kill(self, name: str) -> None:
-        """The agent's process dies, and its connection with it."""
+        """Kill the agent's process, and its connection with it."""
         self.cut(name)
         del self.agents[name]
 
@@ -224,7 +224,7 @@ class Group:
 
 
 def group_of(count: int, **fields: object) -> Group:
-    """A group whose members w0, w1, ... are all in one world."""
+    """Return a group whose members w0, w1, ... are all in one world."""
     group = Group()
     names = [f"w{index}" for index in range(count)]
     group.expect(*names, **fields)

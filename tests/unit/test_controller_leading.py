@@ -53,7 +53,7 @@ def test_a_standby_gives_no_sign() -> None:
 
 
 def test_a_leader_whose_renewals_fail_gives_no_sign_though_its_lease_lasts() -> None:
-    """With a Lease of a minute it leads for 40 s more. The server would have given up silent members by then."""
+    """A Lease of a minute lets it lead for 40 s more. The server would have given up silent members by then."""
     assert signs_given(seconds=9.0, left_s=30.0, renewed_ago_s=RENEWED_S + 0.1) == []
 
 

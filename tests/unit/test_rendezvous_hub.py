@@ -118,7 +118,7 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
 
 
 async def test_who_has_a_job_forgotten_hears_its_last_step(hub: Hub) -> None:
-    """Of a world that works up to the job's end the controller hears no step before."""
+    """The controller hears no step of a world that works up to the job's end."""
     hub.expect("job", Expectation(members=("w0",), min=1, max=1))
     attach(hub, "w0")
     await turn()

@@ -49,7 +49,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """When what happened to a job and to its server."""
+    """Moments in the life of a job and of its server."""
 
     up_since: float
     patient_until: float = 0.0
