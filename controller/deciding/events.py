@@ -16,7 +16,7 @@ from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
-from elastic.api.words import UNFOLLOWED
+from elastic.api.words import FAULT, UNFOLLOWED
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import printable
 from elastic.signals.signal import Meaning
@@ -58,7 +58,7 @@ def _of_label(pod: Pod) -> Iterator[JobEvent]:
 
 
 def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
-    """Pods with this job's labels and names but without an owner: nothing deletes them, and no pod of the job can have their name."""
+    """Yield Events about pods with this job's labels and names but without an owner. Nothing deletes them, and they block the names."""
     for pod in pods:
         if pod.is_unowned:
             words = f"pod {pod.name} has this job's labels but no owner, so the job does not use it and cannot create a pod of that name"
@@ -130,7 +130,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
 
 
 def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
-    """In words, how many workers are missing where fewer cannot train; empty where enough run, or some have finished already."""
+    """Return how many workers are missing, in words; empty if enough run or some have finished already."""
     workers = counts.get(WORKER, Tally())
     if job.elastic is None or workers.succeeded or workers.active >= job.least_workers:
         return ""
@@ -167,7 +167,7 @@ def of_membership(snapshot: Snapshot) -> Iterator[JobEvent]:
 
 def _fault(snapshot: Snapshot) -> str:
     fault = snapshot.world.fault if snapshot.world is not None else ""
-    return f"RendezvousFault: {fault}" if fault else ""
+    return f"{FAULT}{fault}" if fault else ""
 
 
 def _unknown_members(snapshot: Snapshot) -> str:

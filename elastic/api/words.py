@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 GPU = "nvidia.com/gpu"
-"""What a container asks for, and a node offers, as its GPUs."""
+"""The resource of GPUs, which a container requests and a node offers."""
 LEFT, TAKEN_BACK = "Left", "TakenBack"
 """Outcomes of a disruption."""
 IN_WORLD = "elastic-training/in-world"
@@ -16,6 +16,8 @@ HOLDER = "elastic-training/holder"
 """Annotation of a worker's pod: the run of its container and the start of its agent that this condition is about, `3/1732460000-7`."""
 WORLD_STANDS = "WorldStands"
 """Reason of that condition if training reports no steps and the world has stood for readyAfterSeconds."""
+FAULT = "RendezvousFault: "
+"""Beginning of the sentence about a bug in the rendezvous server, in the message of a condition."""
 UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
 """A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
 FAILED_FIRST = " First of all "
@@ -30,7 +32,7 @@ class RestartPolicy(enum.Enum):
 
 
 class RestartScope(enum.Enum):
-    """Who starts again when a replica is lost: the replica, or all of the job's."""
+    """The replicas that start again when one is lost: that one, or all of the job."""
 
     POD = "Pod"
     GROUP = "Group"
@@ -99,7 +101,7 @@ class WorkerLibrary(enum.Enum):
 
 
 class Through(enum.Enum):
-    """Who carries the scaling policy's decision to /scale."""
+    """The process that carries the scaling policy's decision to /scale."""
 
     HPA = "hpa"
 

@@ -51,6 +51,8 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
         waits = waits_for(job, pods)
         if waits or not job.unfollowed:
             yield f"It waits for {waits}." if waits else "It waits for nothing."
+        if job.fault:
+            yield f"RendezvousFault: {job.fault.rstrip('.')}."
         if job.unfollowed:
             yield f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
     yield from _cost(job)

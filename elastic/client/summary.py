@@ -11,7 +11,7 @@ import msgspec
 from elastic.api.book import Disruption
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import CHARGED, FAILED_FIRST, IN_WORLD, UNFOLLOWED, RdzvBackend
+from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 
 PLAN = "plan"
@@ -53,6 +53,11 @@ class Summary:
     @property
     def is_over(self) -> bool:
         return self.state in ENDS
+
+    @property
+    def fault(self) -> str:
+        """Return the bug because of which the rendezvous server does not decide about the job; empty if there is none."""
+        return self.message.partition(FAULT)[2].partition(". ")[0]
 
     @property
     def unfollowed(self) -> str:

@@ -228,7 +228,7 @@ class Rescale(Wire, frozen=True):
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
-    """Who is in the world of a job now, and why. `members` is empty while a broken or absent world is being formed again.
+    """The members of a job's world now, and the reason. `members` is empty while a broken or absent world is being formed again.
 
     restarts: all, by cause. unacknowledged_restarts: those that the controller's expectation lacks, or knows with less certainty.
     explained: the reported ends (pod uid/run) that the server has processed. fruitless: restarts in a row without a further step; None

@@ -31,7 +31,7 @@ class Terms:
 
     @property
     def renew_s(self) -> float:
-        """From one renewal to the next, as they are sent."""
+        """Return the seconds from one renewal to the next, as they are sent."""
         return self.duration_s * 2 / 15
 
     @property
@@ -41,12 +41,12 @@ class Terms:
 
     @property
     def try_s(self) -> float:
-        """The longest that one attempt may take, so that another can follow it on a new connection."""
+        """Return the longest time of one attempt, so that another can follow it on a new connection."""
         return self.give_up_s / 2
 
     @property
     def retry_s(self) -> float:
-        """Between two attempts of a holder, of which the first failed."""
+        """Return the seconds between two attempts of a holder if the first failed."""
         return self.duration_s * 0.02
 
     @property

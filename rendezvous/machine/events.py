@@ -1,4 +1,4 @@
-"""What can happen to a job as the machine sees it.
+"""Events of a job, as the machine sees them.
 
 A member said something, its connection broke, the controller spoke, time passed, or the server stood still.
 """
@@ -43,14 +43,14 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing happened but time. reached_at: when the controller last gave a sign; infinite where no controller listens."""
+    """Time passed. reached_at: when the leading controller last gave a sign; infinite if no controller listens."""
 
     reached_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The server itself stood still for so long, and goes on. Whatever came meanwhile is yet to be heard."""
+    """The server itself stood still for this time, and goes on. Messages that came meanwhile have yet to be heard."""
 
     pause_s: float
 

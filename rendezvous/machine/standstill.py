@@ -1,6 +1,6 @@
-"""What it means that the server itself stood still for a while, stopped or starved: nobody was heard, because nobody listened.
+"""Takes into account that the server itself stood still, stopped or starved: it heard nobody, because it did not listen.
 
-So what has waited for something to come has not waited during that time; deadlines that the controller gave go on.
+So waits for messages are longer by that time. Deadlines of the controller are not.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from rendezvous.machine.state.job import Job
 
 
 def resumed(job: Job, pause_s: float) -> Job:
-    """The job after such a pause. Members whose connections broke over it have as long to come back, as after a start of the server."""
+    """Return the job after such a pause. Members whose connections broke have as long to return as after a start of the server."""
 
     def later(at: float) -> float:
         return min(job.now, at + pause_s)

@@ -65,11 +65,13 @@ class Full(Exception):
 OLD_REPORTS_SEEN = 2
 """With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
 UNEXPECTED = 64
-"""So many members beyond those that the controller expects may present themselves: its expectation is sent before their pods are made."""
+"""Members that may present themselves beyond the expected ones: pods may come before the expectation that names them."""
 
 
 class Hub:
     """The jobs of one server process."""
+
+    step_all = staticmethod(step_all)
 
     def __init__(self, *, instance: str, clock: Callable[[], float], limits: Limits | None = None) -> None:
         self._instance = instance
@@ -106,7 +108,7 @@ class Hub:
         return True
 
     def forget(self, uid: str) -> int | None:
-        """Drop a job that is over, its members and its state. Return the highest step that was reported."""
+        """Drop a finished job, its members and its state. Return the highest step that was reported."""
         active = self._jobs.pop(uid, None)
         if active is None:
             return None
@@ -251,7 +253,7 @@ class Hub:
         return f"{self._instance}.{forgotten_at}" if forgotten_at is not None else self._instance
 
     def _apply(self, active: ActiveJob, event: Event) -> None:
-        """Take an event in. Those of one turn of the loop are decided on together; after a failed decision, those until the next one."""
+        """Take an event in. The events of one turn of the loop are decided on together; after a failed decision, all until the next one."""
         if active.fault.undecided_until is not None:
             return  # all members present themselves again afterwards
         active.note(event, self._clock())
@@ -269,7 +271,7 @@ class Hub:
         self._pulse_timer = asyncio.get_running_loop().call_later(PULSE_S, self._pulse) if self._jobs else None
 
     def _notice_standstill(self) -> None:
-        """Before anything is decided by what has not come: what came during a standstill has yet to be read."""
+        """Note a pause of this process before it decides by silence: messages that came during the pause have yet to be read."""
         pause_s = self._clock() - self._alive_at - PULSE_S
         if pause_s < LATE_S:
             return
@@ -289,7 +291,7 @@ class Hub:
         if self._jobs.get(before.uid) is not active or not events:
             return  # forgotten in the meantime, or decided with an expectation
         try:
-            active.job, effects = step_all(before, events, self._clock())
+            active.job, effects = self.step_all(before, events, self._clock())
             self._carry_out(active, effects)
             log_changes(before, active.job)
         except Exception as error:
@@ -374,19 +376,15 @@ class Hub:
     def _tick(self, active: ActiveJob) -> None:
         active.timer = None
         if active.fault.undecided_until is not None:
-            self._end_wait(active)
+            if not active.fault.is_waiting(now=self._clock()):
+                self._start_over(active)
+            self._wake_at(active, self._clock() + RETRY_S)
             return
         if active.is_empty and self._clock() >= active.touched + EMPTY_JOB_KEPT_S:
             self.forget(active.job.uid)
             return
         active.note(Tick(self.signs.last_at()), self._clock())
         self._decide_soon(active)
-
-    def _end_wait(self, active: ActiveJob) -> None:
-        """Begin again with an empty state once the job was left undecided for long enough."""
-        if not active.fault.is_waiting(now=self._clock()):
-            self._start_over(active)
-        self._wake_at(active, self._clock() + RETRY_S)
 
 
 def _answer(job: Job, name: str, now: float) -> Answer:

@@ -31,20 +31,25 @@ class Connection:
         self._socket = socket
         self._transport = transport
         self._next: View | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        """Kept until the connection is gone: the loop itself keeps no task alive."""
 
     def send(self, view: View) -> None:
         self._next = view
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send_newest())
+        if self._sending is None and self._ending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send_newest())
 
     def end(self, reason: str) -> None:
-        self._next = None
-        self._task = asyncio.get_running_loop().create_task(self._refuse(reason))
+        self._end_with(WSCloseCode.POLICY_VIOLATION, Refused(refused=reason))
 
     def close(self) -> None:
+        self._end_with(WSCloseCode.TRY_AGAIN_LATER)
+
+    def _end_with(self, code: WSCloseCode, last: Refused | None = None) -> None:
         self._next = None
-        self._task = asyncio.get_running_loop().create_task(self._close())
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(code, last))
 
     async def _send_newest(self) -> None:
         try:
@@ -54,15 +59,9 @@ class Connection:
         except (ConnectionError, RuntimeError):
             pass  # the reader notices the broken connection
         finally:
-            self._task = None
+            self._sending = None
 
-    async def _close(self) -> None:
-        await self._end(WSCloseCode.TRY_AGAIN_LATER)
-
-    async def _refuse(self, reason: str) -> None:
-        await self._end(WSCloseCode.POLICY_VIOLATION, Refused(refused=reason))
-
-    async def _end(self, code: WSCloseCode, last: Refused | None = None) -> None:
+    async def _end(self, code: WSCloseCode, last: Refused | None) -> None:
         """Close with a code, then abort: a peer that does not read must not keep the connection open."""
         try:
             with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from sim_etcd import Etcds
 
 from elastic.membership.wire import Expectation, World
+from rendezvous.machine import Effect, Event, Job, step_all
+from rendezvous.machine.invariants import broken
 from rendezvous.server.hub import ActiveJob, Hub
 
 if TYPE_CHECKING:
@@ -28,14 +30,28 @@ class Unreachable(Exception):
 
 
 class SimHub(Hub):
-    """A hub that may stand still, as a process that is stopped: what comes waits in the sockets, and timers are late."""
+    """A hub that may stand still, as a process that is stopped: what comes waits in the sockets, and timers are late.
 
-    def __init__(self, instance: str) -> None:
+    `faults` gets each invariant that a step broke, and each decision that raised: the hub itself survives them.
+    """
+
+    def __init__(self, instance: str, faults: list[str]) -> None:
         super().__init__(instance=instance, clock=asyncio.get_running_loop().time)
+        self._faults = faults
+        self.step_all = self._checked_step  # type: ignore[method-assign]
         self.runs = asyncio.Event()
         self.runs.set()
         self._late: list[Callable[[], object]] = []
         self._unread: list[Callable[[], object]] = []
+
+    def _checked_step(self, job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+        try:
+            after, effects = step_all(job, events, now)
+        except Exception as error:
+            self._faults.append(f"a decision raised {error!r}")
+            raise
+        self._faults += broken(job, after)
+        return after, effects
 
     def stand_still(self, seconds: float) -> None:
         if self.runs.is_set():
@@ -83,6 +99,8 @@ class SimServer:
 
     def __init__(self, *, dies_when_closing: bool = False, hears_steps: bool = True) -> None:
         self.starts = self.cut_off = 0
+        self.faults: list[str] = []
+        """Faults of the engine, which no life may have."""
         self.dies_when_closing = dies_when_closing
         """Once, when it lets a group end, before its word is out."""
         self.hears_steps = hears_steps
@@ -154,7 +172,7 @@ class SimServer:
 
     def _new_hub(self) -> SimHub:
         self.starts += 1
-        return SimHub(f"s{self.starts}")
+        return SimHub(f"s{self.starts}", self.faults)
 
     def _break_all(self) -> None:
         links, self.links = self.links, []

@@ -159,5 +159,7 @@ class Scene:
 
     def check(self) -> None:
         self.laws.judge()
+        if self.server.faults:
+            raise AssertionError("\n".join(["the rendezvous engine keeps its invariants:", *self.server.faults]))
         if self.laws.breaches or (self.launchers.wrongs and not self.options.twins):
             raise AssertionError("\n".join([*self.laws.breaches, *self.launchers.wrongs]))

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
 from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
+from rendezvous.machine.invariants import broken
 
 BEAT_S = 5.0
 
@@ -103,6 +104,7 @@ class Group:
     def apply(self, event: Event) -> None:
         before = self.job
         self.job, effects = step(self.job, event, self.now)
+        assert (wrong := broken(before, self.job)) == [], wrong
         assert self.job.membership.generation >= before.membership.generation or before.membership.expectation is None, (
             "only a claim that could not be judged is dropped"
         )

@@ -263,3 +263,12 @@ def test_what_the_condition_says_of_a_missing_etcd_is_what_the_job_waits_for() -
     words = "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost"
     status = {**CREATED, "elastic": {"waitsFor": f"3 of 3 workers: {words}"}}
     assert waits(status=status) == f"3 of 3 workers: {words}"
+
+
+def test_a_fault_of_the_rendezvous_server_is_told() -> None:
+    status = running()
+    status["conditions"][-1]["message"] = (
+        "PyTorchJob train is running. RendezvousFault: the rendezvous server cannot decide. Another remark."
+    )
+    of = job(status=status, **BOUNDS)
+    assert "RendezvousFault: the rendezvous server cannot decide." in list(explained(summary(PYTORCH, of), [], of["spec"], NOW))

@@ -11,7 +11,6 @@ import pytest
 
 from elastic.membership.wire import Beat, Expectation, Held, Join, Ready, View
 from rendezvous.machine import Effect, Event, Expected, Job, Lost, Said, Tick, step_all
-from rendezvous.server import hub as hub_module
 from rendezvous.server.fault import Undecided
 from rendezvous.server.hub import Hub
 
@@ -54,7 +53,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
-    monkeypatch.setattr(hub_module, "step_all", engine.step_all)
+    monkeypatch.setattr(Hub, "step_all", staticmethod(engine.step_all))
     return engine
 
 

@@ -1,6 +1,6 @@
 """A member presents itself, alone or with the world that it holds.
 
-Where it belongs, and what a server that has just started learns from it.
+This module puts it where it belongs. A server that has just started also learns the world from it.
 """
 
 from dataclasses import replace
