@@ -39,6 +39,7 @@ from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter, Writer
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
+from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
 
@@ -104,7 +105,7 @@ class Process:
                     await client.close()
 
     def _applier(self, link: Links | None) -> Applier:
-        kube = self._writer()
+        kube = ConsiderateWriter(self._writer())
         return Applier(kube, EventRecorder(kube), link)
 
     def _writer(self) -> Writer:
@@ -145,7 +146,7 @@ class Process:
         )
 
     async def _read_secret(self, namespace: str, name: str) -> dict[str, str]:
-        """The login that a job's user has put there for its etcd."""
+        """Return the login that a job's user has stored for its etcd."""
         try:
             return data_of(await self._kube.get(SECRETS, name, namespace=namespace))
         except KubeError as error:
@@ -226,7 +227,7 @@ def _election(kube: Kube, options: Options) -> Election:
 
 
 def _door(kube: Kube, options: Options) -> "Door | None":
-    """Loaded only where it is wanted: what makes certificates takes memory."""
+    """Return the webhook's server, if it is wanted. Its code is loaded only then, because making certificates takes memory."""
     if options.webhook_fd is None and not options.webhook_port:
         return None
     from controller.webhook.door import Door
@@ -249,7 +250,7 @@ def members_of(words: str) -> tuple[str, ...]:
 
 
 def _installation(folder: Path) -> tuple[bytes, str]:
-    """The key that tokens are made with, and the certificate by which the rendezvous server is known."""
+    """Read the key that tokens are made with, and the certificate of the rendezvous server."""
     key, path = load_keys(folder)[0], folder / "ca.crt"
     try:
         ca = path.read_text()
