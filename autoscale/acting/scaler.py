@@ -14,6 +14,7 @@ from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import Left, in_time
+from elastic.runtime.terminating import TerminatingNamespaces, is_terminating
 
 log = logging.getLogger(__name__)
 LONGEST_MESSAGE = 1000
@@ -28,9 +29,10 @@ class Scaler:
     def __init__(self, kube: Kube, left: Left | None) -> None:
         self._kube = kube
         self._left = left
+        self._namespaces = TerminatingNamespaces()
 
     async def annotate(self, seen: JobSeen, record: Record) -> str:
-        """The decision, and what a restart must not forget. Returns the version of the job that has it."""
+        """Write the decision, and what a restart must not forget; return the version of the job that has it."""
         metadata = {"uid": seen.uid, "annotations": {ANNOTATION: as_text(record)}}
         written = await self._patch(seen.key, {"metadata": metadata})
         return str(written["metadata"].get("resourceVersion", ""))
@@ -53,11 +55,11 @@ class Scaler:
         await self._write(seen, _event(seen, message, message, type="Warning", reason=IN_TROUBLE, now=now))
 
     async def _write(self, seen: JobSeen, event: Object) -> None:
-        """An Event that cannot be written is not worth a failure."""
+        """Write an Event; one that cannot be written is not worth a failure."""
         try:
             await self._fenced_create(event)
         except KubeError as error:
-            if error.reason != "AlreadyExists":
+            if error.reason != "AlreadyExists" and not is_terminating(error):
                 log.warning("an event was not written", extra={**seen.key.fields(), "error": str(error)})
 
     async def _patch(self, key: JobKey, body: Object, *, subresource: str | None = None) -> Object:
@@ -68,10 +70,12 @@ class Scaler:
 
     async def _fenced_create(self, event: Object) -> None:
         namespace = event["metadata"]["namespace"]
-        if self._left is None:
-            await self._kube.create(EVENTS, event, namespace=namespace)
-        else:
-            await in_time(self._left, lambda: self._kube.create(EVENTS, event, namespace=namespace))
+
+        def send() -> Awaitable[Object]:
+            return self._kube.create(EVENTS, event, namespace=namespace)
+
+        left = self._left
+        await self._namespaces.create(event, send if left is None else lambda: in_time(left, send), namespace=namespace)
 
 
 def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Object:

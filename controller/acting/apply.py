@@ -50,6 +50,7 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.runtime.fence import Writer
+from elastic.runtime.terminating import is_terminating
 
 AT_ONCE = 32
 """Requests in flight at a time, of all jobs together: as much as an API server keeps up with, on few connections used again and again."""
@@ -82,6 +83,8 @@ class Outcome:
     job_is_gone: bool = False
     is_waiting: bool = False
     """Pods that should go are still there: the rendezvous server has not answered yet. The job comes back when it does."""
+    is_terminating: bool = False
+    """Objects were not created, because the job's namespace is being deleted. The job comes back when it is time to ask again."""
 
     def wrote(self, resource: Resource, item: Object) -> None:
         if resource == SECRETS:
@@ -207,6 +210,9 @@ class Applier:
                     case SetExpectation() | Forget():
                         pass
             except KubeError as error:
+                if isinstance(action, Create) and is_terminating(error):
+                    outcome.is_terminating = True
+                    return False
                 if not (error.code == 404 and isinstance(action, Delete | SetCondition | DeleteJob)):
                     outcome.errors.append(error)
                     return False
@@ -217,6 +223,8 @@ class Applier:
         try:
             made = await self._kube.create(resource, item, namespace=key.namespace)
         except KubeError as error:
+            if is_terminating(error):
+                raise  # no Event and no refusal to remember: nothing can be created there, and nothing is wrong with the job
             if error.reason == "AlreadyExists":
                 there = await self._kube.get(resource, name, namespace=key.namespace)
                 if owner_uid(there["metadata"]) == str(job["metadata"]["uid"]):

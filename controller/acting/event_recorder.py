@@ -15,6 +15,7 @@ from elastic.api.kinds import API_VERSION, KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import Writer, is_lapse
+from elastic.runtime.terminating import is_terminating
 
 log = logging.getLogger(__name__)
 REMEMBERED = 1000
@@ -52,7 +53,7 @@ class EventRecorder:
                 # An Event is not worth failing a reconcile for; it is written when the same news comes again.
                 about = event["involvedObject"]
                 named = Key(about["kind"], about["namespace"], about["name"]).fields(about["uid"])
-                level = logging.DEBUG if is_lapse(error) else logging.WARNING
+                level = logging.DEBUG if is_lapse(error) or is_terminating(error) else logging.WARNING
                 log.log(level, "an event was not written", extra=named | {"reason": event["reason"], "error": str(error)})
                 return False
         return True
@@ -66,7 +67,7 @@ class EventRecorder:
 
 
 def _sorts(news: Mapping[str, JobEvent]) -> list[list[str]]:
-    """What can share an Event: what has the same reason and says it in the same words up to the colon."""
+    """Return the news that can share an Event: they have the same reason and the same words up to the colon."""
     sorts: dict[tuple[str, str, str], list[str]] = {}
     for digest, item in news.items():
         sorts.setdefault((item.type, item.reason, item.message.partition(": ")[0]), []).append(digest)

@@ -41,6 +41,7 @@ from elastic.runtime.election import Election, Terms
 from elastic.runtime.fence import FencedWriter, Writer
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
+from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
 
@@ -108,7 +109,7 @@ class Process:
                     await client.close()
 
     def _applier(self, link: Links | None) -> Applier:
-        kube = self._writer()
+        kube = ConsiderateWriter(self._writer())
         return Applier(kube, EventRecorder(kube), link)
 
     def _writer(self) -> Writer:

@@ -34,6 +34,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object
 from elastic.membership.tokens import Role
 from elastic.runtime.fence import is_lapse
+from elastic.runtime.terminating import PAUSE_S
 from elastic.runtime.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class Reconciler:
                 await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
-        """A job's world changed, or the server acknowledged what it must know before pods are deleted.
+        """Look at a job again: its world changed, or the server acknowledged what it must know before pods are deleted.
 
         Or the server knows a job that is gone, perhaps since before this process began: only the one that works forgets it, on a view that
         is whole.
@@ -195,6 +196,8 @@ class Reconciler:
         elif not outcome.errors:
             self._held.pop(key, None)
         self._come_back(key, planned, held)
+        if outcome.is_terminating:
+            self._queue.add_at(key, self._clock() + PAUSE_S)
         return not outcome.errors
 
     async def _say_that_a_right_is_missing(self, key: Key, job: Object, stored: JobStatus, error: KubeError, *, now: datetime) -> None:
@@ -252,7 +255,7 @@ class Reconciler:
         return False
 
     def _let_go(self, key: Key, job: Object | None) -> None:
-        """A job that is gone, or created again under its name: forgets it, also at the rendezvous server."""
+        """Forget a job that is gone or was created again under its name, also at the rendezvous server."""
         uid = job["metadata"]["uid"] if job is not None else None
         known = self._uids.get(key)
         if known is not None and known != uid:
@@ -283,7 +286,7 @@ class Reconciler:
             self._metrics.deleted(namespace=key.namespace, framework=framework)
 
     def _planned(self, key: Key, job: Object, now: datetime) -> tuple[JobStatus, Plan, status_debounce.PendingStatus | None]:
-        """The status as it is, what to do in this reconcile, and what of the new status is held back."""
+        """Return the stored status, what to do in this reconcile, and the part of the new status that is held back."""
         held, uid = self._held.get(key), job["metadata"]["uid"]
         try:
             parsed, warnings = parse(job, stored=True)

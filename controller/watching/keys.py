@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from elastic.api.kinds import GROUP, KINDS, VERSION
+from elastic.api.kinds import API_VERSION, GROUP, KINDS, VERSION
 from elastic.api.names import JOB_NAME, OPERATOR_NAME
 from elastic.kube.resources import Resource
 
@@ -15,7 +15,7 @@ class Key(NamedTuple):
     name: str
 
     def fields(self, uid: str) -> dict[str, str]:
-        """The job as every line of the log names it; the rendezvous server knows it by its uid alone."""
+        """Return the job as every log line names it; the rendezvous server knows it by its uid alone."""
         return {"kind": self.kind, "namespace": self.namespace, "job": self.name, "uid": uid}
 
 
@@ -24,7 +24,7 @@ _KIND_OF_OPERATOR = MappingProxyType({k.operator_name: k.name for k in KINDS.val
 
 
 def key_of_labels(metadata: Mapping[str, Any]) -> Key | None:
-    """The job that an object's labels name, or None if they name none of ours."""
+    """Return the job that an object's labels name, or None if they name none of ours."""
     labels = metadata.get("labels") or {}
     kind, job = _KIND_OF_OPERATOR.get(labels.get(OPERATOR_NAME, "")), labels.get(JOB_NAME)
     return Key(kind, metadata.get("namespace", ""), job) if kind and job else None
@@ -35,8 +35,8 @@ def owner_uid(metadata: Mapping[str, Any]) -> str:
 
 
 def key_of_owner(metadata: Mapping[str, Any]) -> Key | None:
-    """The job that controls an object, by its owner reference."""
+    """Return the job that controls an object, by its owner reference; an MPIJob of the MPI Operator has another apiVersion."""
     for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller") and reference.get("kind") in KINDS:
+        if reference.get("controller") and reference.get("apiVersion") == API_VERSION and reference.get("kind") in KINDS:
             return Key(reference["kind"], metadata.get("namespace", ""), reference["name"])
     return None

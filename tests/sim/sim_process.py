@@ -37,6 +37,7 @@ from elastic.etcd.store import Away, Refused
 from elastic.membership.wire import Expectation, World
 from elastic.runtime.election import Election, LeaseLost
 from elastic.runtime.fence import FencedWriter
+from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.workqueue import WorkQueue
 
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
@@ -161,9 +162,8 @@ class Controller:
         return now() + self.skew
 
     def _applier(self) -> Applier:
-        if self._election is None:
-            return Applier(self.kube, EventRecorder(self.kube), self._link)
-        kube = FencedWriter(self.kube, self._left_s)
+        writer = self.kube if self._election is None else FencedWriter(self.kube, self._left_s)
+        kube = ConsiderateWriter(writer, clock=asyncio.get_running_loop().time)
         return Applier(kube, EventRecorder(kube), self._link)
 
     def _left_s(self) -> float:

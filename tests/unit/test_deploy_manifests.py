@@ -109,13 +109,35 @@ def test_controllers_and_server_prefer_nodes_that_stay_and_to_be_apart_and_start
         assert {rule["operator"] for rule in rules} == {"NotIn"}, "a node without the label fits as well"
         keys = {rule["key"] for rule in rules}
         assert {"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "cloud.google.com/gke-spot"} < keys
-        terms = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-        assert {term["podAffinityTerm"]["topologyKey"] for term in terms} == {"kubernetes.io/hostname"}
-        weights = {term["podAffinityTerm"]["labelSelector"]["matchLabels"]["app"]: term["weight"] for term in terms}
-        assert other in weights
+        (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        place, avoided = term["podAffinityTerm"]["topologyKey"], term["podAffinityTerm"]["labelSelector"]["matchLabels"]["app"]
         assert only(found, "Deployment", other)["spec"]["template"]["metadata"]["labels"]["app"] == other
-        if name == "elastic-controller":
-            assert weights[name] > weights[other], "of two nodes, each has a controller: seen on real nodes, both were on one"
+        by_name = {
+            "elastic-controller": ("topology.kubernetes.io/zone", name),
+            "elastic-rendezvous": ("kubernetes.io/hostname", other),
+        }
+        assert (place, avoided) == by_name[name]
+
+
+@pytest.mark.parametrize("name", ["elastic-controller", "elastic-autoscaler"])
+def test_two_replicas_have_a_node_each_also_after_a_rollout(build: Build, name: str) -> None:
+    """Seen on real nodes after an upgrade: both controllers were on one node.
+
+    While a pod of the old revision held the other node, the scheduler saw one pod on each. What the server's node added to an
+    anti-affinity then weighed as much as the spread.
+    """
+    deployment = only(build("standalone", components=("autoscaler",)), "Deployment", name)["spec"]
+    assert deployment["replicas"] == 2
+    assert "strategy" not in deployment, "one more pod at a time, and none fewer"
+    pod = deployment["template"]["spec"]
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname", "a second constraint voids both on nodes without its label"
+    assert spread["matchLabelKeys"] == ["pod-template-hash"]
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway", "a cluster of one node has both"
+    assert spread["labelSelector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+    terms = [term["podAffinityTerm"] for term in pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]]
+    assert all(term["topologyKey"] != "kubernetes.io/hostname" for term in terms), "it would count pods of the old revision"
+    assert all("matchLabelKeys" not in term for term in terms), "Kubernetes 1.27 refuses it there"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -1,4 +1,4 @@
-"""Merge patch, JSON patch and strategic merge patch, applied to plain JSON. Apply patches are another matter: see apply.py."""
+"""Merge patch, JSON patch and strategic merge patch, applied to plain JSON. Apply patches are in managed.py."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _copied(target: Any, op: Any) -> int:
 
 
 def _lenient(target: Any, op: Any) -> Any:
-    """Replacing a key that is not there adds it, as the real server's library has it."""
+    """Replace a key; one that is not there is added, as by the real server's library."""
     if not isinstance(op, dict) or op.get("op") != "replace":
         return op
     way, _, last = str(op.get("path", "")).rpartition("/")
@@ -88,7 +88,7 @@ def _unfit(op: Any, index: int, error: Exception) -> StatusError:
 
 
 def strategic(target: Json, patch: Any, schema: Json) -> Json:
-    """Merges lists by their patch keys, as the schema of the kind tells, and obeys $patch, $deleteFromPrimitiveList and $retainKeys."""
+    """Merge lists by the patch keys of the kind's schema, and obey $patch, $deleteFromPrimitiveList and $retainKeys."""
     if not isinstance(patch, dict):
         raise bad_request("error decoding patch: a strategic merge patch must be an object")
     return _strategic_object(target, patch, schemas.resolved(schema))
@@ -130,7 +130,7 @@ def _strategic_object(target: Any, patch: Json, schema: Json) -> Json:
 
 
 def _directive(patch: Json, key: str, *, of: type = object) -> list[Any]:
-    """What a directive of the patch lists."""
+    """Return what a directive of the patch lists."""
     listed = patch[key]
     if not isinstance(listed, list) or not all(isinstance(item, of) for item in listed):
         raise bad_request(f"error decoding patch: {key} must be a list of {'strings' if of is str else 'values'}")
