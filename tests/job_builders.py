@@ -154,7 +154,7 @@ class Cluster:
 
     def set(self, name: str, phase: Phase, *, code: int | None = None, **changes: Any) -> None:
         container = self.job.kind.container
-        # Whatever its phase says now: its container has begun.
+        # The container has begun, regardless of the pod's present phase.
         containers = () if phase is Phase.PENDING else (Container(name=container, exit_code=code),)
         self.pods[name] = replace(self.pods[name], phase=phase, is_ready=phase is Phase.RUNNING, containers=containers, **changes)
 

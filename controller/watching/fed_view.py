@@ -1,7 +1,7 @@
-"""The jobs of one kind, as kopf's events show them.
+"""Hold the jobs of one kind, as kopf's events show them.
 
-What kopf does not hand on, a list of our own supplies each time kopf has listed: when the view is whole, and what was deleted in a gap of
-the watch. Events and lists may come in any order; of each object the newest counts.
+kopf does not say when its view is whole, nor which objects were deleted in a gap of the watch. So we list, too, each time kopf has listed.
+Events and lists may come in any order; the newest form of each object counts.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class FedView(View[Object]):
             if key is not None and uid_of(item) not in self._gone:
                 present.add(key)
                 self.take(None, item)
-        # What is older than the list and not in it has been deleted, also where kopf hands it on later.
+        # An object that is older than the list and not in it was deleted, also if kopf hands it on later.
         self._listed_at = number_of(listing.resource_version)
         for key, entry in list(self._entries.items()):
             if key not in present and number_of(entry.version) <= self._listed_at:

@@ -1,4 +1,4 @@
-"""What one reconcile gets to see: a job's pods, services and other objects, reduced to what decisions need.
+"""Hold the input of one reconcile: a job's pods, services and other objects, reduced to the facts that decisions need.
 
 The reductions are pure; nothing here knows where the objects came from or what will be done about them.
 """
@@ -50,9 +50,9 @@ class Container:
     waiting: str = ""
     message: str = ""
     ended_at: datetime | None = None
-    """When its newest run ended that has ended."""
+    """End of the newest run that has ended."""
     started_at: datetime | None = None
-    """When its newest run began; unknown while it waits to be started."""
+    """Start of its newest run; unknown while it waits to be started."""
     # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
     last_exit_code: int | None = None
     last_exit_reason: str = ""
@@ -81,7 +81,7 @@ class Pod:
     uid: str
     type: str
     index: int
-    """By its name; what its label says may have been changed."""
+    """Index in its name, because somebody may have changed its label."""
     phase: Phase = Phase.PENDING
     reason: str = ""
     message: str = ""
@@ -95,13 +95,13 @@ class Pod:
     group: str = ""
     """The group it was made for; pods of another group cannot work with it."""
     gone_by: datetime | None = None
-    """When it is being deleted: the end of its grace."""
+    """End of the grace of a pod that is being deleted."""
     deadline_s: int | None = None
     """How long it may run, by its own spec."""
     is_forced: bool = False
     """It is being deleted without any grace; what keeps it is a finalizer."""
     index_label: str | None = None
-    """What its label says instead of the index; None where it says the same."""
+    """Value of its label if it differs from the index, else None."""
     is_unowned: bool = False
     """It has no owner, so nothing will delete it."""
     in_world: InWorld | None = None
@@ -109,7 +109,7 @@ class Pod:
     sights: tuple[Sight, ...] = ()
     """The signals that the pod itself shows, the worst first."""
     tolerations: tuple[Toleration, ...] = ()
-    """Of NoExecute taints."""
+    """Tolerations of NoExecute taints."""
     marks: tuple[tuple[str, str], ...] = ()
     """Its annotations for autoscalers of nodes."""
     created_at: datetime | None = None
@@ -127,7 +127,7 @@ class Pod:
         return sum(container.restarts for container in (*self.inits, *self.containers))
 
     def restarts_of(self, container: str) -> int:
-        """Of that container and of those that must have ended before it begins; one that is run once more after success did not fail."""
+        """Return the restarts of this container and of those that must end before it begins. A run after a success is no failure."""
         inits = sum(c.restarts for c in self.inits if c.last_exit_code != 0)
         return inits + sum(c.restarts for c in self.containers if c.name == container)
 
@@ -165,7 +165,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Who the rendezvous server says is in the job's world."""
+    """The job's world, as the rendezvous server reports it."""
 
     generation: int
     members: frozenset[str]
@@ -177,7 +177,7 @@ class World:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty if the server does not report it."""
     waiting: frozenset[str] = frozenset()
-    """Who stands at the rendezvous beside a world that stands."""
+    """Workers that wait at the rendezvous while a world stands."""
     since: datetime | None = None
     """When a world that stands was formed, or was first seen."""
     has_stepped: bool = False
@@ -193,7 +193,7 @@ class World:
     """The highest that was ever reported, while no world works."""
     rescale: Rescale | None = None
     hosts: HostState | None = None
-    """Of a job whose launcher starts the workers: which of its pods are on the list of hosts, and in which workers may run."""
+    """Pods on the list of hosts, and pods in which workers may run, for a job whose launcher starts the workers."""
     fault: str = ""
     """A bug in the rendezvous server because of which it does not decide about the job."""
     trouble: str = ""
@@ -211,7 +211,7 @@ class Node:
     is_ready: bool = True
     """Its condition Ready is True, or it has none."""
     ready_since: datetime | None = None
-    """When its condition Ready came true."""
+    """Time at which its condition Ready became true."""
 
     @property
     def is_doomed(self) -> bool:
@@ -226,7 +226,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Of a job whose pods reach each other by ssh; both halves as a Secret holds them."""
+    """Key pair of a job whose pods reach each other by ssh; both halves as a Secret holds them."""
 
     private: str
     public: str
@@ -234,10 +234,10 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class NotCreated:
-    """What could not be created in the last reconcile, and why.
+    """An object that could not be created in the last reconcile, and the reason.
 
-    A pod that the API server refused, by its replica type as its label has it if it has one; or an object of any kind whose name another
-    owner's object has.
+    It is a pod that the API server refused, with the replica type of its label if it has one, or an object of any kind whose name belongs
+    to another owner's object.
     """
 
     type: str
@@ -263,23 +263,23 @@ class Snapshot:
     last_step: int | None = None
     """The highest that the rendezvous knew when it forgot the job."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Those of the job's pods; where nodes are seen at all, one that is missing here is gone."""
+    """Nodes of the job's pods. If nodes are seen at all, a missing one is gone."""
     doomed: tuple[str, ...] = ()
     """Names of the cluster's nodes that go or may have to, also where the job has no pods."""
     sees_nodes: bool = True
     sights: tuple[Sight, ...] = ()
     """The signals that the job itself shows."""
     token: str = ""
-    """By which the rendezvous server knows the job's workers."""
+    """Token by which the rendezvous server knows the job's workers."""
     launcher_token: str = ""
-    """By which it knows the job's launcher."""
+    """Token by which the server knows the job's launcher."""
     etcd_password: str = ""
-    """Of the job's user in the installation's etcd."""
+    """Password of the job's user in the installation's etcd."""
     term: int = 0
     fresh_keys: KeyPair | None = None
     """Made beforehand for a job that needs a key pair and has none yet."""
     remarks: tuple[str, ...] = ()
-    """What the user should know about the job's spec, which is taken all the same."""
+    """Remarks for the user about a spec that is accepted all the same."""
 
     def find(self, kind: str, name: str) -> Owned | None:
         return next((o for o in self.owned if o.kind == kind and o.name == name), None)

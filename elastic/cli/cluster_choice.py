@@ -65,7 +65,7 @@ class Cluster:
     context: str | None = None
     namespace: str | None = None
     data_dir: Path | None = None
-    """Of the laptop cluster; None for any other."""
+    """Data folder of the laptop cluster; None for any other cluster."""
 
     def ask(self, act: Callable[[Any, str], Awaitable[T]]) -> T:
         """Run a function with a client and the namespace to look into."""
@@ -108,7 +108,7 @@ def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | Non
 
 
 def _folder_of(kubeconfig: Path) -> Path | None:
-    """Of the laptop cluster that wrote this kubeconfig; users often name it by KUBECONFIG, and it stays there when the cluster stops."""
+    """Return the folder of the laptop cluster that wrote this kubeconfig, which KUBECONFIG often names, also after the cluster stopped."""
     layout = layout_of(kubeconfig)
     if layout is not None and not layout.is_running():
         raise click.ClickException(f"the laptop cluster in {layout.root} is stopped; start it with `{command('up --detach', layout.root)}`")

@@ -167,7 +167,7 @@ def run(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wish:
-    """What is to be created, and how."""
+    """Jobs and other objects to create, and the way to do it."""
 
     jobs: list[Object]
     namespace: str | None

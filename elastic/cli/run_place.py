@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a cluster for this run must have."""
+    """Properties that a cluster for this run must have."""
 
     gpus: int
     is_asked: bool

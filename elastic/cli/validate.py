@@ -34,7 +34,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What there is to say about one job."""
+    """Findings about one job."""
 
     file: str
     document: Document
@@ -65,7 +65,7 @@ class Verdict:
         return (*self.problems, *self.warnings)
 
     def in_order(self, found: Iterable[Problem]) -> list[Problem]:
-        """Of the file's lines."""
+        """Sort by the order of the file's lines."""
         return sorted(found, key=lambda one: self.document.line(one.at))
 
 
@@ -185,7 +185,7 @@ def _text(file: str) -> str:
 
 
 def _is_meant_as_job(value: Any) -> bool:
-    """Also with a slip in kind or apiVersion; a config map beside the job is not meant."""
+    """Return whether the document is meant as a job, also with a slip in kind or apiVersion. A config map next to the job is not."""
     if not isinstance(value, dict):
         return True
     version, kind = value.get("apiVersion"), value.get("kind")
@@ -207,7 +207,7 @@ def _judge(file: str, document: Document) -> Verdict:
 
 
 def _too_late(job: Job, now: datetime) -> Iterator[Warning]:
-    """Of a job that is not made yet: parse has no clock, and speaks of those that are."""
+    """Warn of times that have passed for a job that does not exist yet. parse has no clock and judges existing jobs."""
     policy = job.elastic.scaling_policy if job.elastic is not None else None
     if policy is not None and job.metadata.creation_timestamp is None:
         late = too_late(policy, now, at=("spec", "elasticPolicy", "scalingPolicy"))

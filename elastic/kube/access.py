@@ -303,7 +303,7 @@ def _place(entry: dict[str, Any], field: str, path: Path) -> str:
 
 
 def _material(entry: dict[str, Any], field: str, *, path: Path) -> bytes | None:
-    """Certificates and keys stand in the file itself (base64) or in a file beside it."""
+    """Return a certificate or key, which stands in the file itself (base64) or in a file next to it."""
     inline = entry.get(f"{field}-data")
     if inline:
         try:

@@ -60,7 +60,7 @@ def _malformed(expected: str, found: object, path: str) -> KubeError:
 
 
 def text_of(metadata: object, key: str) -> str:
-    """Return a text of the metadata; empty if it is none."""
+    """Return a text of the metadata; empty if it is no text."""
     found = metadata.get(key) if isinstance(metadata, dict) else None
     return found if isinstance(found, str) else ""
 

@@ -31,7 +31,7 @@ NO_CREDENTIALS, NO_UPGRADE = "NoCredentials", "NoUpgrade"
 REQUEST_TIMEOUT_S = 30.0
 """Limit for one whole answer, however slowly its bytes come."""
 LAST_TRY_S = 45.0
-"""After so long no request is sent again."""
+"""Seconds after which no request is sent again."""
 REQUESTS_AT_ONCE, AS_MANY_AS_ASKED_FOR = 256, 0
 """The latter is for streams."""
 WATCH_TIMEOUT_S = 290
@@ -60,7 +60,7 @@ class Kube:
         """Requests sent so far by method, without watches: what a process costs the API server."""
         self._user_agent = user_agent
         self._sessions: dict[int, aiohttp.ClientSession] = {}
-        """By how many connections each has at most."""
+        """Sessions by the number of connections that each may have."""
         self._answering = Answering()
         self._renewing: asyncio.Task[str] | None = None
 

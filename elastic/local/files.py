@@ -68,7 +68,7 @@ def _is_a_clusters(root: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended is listed until its parent asks, and a container's first process may never ask."""
+    """Return whether a process runs. An ended process is listed until its parent asks, and a container's first process may never ask."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -78,7 +78,7 @@ def is_alive(pid: int) -> bool:
 MOST_NODES, MOST_GPUS = 200, 64
 """That `elastic up` starts, and of each node."""
 MOST_BYTES = 1 << 20
-"""Of a file that a cluster has written about itself."""
+"""Limit of a file that a cluster has written about itself."""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """What `elastic status`, `elastic down` and tests read of a running cluster; written by its supervisor alone."""
+    """State of a running cluster for `elastic status`, `elastic down` and tests. Only its supervisor writes it."""
 
     supervisor: int
     sandbox: str
@@ -107,7 +107,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things lie in a cluster's data folder."""
+    """Paths in a cluster's data folder."""
 
     root: Path
 
@@ -149,17 +149,17 @@ class Layout:
 
     @property
     def audit(self) -> Path:
-        """Who used which right."""
+        """Log of the rights that callers used."""
         return self.root / "audit.jsonl"
 
     @property
     def working_dir(self) -> Path:
-        """Where the cluster was last started, which is where containers start that say nothing else."""
+        """Folder in which the cluster was last started. Containers start there unless they name another."""
         return self.root / "working-dir"
 
     @property
     def objects(self) -> Path:
-        """What the API stores."""
+        """Database of the objects that the API stores."""
         return self.root / "objects.db"
 
     @property

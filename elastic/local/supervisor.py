@@ -44,7 +44,7 @@ log = logging.getLogger("elastic.local.supervisor")
 AGENTS = "agents"
 NODES_READY_S, POLL_S = 30.0, 0.01
 HOST = "127.0.0.1"
-"""Where our servers listen; pods have another way to them only where they live in a network of their own."""
+"""Address at which our servers listen. Pods have another way to them only if they have a network of their own."""
 
 
 class Supervisor:
@@ -62,7 +62,7 @@ class Supervisor:
         """whether what an earlier cluster stored could start by itself"""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stopped. When the holder ends, its pods and sockets have gone with it, and the whole cluster restarts."""
+        """Run until stopped. When the holder ends, its pods and sockets are gone, and the whole cluster restarts."""
         while not stop.is_set():
             try:
                 await self._start_all()
@@ -101,7 +101,7 @@ class Supervisor:
         layout.ready("stored").unlink(missing_ok=True)
         shape = Shape(options.nodes, options.gpus, options.sandbox, dict(image.split("=", 1) for image in options.image))
         write_private(layout.shape, msgspec.json.encode(shape))
-        # The agents, which take as long to load as the server does, are started beside it, and wait for it when they have.
+        # The agents take as long to load as the server, so they start at the same time. Then they wait for it.
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
         # Brings the HTTP client, whose loading would have held up the others.
@@ -118,7 +118,7 @@ class Supervisor:
         layout.write_state(self._state)
 
     async def _wait_nodes(self) -> None:
-        """Until the agents have brought all nodes. What the API says of nodes may be of the cluster's former life."""
+        """Wait until the agents have brought all nodes. The API's nodes may be those of the cluster's former life."""
         ready = self._layout.ready(AGENTS)
         try:
             async with asyncio.timeout(NODES_READY_S):
@@ -144,7 +144,7 @@ class Supervisor:
         return f"https://{HOST}:{self._ports['apiserver']}"
 
     async def _stop_the_past(self) -> None:
-        """Before scheduler and agents could start it."""
+        """Stop the jobs of the former life before scheduler and agents could start them."""
         folder = self._layout.working_dir
         if self._holds_the_past:
             from elastic.local.stopped import stop_all

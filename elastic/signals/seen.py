@@ -21,11 +21,11 @@ class Sight:
 
     signal: Signal
     words: str
-    """What was seen, for people."""
+    """Description of the sight, for people."""
     by: datetime | None = None
     """When the worker is lost, where the object says it; otherwise the lead time counts from the first sight."""
     since: str = ""
-    """What tells it from an earlier sight of the same: when the condition came true, as it says."""
+    """Difference to an earlier sight of the same signal: the time at which the condition says it came true."""
     taint_added: datetime | None = None
     taint: tuple[str, str] | None = None
     """Key and value of a taint with effect NoExecute for which the pod's tolerations decide."""
@@ -33,12 +33,12 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """Of a pod, for taints with effect NoExecute."""
+    """Toleration of a pod for taints with effect NoExecute."""
 
     key: str = ""
     """Empty: every taint, where the operator is Exists."""
     value: str | None = None
-    """What the taint's value must equal; None: any (operator Exists)."""
+    """Value that the taint must have; None for any (operator Exists)."""
     seconds: float | None = None
     """None: for ever."""
 
@@ -87,7 +87,7 @@ def on_job(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
 
 
 def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:
-    """Those of a pod that let it stay on a node with a NoExecute taint."""
+    """Return the tolerations that let a pod stay on a node with a NoExecute taint."""
     found = (raw.get("spec") or {}).get("tolerations") or ()
     return tuple(
         Toleration(
@@ -186,7 +186,7 @@ def _time(text: object) -> datetime | None:
 
 
 def _http_time(text: str) -> datetime | None:
-    """After the first colon: `Preempt Scheduled: Mon, 02 Mar 2026 19:01:45 GMT`."""
+    """Return the time after the first colon: `Preempt Scheduled: Mon, 02 Mar 2026 19:01:45 GMT`."""
     try:
         found = parsedate_to_datetime(text.partition(":")[2].strip()[:40])
     except (ValueError, TypeError, IndexError, OverflowError):

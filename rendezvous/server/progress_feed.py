@@ -1,4 +1,4 @@
-"""Which jobs' progress has changed since an autoscaler last heard of it.
+"""Find the jobs whose progress has changed since an autoscaler last heard of it.
 
 A change of the world counts at once, a step only now and then: an autoscaler measures over many seconds, and thousands of jobs share one
 stream.

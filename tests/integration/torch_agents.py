@@ -26,7 +26,7 @@ from rendezvous.delivery import WRAPPER
 
 PATIENCE_S = 120.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.2
-"""Between two looks of a wait. Many of them ask a server, and looks without a pause would take a core from what is waited for."""
+"""Seconds between two looks of a wait. Many of them ask a server, and looks without a pause would take a core from it."""
 ROOT = Path(__file__).parent.parent.parent
 
 # It averages its gradients itself: the first DistributedDataParallel of a process imports torch._dynamo, which takes as long as torch.
@@ -132,7 +132,7 @@ class Server:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Meanwhile a controller listens, and so shows the server that it is not cut off: the kernel answers, whoever reads."""
+        """Meanwhile a controller listens, and so shows the server that it is not cut off: the kernel answers, even if nobody reads."""
         tls = ssl.create_default_context(cadata=self.ca)
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=tls, timeout=20)
         try:
@@ -219,7 +219,7 @@ class Agents:
             self.processes[name] = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def rendezvous(self) -> dict[str, str]:
-        """Where these agents meet."""
+        """Return the settings of the place where these agents meet."""
         assert self.server is not None
         return {
             "PET_RDZV_BACKEND": "elastic",
@@ -229,7 +229,7 @@ class Agents:
         }
 
     def situation(self) -> str:
-        """What is known where they meet."""
+        """Return the facts that are known at the rendezvous."""
         assert self.server is not None
         try:
             world: object = self.server.world(self.job)
@@ -258,7 +258,7 @@ class Agents:
         self.processes[name].wait()
 
     def _mark(self, name: str) -> str:
-        """What all processes of one agent carry in their environment. Workers have sessions of their own, and lose their parent with it."""
+        """Return the mark in the environment of an agent's processes. Workers have sessions of their own, and lose their parent with it."""
         return f"{self.folder}/{name}"
 
     def _pod_pids(self, name: str) -> list[int]:
@@ -279,7 +279,7 @@ class Agents:
             return []
 
     def log(self) -> list[dict[str, str]]:
-        """What the training scripts wrote: time, member, what, rank, size, step."""
+        """Return the lines of the training scripts: time, member, what, rank, size, step."""
         path = self.folder / "log"
         lines = path.read_text().splitlines() if path.exists() else []
         found = (
@@ -289,7 +289,7 @@ class Agents:
         return [match.groupdict() for match in found if match]
 
     def step(self) -> int:
-        """The step that the newest checkpoint holds."""
+        """Return the step that the newest checkpoint holds."""
         path = self.folder / "checkpoint.json"
         return int(json.loads(path.read_text())["step"]) if path.exists() else 0
 
@@ -305,7 +305,7 @@ class Agents:
         return max(entered())
 
     def describe(self) -> str:
-        """What a failed test shows; it holds whatever there is and never fails itself."""
+        """Return the text that a failed test shows. It holds everything that exists, and never fails itself."""
         tails = "\n".join(f"--- {name}\n{self.output(name)[-4000:]}" for name in self.processes)
         living = {name: self._pod_pids(name) for name in self.processes}
         now = f"now {time.time():.3f}, processes {living}"
@@ -365,7 +365,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def serving(folder: Path, *flags: str) -> Iterator[Server]:
-    """A server for a block of code."""
+    """Run a server for a block of code."""
     server = Server(folder, *flags)
     server.start()
     try:

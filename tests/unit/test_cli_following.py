@@ -209,7 +209,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Typed:
-    """What a user types, line by line."""
+    """Lines that a user types."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)

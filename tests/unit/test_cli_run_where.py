@@ -1,4 +1,4 @@
-"""Which cluster `elastic run` takes, as far as that is decided before any is asked."""
+"""Check the choice of a cluster by `elastic run`, as far as it happens before any cluster is asked."""
 
 import importlib
 import json

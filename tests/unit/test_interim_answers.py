@@ -73,7 +73,7 @@ async def test_endless_informational_answers_end_the_request_and_the_connection(
 
 
 async def test_the_hook_is_there_in_the_release_of_aiohttp_that_is_installed() -> None:
-    """Without it nothing but total time limits would bound informational answers."""
+    """Without the hook, only total time limits would bound informational answers."""
     async with aiohttp.TCPConnector() as connector:
         made = bound(connector)._factory()
         assert isinstance(made, BoundedHandler)

@@ -170,7 +170,7 @@ async def test_what_begins_while_the_client_closes_does_not_break_that() -> None
 
 
 async def test_a_listed_object_says_its_kind_as_a_watched_one_does() -> None:
-    """A controller that read `kind` worked while it watched, and broke when it was started beside objects that were there already."""
+    """A controller that read `kind` worked while it watched, and broke when it was started while objects existed already."""
 
     async def handler(_: web.Request) -> web.Response:
         return web.json_response({"apiVersion": "v1", "kind": "PodList", "items": [pod("a", 1)], "metadata": {"resourceVersion": "7"}})

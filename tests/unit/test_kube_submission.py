@@ -1,4 +1,4 @@
-"""What a submission says while it waits for a deletion."""
+"""Check the words of a submission that waits for a deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's Events tell of its pods, under the reasons that upstream's have."""
+"""Check a job's Events about its pods, which have upstream's reasons."""
 
 from dataclasses import replace
 from typing import Any

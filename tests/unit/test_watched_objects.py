@@ -1,4 +1,4 @@
-"""Whatever JSON stands in one object, the view of all others goes on, and the object is seen or complained about."""
+"""Check that any JSON in one object leaves the view of all others intact, and that the object is seen or reported."""
 
 import copy
 from collections.abc import Iterator

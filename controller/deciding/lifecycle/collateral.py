@@ -1,7 +1,7 @@
-"""Decides whether the loss of one pod explains why another pod of the job ended by itself.
+"""Decide whether the loss of one pod explains why another pod of the job ended by itself.
 
 A node that restarts or goes takes its pods with it. Their peers notice at once and end with an error of their own, seconds before any
-kubelet reports the loss. Such an end is collateral: the pod is replaced and the job is not charged. At our rendezvous and at c10d's store
+kubelet reports the loss. This end is collateral: the pod is replaced and the job is not charged. At our rendezvous and at c10d's store
 other modules decide this.
 """
 
@@ -116,7 +116,7 @@ def _explained(view: JobView, verdict: Verdict) -> Verdict:
         return verdict
     container = _own(view.job, verdict.pod)
     loss = explanation(view, verdict.pod, container) if container is not None else None
-    # What has been decided stays so when nothing shows the loss any more: only pods that are made again are counted.
+    # A decision stays when nothing shows the loss any more: only pods that are made again are counted.
     is_decided = verdict.fate is not Fate.AGAIN and verdict.pod.uid in view.counted
     if loss is None and not is_decided:
         return verdict

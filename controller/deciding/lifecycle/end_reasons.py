@@ -1,7 +1,7 @@
-"""What each reason means by which a kubelet, a node or a container runtime ends or refuses a pod or a container.
+"""Define the meaning of each reason with which a kubelet, a node or a container runtime ends or refuses a pod or a container.
 
-One table, and the rules that read it. docs/faults.md shows the table. That the cluster ended a pod is a signal (`elastic.signals.table`),
-which an installation may add to; what else there is stands here. It knows neither restart policies nor budgets.
+There is one table, and the rules that read it. docs/faults.md shows the table. Ends by the cluster are signals (`elastic.signals.table`),
+to which an installation may add; all other reasons are here. This module knows neither restart policies nor budgets.
 """
 
 import signal
@@ -23,7 +23,7 @@ class Meaning(Enum):
     DISRUPTION = "disruption"
     """The cluster took the pod or its container: never charged, the pod is replaced."""
     REFUSED = "refused"
-    """A node did not take the pod in: never charged, the next try waits longer each time. Where it had run before, a disruption."""
+    """A node did not take the pod in: never charged, the next try waits longer each time. If the pod had run before, it is a disruption."""
     OUT_OF_MEMORY = "out of memory"
     USER = "user"
     """The program, its image or its template is at fault: charged."""
@@ -31,7 +31,7 @@ class Meaning(Enum):
 
 
 class Place(Enum):
-    """Where the word stands."""
+    """Field in which the word stands."""
 
     CONDITION = "condition DisruptionTarget"
     POD = "pod status"
@@ -44,7 +44,7 @@ class EndReason:
     word: str
     meaning: Meaning
     writer: str
-    """Who writes it, and when."""
+    """Program that writes it, and the occasion."""
 
 
 UNBEGUN = frozenset({"Evicted", "NodeShutdown"})

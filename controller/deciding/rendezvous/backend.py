@@ -15,7 +15,7 @@ class RendezvousBackend(Enum):
     NONE = ""
     """Workers need no rendezvous, or the user arranged one; pods get upstream's variables only."""
     OURS = RdzvBackend.ELASTIC.value
-    """At the rendezvous server."""
+    """The rendezvous server."""
     STORE = RdzvBackend.C10D.value
     """Torch's c10d, at a store pod of the job's own."""
     HOSTS = "hosts"
@@ -33,7 +33,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
     """Return the backend of this job.
 
     A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods cannot load our library.
-    A job that needs an etcd keeps this backend while there is none: its pods wait.
+    A job that needs an etcd keeps this backend while no etcd exists: its pods wait.
     """
     chosen = wanted_backend(job)
     if chosen is None:

@@ -27,7 +27,7 @@ from elastic.api.kinds import WORKER
 from elastic.api.words import Cause, RdzvBackend
 
 REPORTED_WITHIN_S = 10.0
-"""So long after an agent's end another kubelet may still report what it followed from."""
+"""Seconds after an agent's end within which another kubelet may still report its cause."""
 HOPELESS_RESTARTS = 2
 """An agent that found no store yet has another try before its end is taken for the group's."""
 ID_SEPARATOR = "."
@@ -48,7 +48,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     members = _members(view)
     working = [pod for pod in members if pod.is_active and not pod.disruption]
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
-    # Who has done its work has worked in this group to its end, and who came too late for it is no loss.
+    # A pod that finished its work belonged to this group to its end, and a pod that came too late for the group is no loss.
     late = {pod.uid for pod in shut_out(view)}
     size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
@@ -195,15 +195,16 @@ def once_certain(view: JobView, failed: Plan) -> Plan:
 
 
 def _ended_at(job: Job, pod: Pod) -> datetime | None:
-    """When its agent gave up."""
+    """Return when the pod's agent gave up."""
     container = own_container(job, pod)
     return container.ended_at if container is not None and gave_up(container) else None
 
 
 def _lost_before(view: JobView, known: ElasticStatus) -> int:
-    """How many workers were lost when they are looked at for the first time: those that the status says were made.
+    """Return how many workers were lost before the first look, by the number that the status says were made.
 
-    Where it says of none, those that are missing while others have worked for a while, for a job's first workers are created at once.
+    If the status has no number, count the workers that are missing while others have worked for a while, because a job's first workers are
+    created at once.
     """
     vanished = loss_backoff.vanished(view, WORKER)
     if WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:

@@ -108,7 +108,7 @@ def awaits(view: JobView) -> bool:
 
 
 def missing(view: JobView) -> str:
-    """Say that the pods wait because the job asks for an etcd and there is none, and what to do; empty for other jobs."""
+    """Say that the pods wait because the job asks for an etcd that does not exist, and what to do; empty for other jobs."""
     return _without_any(view.job) if awaits(view) and not view.snapshot.settings.etcd else ""
 
 

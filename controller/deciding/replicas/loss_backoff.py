@@ -1,8 +1,8 @@
-"""Decides how long a replica waits that is lost again and again soon after it was made.
+"""Decide how long a replica waits that is lost again and again soon after it was made.
 
-By a crash, by a deletion from outside, or without a trace. The first losses in a row are made up for at once; after them each try waits
-twice as long. Only lost places wait. Which pods were made of late and how many of them were lost stands in the status
-(`status.elastic.replaced`), so another controller waits as long.
+A crash, a deletion from outside, and a loss without a trace all count. The first losses in a row are replaced at once; after them each try
+waits twice as long. Only lost replicas wait. The status (`status.elastic.replaced`) has the pods that were made lately and the number of
+lost ones, so another controller waits as long.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import RdzvBackend
 
 FREE_TRIES = 3
-"""So many losses of one place in a row are made up for at once: a single eviction or crash costs no second."""
+"""Number of consecutive losses of one replica that are replaced without delay."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2, 300
 RAN_WELL = timedelta(seconds=300)
 """A pod that was made up for and has lived for so long is not part of a loop, and ends it."""
@@ -49,7 +49,7 @@ def _with_losses(job: Job, snapshot: Snapshot, entry: Replacements) -> Replaceme
     pods = _places(snapshot, entry.type)
     all_gone = [made for made in entry.made if _is_lost(pods.get(made.index))]
     gone = [made.index for made in all_gone if _is_young(made, snapshot.now)]
-    # What a clock that stepped since dates ahead counts for nothing, also once its time has come.
+    # A date that is ahead because a clock stepped does not count, also once its time has come.
     left = tuple(made for made in entry.made if made.index not in gone and not (made in all_gone and made.at > snapshot.now + SKEW))
     if not gone:
         return entry if left == entry.made else structs.replace(entry, made=left)

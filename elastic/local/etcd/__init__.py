@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 ETCD_PACKAGE = "sudo apt-get install etcd-server"
-"""What installs it on Debian and Ubuntu."""
+"""Command that installs etcd on Debian and Ubuntu."""
 NAMES = ("/usr/bin/etcd", "/usr/local/bin/etcd")
 
 
