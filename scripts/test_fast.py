@@ -1,8 +1,8 @@
 """Run the tests of decisions in under a minute: of the job's API, the plan, the rendezvous engine and the autoscaler, with their laws.
 
-A test module belongs here if all that it imports of ours is pure. What is pure is read from the import contract that `make check` enforces.
-So no list of tests is kept, and a test that needs a server, a process or a store never comes in. Laws try few examples, and tests marked
-`slow` wait for `make test`. Further arguments go to pytest.
+A test module belongs here if all that it imports of ours is pure. The import contract that `make check` enforces says which modules are
+pure. So no list of tests is kept, and a test that needs a server, a process or a store never comes in. Laws try few examples, and tests
+marked `slow` wait for `make test`. Further arguments go to pytest.
 """
 
 from __future__ import annotations

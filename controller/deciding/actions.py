@@ -1,6 +1,6 @@
-"""What a plan can ask for, as values: objects to make, change or delete, words to the rendezvous server, news for the user.
+"""Define the actions of a plan: objects to make, change or delete, messages to the rendezvous server, news for the user.
 
-How and in which order it is done is the apply step's business.
+The apply step decides how and in which order they are done.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class SetCondition:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """The job's time after its end is over."""
+    """Delete the job, because its time after its end has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class End:
     run: int
     cause: Cause
     is_last: bool = False
-    """The whole pod is over."""
+    """Whether the whole pod has ended."""
     usage_error: bool = False
     """Its agent said that it did not come to the rendezvous, because its command is wrong."""
 
@@ -86,7 +86,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What ends a job: restarts beyond a limit, and how long training may make no progress."""
+    """Limits that end a job: its restarts, and the time without progress of training."""
 
     max_restarts: int | None = None
     by_cause: tuple[tuple[str, int], ...] = ()
@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class SetExpectation:
-    """What the rendezvous server must know: the whole expectation, each time. It is sent first; deletions wait until it is acknowledged."""
+    """Send the rendezvous server the whole expectation. It is sent first; deletions wait until it is acknowledged."""
 
     members: tuple[str, ...]
     pending: tuple[str, ...]
@@ -119,16 +119,16 @@ class SetExpectation:
     fruitless: int = 0
     step: int | None = None
     when_replaced: frozenset[str] = frozenset()
-    """Those of `leaving` that may have to go, and keep their place until another takes it."""
+    """Workers of `leaving` that only may have to go, and keep their place until another worker takes it."""
     state_s: float = 30.0
     hosts: HostFacts | None = None
-    """Of a job whose launcher starts the workers."""
+    """Hosts of a job whose launcher starts the workers."""
     newcomers: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
     """The workers with the state of training that may come back. For `await_s` no world is formed without the state."""
     await_s: float = 0.0
     place: Place | None = None
-    """Of a job that meets in an etcd: it is written there, and not sent to the rendezvous server."""
+    """Place in the etcd in which the job meets. The expectation is written there instead of being sent to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, what to write, what to say, and when to look again although nothing happened."""
+    """Actions, status and messages, and the time to look again although nothing happened."""
 
     actions: tuple[Action, ...] = ()
     status: JobStatus | None = None

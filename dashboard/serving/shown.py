@@ -1,4 +1,4 @@
-"""What the dashboard's API says of a job, a node and their history, as JSON has it. Pages show its texts as text."""
+"""Define the JSON of the dashboard's API about a job, a node and their history. Pages show its texts as text."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ class JobPage(Shown, frozen=True):
     restarts_charged: tuple[int, int] | None
     """How many count against maxRestarts, and how many it allows."""
     failed: str
-    """The pod that a failed job's message names, else one that ended with an error; empty where there is none."""
+    """The pod that a failed job's message names, else one that ended with an error; empty if no such pod exists."""
     workers: tuple[WorkerShown, ...]
     """At most 1,000."""
     worker_count: int
     events: tuple[EventShown, ...]
     hidden: tuple[str, ...]
-    """What the caller may not read in this namespace."""
+    """Resources that the caller may not read in this namespace."""
 
 
 class Occupant(Shown, frozen=True):
@@ -142,7 +142,7 @@ class NodeShown(Shown, frozen=True):
 class NodesPage(Shown, frozen=True):
     nodes: tuple[NodeShown, ...]
     disruptions: tuple[DisruptionShown, ...]
-    """Of the jobs that the caller may read, the newest first; their nodes may be gone."""
+    """Disruptions of the jobs that the caller may read, the newest first; their nodes may be gone."""
 
 
 def encode(value: object) -> bytes:

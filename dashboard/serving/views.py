@@ -39,7 +39,7 @@ class Views:
         self._observer, self._book = observer, book
 
     async def jobs(self, caller: Caller) -> list[JobSeen]:
-        """Those that the caller may read, by name."""
+        """Return the jobs that the caller may read, by name."""
         jobs = sorted(self._observer.jobs(), key=lambda job: (job.key.namespace, job.key.name, job.key.kind))
         places = list({(job.key.kind, job.key.namespace): job for job in jobs}.items())
         answers = await asyncio.gather(*(sees(caller, job) for _, job in places))
@@ -47,10 +47,10 @@ class Views:
         return [job for job in jobs if (job.key.kind, job.key.namespace) in allowed]
 
     async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
-        """The jobs of this name; of two kinds there may be one each.
+        """Return the jobs of this name; each kind may have one.
 
-        The caller's rights are asked for first: where only a job that is there led to a question, the time of the answer told who may not
-        read it of its name.
+        The caller's rights are asked for first. If only an existing job led to that question, the time of the answer would reveal its name
+        to callers who may not read it.
         """
         kinds = [known for known in self._observer.kinds if kind in (None, known)]
         answers = await asyncio.gather(*(caller.may_read(JOBS[known], namespace) for known in kinds))

@@ -1,4 +1,4 @@
-"""What a job is: one typed, frozen model for every kind, as it stands in memory once its defaults are applied.
+"""Define the job: one typed, frozen model for every kind, as it stands in memory once its defaults are applied.
 
 The field names, bounds and descriptions here are also where the CRDs come from. The pod template stays the raw object the user wrote;
 elastic.api.template answers questions about it.
@@ -34,7 +34,7 @@ INT32 = 2**31 - 1
 MOST_REPLICAS = 10_000
 """A bound on every loop over a job's workers."""
 MOST_CONTAINERS = 256
-"""In one pod template; the API server reckons the cost of the rules about containers from it."""
+"""Containers in one pod template; the API server estimates the cost of the rules about containers from it."""
 
 Object: TypeAlias = dict[str, Any]
 Quantity: TypeAlias = int | str
@@ -80,10 +80,10 @@ class SchedulingPolicy(_Wire, frozen=True, kw_only=True):
 
 
 class RunPolicy(_Wire, frozen=True, kw_only=True):
-    """What holds for the job as a whole: its end, its limits, who runs it."""
+    """Settings of the job as a whole: its end, its limits, and its controller."""
 
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.NONE
-    """Which pods are deleted once the job is over: All, Running (also pending ones) or None. Default: None."""
+    """Pods that are deleted once the job has ended: All, Running (also pending ones) or None. Default: None."""
     ttl_seconds_after_finished: Seconds | None = None
     """Delete the job this long after its end. Default: never."""
     active_deadline_seconds: LongSeconds | None = None
@@ -91,15 +91,15 @@ class RunPolicy(_Wire, frozen=True, kw_only=True):
     backoff_limit: Natural | None = None
     """Restarts caused by the job itself before it fails; disruptions do not count. Default: no limit."""
     restart_scope: RestartScope | None = None
-    """Who starts again when a replica fails or is lost: Pod (that one) or Group (all of the job's, from their last checkpoint, for
-    frameworks whose processes cannot go on or take one back). Default: Pod; Group for an elastic job of a kind that cannot be
-    resized while it trains, but for a TFJob with parameter servers, and for an MXJob that trains. PyTorchJob and MPIJob with
+    """Pods that start again when a replica fails or is lost: Pod (this one) or Group (all of the job's, from their last checkpoint, for
+    frameworks whose processes cannot go on or take one back). Default: Pod. Group for an MXJob that trains, and for an elastic job of
+    a kind that cannot be resized while it trains, except a TFJob with parameter servers. PyTorchJob and MPIJob with
     elasticPolicy heal by themselves."""
     scheduling_policy: SchedulingPolicy | None = None
     suspend: bool = False
     """True: delete the pods and wait. Default: false."""
     managed_by: ManagedBy | None = None
-    """Who acts on this job: kubeflow.org/training-operator (also when unset) or kueue.x-k8s.io/multikueue. It cannot be changed."""
+    """Controller of this job: kubeflow.org/training-operator (also when unset) or kueue.x-k8s.io/multikueue. It cannot be changed."""
 
 
 class ReplicaSpec(_Wire, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class ReplicaSpec(_Wire, frozen=True, kw_only=True):
     replicas: Count = 1
     """How many. Default: 1; workers of an MPIJob: 0."""
     restart_policy: RestartPolicy = RestartPolicy.NEVER
-    """When a failed pod is made again: Always, OnFailure, Never, or ExitCode (exit codes from 128 on). Default: OnFailure for
+    """Condition for making a failed pod again: Always, OnFailure, Never, or ExitCode (exit codes from 128 on). Default: OnFailure for
     PyTorchJob and PaddleJob, Never for other kinds."""
     template: Annotated[Object, Meta(extra_json_schema={"$ref": "PodTemplateSpec"})]
     """The pod of each replica."""
@@ -144,7 +144,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     max_replicas: AtLeastOne | None = None
     """Workers beyond which it never grows. Default: the larger of minReplicas and Worker.replicas."""
     rdzv_backend: RdzvBackend | None = None
-    """Who forms the group: elastic (this control plane), c10d, etcd or etcd-v2. Default: elastic, or c10d where it cannot be loaded."""
+    """Rendezvous of the workers: elastic (this control plane), c10d, etcd or etcd-v2. Default: elastic, or c10d if it cannot be loaded."""
     rdzv_host: Word | None = None
     """Host of the rendezvous, for c10d and etcd; commas separate several members of an etcd. Default: chosen by the control plane."""
     rdzv_port: Annotated[int, Meta(ge=1, le=65535, extra_json_schema={"format": "int32"})] | None = None
@@ -171,13 +171,13 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """How long a worker that was asked to leave may finish its step and save its state before its pod is deleted. Default: 30."""
     restart_budget: RestartBudget | None = None
     max_restarts_without_progress: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Fail the job after so many restarts in a row without a step forward between them, whatever their cause, but for changes that
-    a user requested. Where it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
+    """Fail the job after so many restarts in a row without a step forward between them, of any cause except changes that
+    a user requested. If it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Restart training, by cause hang, when it has reported steps before and reports no further one for so long; longer than
     its longest pause, a start included. Default: never."""
     ready_after_seconds: Seconds = 30
-    """Where training reports no steps: how long a world must stand until its new workers are Ready, for a drain. Default: 30."""
+    """Age of a world at which its new workers are Ready, for a drain, if training reports no steps. Default: 30."""
     wait_for_lost_state_seconds: Seconds = 0
     """How long a job waits for an unreachable node if only the workers there have the state of training. Default: 0, do not wait."""
     worker_library: WorkerLibrary = WorkerLibrary.INJECT
@@ -200,7 +200,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
 
 
 class Options(_Wire, frozen=True, kw_only=True):
-    """What only some kinds have in their spec; elastic.api.kinds says which."""
+    """Fields that only some kinds have in their spec; elastic.api.kinds names the kinds."""
 
     nproc_per_node: Word | None = None
     """Processes per pod, as torchrun takes it: auto, cpu, gpu or a number in quotes. Default: auto."""
@@ -218,11 +218,11 @@ class Options(_Wire, frozen=True, kw_only=True):
     """How the launcher starts processes in the workers: Exec (through the API server) or SSH (workers run sshd, as in version
     v2beta1 of the MPI Operator). It cannot be changed. Default: Exec."""
     mpi_implementation: MpiImplementation = MpiImplementation.OPEN_MPI
-    """With SSH: OpenMPI, Intel or MPICH, which differ in the variables and the host file they read. Default: OpenMPI."""
+    """MPI of a job with SSH: OpenMPI, Intel or MPICH, which differ in the variables and the host file they read. Default: OpenMPI."""
     ssh_auth_mount_path: Word = "/root/.ssh"
     """With SSH: where the job's key pair is mounted, the .ssh folder of the user that runs. Default: /root/.ssh."""
     run_launcher_as_worker: bool = False
-    """With SSH: the launcher is a host too. Default: false."""
+    """Whether the launcher of a job with SSH is a host too. Default: false."""
     launcher_creation_policy: LauncherCreation | None = None
     """AtStartup: the launcher is made together with the workers; WaitForWorkersReady: once all of them are ready. Default:
     WaitForWorkersReady with SSH, AtStartup with Exec."""
@@ -254,7 +254,7 @@ class ReplicaStatus(_Wire, frozen=True, kw_only=True):
 
 
 class ElasticStatus(_Wire, frozen=True, kw_only=True):
-    """Who trains together at the moment, and how it came to be."""
+    """Workers that train together at the moment, and their history."""
 
     backend: str = ""
     """The rendezvous backend in use."""
@@ -270,7 +270,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""
-    """Of an elastic MPIJob, who says so: Horovod's `driver` or the `pods`."""
+    """Source of this in an elastic MPIJob: Horovod's `driver` or the `pods`."""
     leaving: tuple[Leaving, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
     """The newest disruptions that the cluster announced, at most 16, oldest first."""
@@ -278,11 +278,11 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
     """Restarts by cause."""
     restart_count: Times | None = None
-    """All of these restarts, but for those that a user asked for."""
+    """All of these restarts except those that a user asked for."""
     open: tuple[Restart, ...] = ()
-    """Of these restarts, those that may be reported again or turn out to have another cause; at most a few for each pod that exists."""
+    """Restarts that may be reported again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()
-    """Those of the last restartBudget.windowSeconds, where that is set, with dates; near ones share a date."""
+    """Restarts of the last restartBudget.windowSeconds, if that is set, with dates; near ones share a date."""
     fruitless: Times = 0
     """Restarts in a row without a step forward, counted where maxRestartsWithoutProgress is set."""
     step: Step | None = None
@@ -301,12 +301,12 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
 
 
 class JobStatus(_Wire, frozen=True, kw_only=True):
-    """What the control plane knows about the job."""
+    """Knowledge of the control plane about the job."""
 
     conditions: tuple[Condition, ...] = ()
-    """In the order they came true; the last one is the state."""
+    """Conditions in the order in which they came true; the last one is the state."""
     replica_statuses: dict[str, ReplicaStatus] = {}
-    """By replica type."""
+    """Numbers of pods by replica type."""
     start_time: Time | None = None
     completion_time: Time | None = None
     last_reconcile_time: Time | None = None
@@ -340,12 +340,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def least_workers(self) -> int:
-        """Below so many the job waits. The whole number of a job that is not elastic."""
+        """Minimum number of workers; the job waits below it. For a job that is not elastic, the whole number."""
         return self.bounds[0]
 
     @property
     def most_workers(self) -> int:
-        """Above so many it never goes. The whole number of a job that is not elastic."""
+        """Maximum number of workers. For a job that is not elastic, the whole number."""
         return self.bounds[1]
 
     @property

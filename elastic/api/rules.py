@@ -1,7 +1,7 @@
-"""The rules that one field's type cannot say: names, counts, what goes with what. Each rule looks at a job that was read and speaks up.
+"""Check the rules that one field's type cannot express: names, counts, and combinations of fields.
 
-Where a rule can be said in the CRD's schema, elastic.api.crd says it there as well, in the same words. A rule about something that was
-already found wrong keeps silent.
+If the CRD's schema can express a rule, elastic.api.crd states it there as well, in the same words. A rule about a value that was already
+found wrong reports nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Draft:
 
 
 def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
-    """The job, its replicas clamped if it is stored; each broken rule is noted."""
+    """Return the job, with its replicas clamped if it is stored. Note each broken rule."""
     job = draft.job
     _check_types(draft, findings)
     for name in job.replicas:
@@ -82,7 +82,7 @@ def _check_types(draft: Draft, findings: Findings) -> None:
 
 
 def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
-    """What is malformed was noted already; the rules speak about the rest."""
+    """Check the containers that are well formed. Malformed ones were noted already."""
     kind, spec = draft.job.kind, draft.job.replicas[name].template.get("spec") or {}
     at = draft.at(name, "template", "spec", "containers")
     found = spec.get("containers") if isinstance(spec, dict) else None
@@ -109,7 +109,7 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
 
 
 def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings) -> None:
-    """A flag in the command wins over whatever torchrun finds in its environment."""
+    """Check the flags in a command, because they win over torchrun's environment."""
     for key in ("command", "args"):
         words = container.get(key)
         for i, text in enumerate(words if isinstance(words, list) else ()):
@@ -123,7 +123,7 @@ def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings
 
 
 def _check_ports(ports: Any, draft: Draft, *, at: Path, findings: Findings) -> None:
-    """The service opens these ports by name, and cannot open one name or one number twice."""
+    """Check the ports, because the service opens them by name and cannot open one name or one number twice."""
     kind, seen = draft.job.kind, {}
     for i, port in enumerate(ports if isinstance(ports, list) else ()):
         if findings.blames((*at, i)):
@@ -174,7 +174,7 @@ def _check_policy(policy: ScalingPolicy, job: Job, *, has_metrics: bool, finding
 
 
 def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
-    """The Secret for an etcd, by the field or by the annotation."""
+    """Check the Secret for an etcd, which the field or the annotation names."""
     named = job.elastic.rdzv_secret if job.elastic is not None else None
     chosen = {
         (*ELASTIC, "rdzvSecret"): named,
@@ -240,7 +240,7 @@ def _check_unused(elastic: ElasticPolicy, findings: Findings) -> None:
 
 
 def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
-    """The rendezvous server would refuse each message about a job with more workers. An MPIJob needs it only for its list of hosts."""
+    """Check the number of workers, because the rendezvous server refuses larger jobs. An MPIJob needs it only for its list of hosts."""
     job, worker = draft.job, draft.at(WORKER)
     is_mpi = job.kind.name == "MPIJob"
     if findings.blames(worker) or not (is_mpi or (job.kind.name == "PyTorchJob" and wanted_backend(job) is RdzvBackend.ELASTIC)):
@@ -329,7 +329,7 @@ def _check_names(job: Job, *, stored: bool, findings: Findings) -> None:
 
 
 def _longest_pod_name(job: Job, type: str, name: str, *, stored: bool) -> str:
-    """Of the pods there may ever be; of a stored job, whose name cannot be changed any more, of those there are now."""
+    """Return the longest name of the pods that may ever exist. For a stored job, whose name cannot change, only present pods count."""
     may_grow = type == WORKER and not stored
     count = max(job.replicas[type].replicas, job.most_workers if may_grow else 0, 1)
     return names.pod_name(job.kind, name, type, count - 1)

@@ -53,7 +53,7 @@ class Refused(Exception):
 
     @property
     def is_denial(self) -> bool:
-        """Tell whether this user may not do it, or is none."""
+        """Tell whether this user may not do it, or does not exist."""
         return self.code == _PERMISSION_DENIED or self.is_about_token or "authentication failed" in str(self)
 
 

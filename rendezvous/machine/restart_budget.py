@@ -1,8 +1,8 @@
-"""Whose restart it was, and whether the job may have another.
+"""Decide the cause of a restart, and whether the job may have another restart.
 
-The first failure of a world is the cause and its peers' failures are collateral; where the world lost a member to something else in the
-same breath, or a peer had finished already, every failure is collateral. Only some causes count against maxRestarts; a cause with a limit
-of its own is held to that one instead.
+The first failure of a world is the cause, and its peers' failures are collateral. If the world lost a member to something else at the same
+time, or a peer had finished already, every failure is collateral. Only some causes count against maxRestarts. A cause with a limit of its
+own counts against that limit instead.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def charge_restarts(job: Job) -> Job:
 
 
 def _ended(job: Job) -> list[Restart]:
-    """What ended the current world, one by one."""
+    """Return the restarts that ended the current world, one by one."""
     group, known = job.membership, job.accounting
     assert group.world is not None
     id, generation = group.world.id, group.world.generation
@@ -64,17 +64,17 @@ def _words(job: Job) -> str:
 
 
 def with_restarts(job: Job, restarts: Iterable[Restart]) -> Job:
-    """The job with these restarts, dated where its budget has a window."""
+    """Return the job with these restarts, with dates if its budget has a window."""
     return replace(job, accounting=accounting.with_restarts(job.accounting, restarts, window_s=job.budget.window_s, now=job.now))
 
 
 def with_recorded(job: Job, recorded: RestartLog) -> Job:
-    """The job with the controller's newest restart log."""
+    """Return the job with the controller's newest restart log."""
     return with_restarts(replace(job, accounting=accounting.with_recorded(job.accounting, recorded)), ())
 
 
 def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
-    """What an earlier server had counted and its members kept. It counts as if it happened now, where the controller did not know of it."""
+    """Add restarts that an earlier server counted and its members kept. If the controller did not know one, it counts as of now."""
     restarts, known = tuple(restarts), job.accounting
     if not restarts:
         return job
@@ -92,7 +92,7 @@ def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
 
 
 def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
-    """A container ended that was in no world: it is charged by itself."""
+    """Charge the end of a container that was in no world by itself."""
     restart = Restart(id=f"{end.pod_uid}/{end.run}", generation=job.membership.generation, cause=end.cause, pod=end.pod_uid)
     if restart.id in job.accounting.known_restarts or not unknown_to(job.accounting.recorded, (restart,)):
         return job
@@ -100,7 +100,7 @@ def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
 
 
 def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
-    """The container of a lost member has ended so: that is the cause of its loss, unless a better one is known."""
+    """Take the end of a lost member's container as the cause of its loss, unless a better one is known."""
     known = job.accounting
     if accounting.is_lost_now(known, end.pod_uid):
         return replace(job, accounting=accounting.with_explained_loss(known, end, words=words))
@@ -113,7 +113,7 @@ def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
 
 
 def _after_restart(job: Job) -> Job:
-    """The job after one more restart that may have been in vain."""
+    """Return the job after one more restart that may have been in vain."""
     world = job.membership.world
     lasted_s = job.now - world.since if world is not None else 0.0
     is_limited = job.budget.without_progress is not None
@@ -122,7 +122,7 @@ def _after_restart(job: Job) -> Job:
 
 
 def _held(job: Job) -> Job:
-    """The job whose members hold what has just been counted, for the next server."""
+    """Return the job whose members hold the newest counts for the next server."""
     return replace(job, accounting=accounting.held(job.accounting))
 
 
@@ -135,7 +135,7 @@ def _close_if_spent(job: Job, words: str) -> Job:
 
 
 def _spent(job: Job) -> str:
-    """Which part of its budget the job has used up, in words; empty while it may go on."""
+    """Return the part of its budget that the job has used up, in words; empty while it may go on."""
     budget, known = job.budget, job.accounting
     within, used = "", known.restarts
     if budget.window_s is not None:

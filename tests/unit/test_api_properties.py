@@ -59,7 +59,7 @@ def test_an_unknown_field_never_changes_what_is_read(data):
 
 
 def large_job(draw: Any) -> dict[str, Any]:
-    """Of several templates, one of which has more problems than are told of, or as many, or nearly so."""
+    """Draw a job of several templates, one of which has about as many problems as are reported."""
     kind = draw(st.sampled_from(["PyTorchJob", "TFJob", "MPIJob", "MXJob"]))
     types = KINDS[kind].types
     full = draw(st.sampled_from(types))

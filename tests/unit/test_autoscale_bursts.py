@@ -1,6 +1,6 @@
 """Room comes and goes by what others do: a job takes it again each time after the same short pause.
 
-What it does by its own wishes is damped all the same.
+Changes by the job's own wishes are damped all the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 LINEAR = {n: 100.0 * n for n in range(1, 5)}
 FLAT_FROM_3 = LINEAR | {3: 205.0, 4: 210.0}
 World = Callable[[float, int], dict[str, Any]]
-"""What the cluster says at a time, in seconds from the start, to a job of so many workers."""
+"""Answers of the cluster at a time, in seconds from the start, to a job of this many workers."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ def is_preempted(in_burst_s: float, replicas: int) -> dict[str, Any]:
 
 
 def bursts(takes: World) -> World:
-    """In the last five minutes of twenty somebody else needs one of four GPUs."""
+    """Let somebody else need one of four GPUs in the last five minutes of twenty."""
 
     def world(at: float, replicas: int) -> dict[str, Any]:
         in_burst_s = at % (20 * MINUTE_S) - 15 * MINUTE_S

@@ -160,7 +160,7 @@ def test_a_deadline_that_cannot_be_met_takes_what_comes_nearest_and_says_so():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_deadline_that_cannot_be_met_makes_no_oscillation(seed: int):
-    """Where workers add nothing, noise decided which number came nearest: a job changed its size again and again, for good."""
+    """If workers added nothing, noise decided which number came nearest: a job changed its size again and again, for good."""
     hurry = TrainingJob(rate=amdahl(1.0), noise=0.1, seed=seed, most=3, policy=finishing(10.0**6, cooldown_seconds=10), left=1e12)
     assert hurry.run(6).sizes == [3]
 

@@ -160,9 +160,9 @@ def test_after_an_edit_of_the_limits_the_next_trial_waits_an_hour() -> None:
 
 
 class Trying:
-    """A job of two workers to which a third brings little, and four the double, every five seconds. lacks.
+    """A job of two workers to which a third brings little, and four the double, every five seconds.
 
-    What the cluster says of the workers beyond two.
+    `lacks` has the cluster's signals about the workers beyond two.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What somebody has edited in a job's pods and status never stops the job, and is told."""
+"""Check that edits in a job's pods and status never stop the job, and are reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Decides which replica a job's failure message names, and what it quotes of it.
+"""Decide which replica a job's failure message names, and which of its words the message quotes.
 
-The line of its exception, which an elastic job's agent or the end of the log has put into the termination message, else the exit code. What
-containers write is cut and escaped.
+The words are the line of its exception, which an elastic job's agent or the end of the log put into the termination message, else the exit
+code. Texts of containers are cut and escaped.
 """
 
 import re

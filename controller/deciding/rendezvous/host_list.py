@@ -1,6 +1,6 @@
-"""Decides what the rendezvous server must know of a job whose launcher finds its hosts there, and what the job's status says of it.
+"""Decide what the rendezvous server must know of a job whose launcher finds its hosts there, and what the status says of it.
 
-Which hosts are on the list is the server's to decide (rendezvous.hosts), because launchers tell it where they can run commands.
+The server decides which hosts are on the list (rendezvous.hosts), because launchers tell it on which hosts they can run commands.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from elastic.membership.hosts import MAX_HOSTS, Host, HostFacts, Observed
 
 
 def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
-    """An expectation of hosts and no members."""
+    """Return an expectation of hosts and no members."""
     policy, least = view.job.elastic, view.job.least_workers
     assert policy is not None
     wanted = min(MAX_HOSTS, view.job.workers + sum(host.is_local for host in hosts))
@@ -46,7 +46,7 @@ def may_have_workers(pod: Pod) -> bool:
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
-    """The status with who leaves, how many hosts work, and why that changed."""
+    """Return the status with the leaving workers, the number of working hosts, and the reason of its change."""
     status = replace(known, leaving=tuple(leaving))
     hosts = view.snapshot.world.hosts if view.snapshot.world is not None else None
     if hosts is None:
