@@ -19,6 +19,7 @@ from rendezvous.machine import Job, summary
 LONGEST = 64 * 1024
 """Bytes of the longest answer."""
 TAKEN_WITHIN_S = 5.0
+TURN_S = 0.5
 LOOK_EVERY_S = 0.02
 ROOM_FOR_OTHERS = 512
 """Bytes for the fields other than `members`."""
@@ -60,18 +61,34 @@ class BriefWorlds:
     """Answers jobs' questions, one at a time for each job."""
 
     def __init__(self) -> None:
-        self._asking: set[str] = set()
+        self._taken: dict[str, asyncio.Event] = {}
+        """Jobs that are being answered. The event is set once the answer has been taken."""
+        self._waiting: set[str] = set()
 
-    def is_answering(self, uid: str) -> bool:
-        """Return whether a caller of this job still takes its answer."""
-        return uid in self._asking
+    async def has_turn(self, uid: str) -> bool:
+        """Return whether this caller may be answered now.
+
+        One caller of a job waits a moment for the answer before: the kernel tells late that a peer has taken its answer.
+        """
+        taken = self._taken.get(uid)
+        if taken is None or uid in self._waiting:
+            return taken is None
+        self._waiting.add(uid)
+        try:
+            async with asyncio.timeout(TURN_S):
+                await taken.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(uid)
+        return uid not in self._taken
 
     async def answer(self, request: web.Request, job: Job) -> web.StreamResponse:
         """Send the answer, and return once the peer has taken it. Abort the connection of a peer that does not."""
         body = _encode(brief(job))
         response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
         transport = request.transport
-        self._asking.add(job.uid)
+        self._taken[job.uid] = taken = asyncio.Event()
         try:
             async with asyncio.timeout(TAKEN_WITHIN_S):
                 await response.prepare(request)
@@ -83,7 +100,8 @@ class BriefWorlds:
             if transport is not None:
                 _abort(transport)
         finally:
-            self._asking.discard(job.uid)
+            del self._taken[job.uid]
+            taken.set()
         return response
 
 

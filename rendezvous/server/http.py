@@ -148,9 +148,9 @@ class Face:
             return _refusal(404, "this server has no such job")
         if not is_agent:
             return web.Response(body=_encode(self._hub.world(uid)), content_type="application/json")
-        if self._brief_worlds.is_answering(uid):
+        if not await self._brief_worlds.has_turn(uid):
             return _refusal(429, "another caller of this job is still taking its answer; ask again in a moment")
-        return await self._brief_worlds.answer(request, job)
+        return await self._brief_worlds.answer(request, self._hub.job(uid) or job)
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]

@@ -106,6 +106,7 @@ NAMES = tuple(f"{n:x<250}" for n in range(300))
 async def test_one_answer_at_a_time_is_held_for_a_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred callers that read nothing held a hundred answers for 75 seconds, and the server ran out of memory."""
     monkeypatch.setattr(brief_worlds, "TAKEN_WITHIN_S", 600.0)
+    monkeypatch.setattr(brief_worlds, "TURN_S", 0.01)
     await site.world_of("j1", *NAMES)
     await site.world_of("j2", "w0")
     caller = await site.ask_without_reading("j1")
@@ -118,6 +119,15 @@ async def test_one_answer_at_a_time_is_held_for_a_job(site: Site, monkeypatch: p
         caller.close()
         while (await site.ask("j1"))[0] != 200:
             pass
+
+
+async def test_a_caller_that_asks_again_at_once_is_answered(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells only later that the first answer was taken, and the second question was refused meanwhile."""
+    await site.world_of("j1", "w0")
+    looks = iter([True] * 3 + [False] + [True] * 3)
+    monkeypatch.setattr(brief_worlds, "TURN_S", 60.0)
+    monkeypatch.setattr(brief_worlds, "is_unsent", lambda transport: next(looks, False))
+    assert [(await site.ask("j1"))[0] for _ in range(3)] == [200, 200, 200]
 
 
 async def read_all(caller: socket.socket) -> None:
