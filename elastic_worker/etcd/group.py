@@ -10,6 +10,8 @@ import typing
 
 from elastic_worker.etcd.records import Expected, Failed, Leaving, Member, Present, Records, Seat
 
+PLAN, DISRUPTION = "plan", "disruption"
+
 
 class Standing(enum.Enum):
     """Where a seat's member stands."""
@@ -138,6 +140,17 @@ class Group:
 
         return [name for name, _ in sorted(found, key=place)]
 
+    def taken_away(self) -> typing.Dict[str, str]:
+        """Return the seats that the cluster takes from a world whose workers have failed, as a controller has said by now, and why.
+
+        Such a member must leave, or its pod is gone. Its peers fail because their connections break, and the controller may speak first.
+        """
+        if self.expected is None or not self.failed():
+            return {}
+        found = {name: self.notices[name].cause for name in self.ranks if name in self.notices and self.notices[name].cause != PLAN}
+        gone = [name for name in self.ranks if name not in self.expected_names and name not in self.notices]
+        return dict(found, **dict.fromkeys(gone, DISRUPTION))
+
     @property
     def has_finished(self) -> bool:
         """Whether a member of the world is done: nobody is disturbed then who may still save a model."""
@@ -186,11 +199,14 @@ class Group:
         return self._with_state((*staying, *held_back[:needed]), held_back)
 
     def state_holders(self) -> typing.FrozenSet[str]:
-        """Who has the state of training.
+        """Return the members that are here and have the state of training.
 
-        The members of this world once it made a step, or has stood for long enough where training never reports any; before, those who came
-        with the state. All of them, where that is not known.
+        These are the members of this world once it made a step, or has stood for long enough if training never reports steps. Before, these
+        are the members that came with the state; all of them if that is not known. A member that started anew has lost it.
         """
+        return frozenset(name for name in self._heirs() if self._is_survivor(name))
+
+    def _heirs(self) -> typing.FrozenSet[str]:
         world, progress = self.world, self.records.progress
         if world is None:
             return frozenset()
