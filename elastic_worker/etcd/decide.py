@@ -1,4 +1,4 @@
-"""What one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
+"""Decide what one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
 
 A member sees itself in a world, at the barrier, or done (Sight). Where the world must change, the member whose turn it is writes the next
 one (Write), by one transaction that fails if anything it rests on has changed. Waits are measured by how long this member itself has
@@ -109,7 +109,7 @@ class Step:
 
 
 def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) -> Decision:
-    """What this member sees and does, given since when it has watched which facts."""
+    """Return what this member sees and does, given since when it has watched which facts."""
     waits = Waits(since, now)
     group = Group(records, rules, has_aged=_has_aged(records, waits), has_lasted=_has_lasted(records, rules, waits))
     closed = _closed(group)
@@ -164,7 +164,7 @@ def _closed(group: Group) -> str:
 
 
 def _is_turn(step: Step, me: Me, waits: Waits) -> bool:
-    """The first writer writes at once, the others where those before them did not."""
+    """Whether it is this member's turn: the first writer writes at once, the next one if those before it did not."""
     if me.name not in step.writers or step.write is None:
         return False
     fact = ("turn", step.write.world.generation, step.write.unchanged, step.write.world.round is None)
