@@ -3,10 +3,10 @@
 import dataclasses
 import typing
 
-from elastic_worker.etcd.group import Group, Standing
+from elastic_worker.etcd.group import DISRUPTION, PLAN, Group, Standing
 from elastic_worker.etcd.records import End
 
-PLAN, DISRUPTION, COLLATERAL, USER, HANG = "plan", "disruption", "collateral", "user", "hang"
+COLLATERAL, USER, HANG = "collateral", "user", "hang"
 CHARGED = (USER, HANG)
 OF_NO_ACCOUNT = (PLAN, COLLATERAL)
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""
@@ -26,20 +26,23 @@ class Account:
 
 
 def ends_of(group: Group) -> typing.List[End]:
-    """What ended the current world, seat by seat.
+    """Return what ended the current world, seat by seat.
 
-    The first failed worker is the cause, the others failed with it; where a member was lost, or the world was being left, or somebody had
-    finished, it was none of them. A hang is the whole world's, at the seat of rank 0.
+    The first failed worker is the cause, and the others failed with it. If a member was lost or is taken away, or the world was being left,
+    or somebody had finished, none of them is. A hang is the whole world's, at the seat of rank 0.
     """
     world = group.world
     if world is None:
         return []
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
     troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
-    causes = [(name, group.leaving(name) or DISRUPTION) for name in (*lost, *troubled)]
+    causes = [(name, group.leaving(name) or DISRUPTION) for name in lost] + [(name, DISRUPTION) for name in troubled]
     if world.round is None:
+        taken = {name: cause for name, cause in group.taken_away().items() if name not in dict(causes)}
+        causes += taken.items()
         is_collateral = bool(causes) or group.has_finished
-        causes += [(name, COLLATERAL if is_collateral or place else USER) for place, name in enumerate(group.failed())]
+        failed = [name for name in group.failed() if name not in taken]
+        causes += [(name, COLLATERAL if is_collateral or place else USER) for place, name in enumerate(failed)]
     elif world.round.cause == HANG:
         causes.append((world.seats[0].name, HANG))
     seats = {seat.name: seat.incarnation for seat in world.seats}
@@ -47,7 +50,7 @@ def ends_of(group: Group) -> typing.List[End]:
 
 
 def charged(group: Group, ends: typing.Sequence[End]) -> Account:
-    """The account with these ends."""
+    """Return the account with these ends."""
     world, expected = group.world, group.expected
     if world is None:
         return Account(dict(expected.restarts), expected.fruitless, expected.step) if expected is not None else Account({})
@@ -55,7 +58,8 @@ def charged(group: Group, ends: typing.Sequence[End]) -> Account:
     for end in ends:
         counts[end.cause] = counts.get(end.cause, 0) + 1
     fruitless, step = _progress(group, ends)
-    return Account(counts, fruitless, step, _spent(group, counts, fruitless))
+    # A smaller budget than what is used up closes the job at its next restart, not at a planned change.
+    return Account(counts, fruitless, step, _spent(group, counts, fruitless) if ends else "")
 
 
 def _progress(group: Group, ends: typing.Sequence[End]) -> typing.Tuple[int, typing.Optional[int]]:

@@ -1,4 +1,4 @@
-"""What one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
+"""Decide what one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
 
 A member sees itself in a world, at the barrier, or done (Sight). Where the world must change, the member whose turn it is writes the next
 one (Write), by one transaction that fails if anything it rests on has changed. Waits are measured by how long this member itself has
@@ -9,8 +9,8 @@ import dataclasses
 import signal
 import typing
 
-from elastic_worker.etcd.charges import DISRUPTION, HANG, PLAN, USER, charged, ends_of
-from elastic_worker.etcd.group import Group, Rules, Standing, listed
+from elastic_worker.etcd.charges import HANG, USER, charged, ends_of
+from elastic_worker.etcd.group import DISRUPTION, PLAN, Group, Rules, Standing, listed
 from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, Records, Round, Seat, World, clipped
 
 MOST_DELETED = 16
@@ -109,7 +109,7 @@ class Step:
 
 
 def decide(records: Records, me: Me, rules: Rules, *, since: Since, now: float) -> Decision:
-    """What this member sees and does, given since when it has watched which facts."""
+    """Return what this member sees and does, given since when it has watched which facts."""
     waits = Waits(since, now)
     group = Group(records, rules, has_aged=_has_aged(records, waits), has_lasted=_has_lasted(records, rules, waits))
     closed = _closed(group)
@@ -164,7 +164,7 @@ def _closed(group: Group) -> str:
 
 
 def _is_turn(step: Step, me: Me, waits: Waits) -> bool:
-    """The first writer writes at once, the others where those before them did not."""
+    """Whether it is this member's turn: the first writer writes at once, the next one if those before it did not."""
     if me.name not in step.writers or step.write is None:
         return False
     fact = ("turn", step.write.world.generation, step.write.unchanged, step.write.world.round is None)
@@ -192,11 +192,11 @@ def _over(group: Group, waits: Waits) -> typing.Optional[Round]:
 
 
 def _broken(group: Group) -> typing.Optional[Round]:
-    """What broke the world: a member lost to something else than its workers comes before failed workers, for it made them fail."""
+    """Return what broke the world. A member lost to something else than its workers comes before failed workers: it made them fail."""
     assert group.world is not None
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
     if lost:
-        return Round("{} was lost".format(lost[0]) if not _left(group, lost[0]) else _left(group, lost[0]), DISRUPTION)
+        return Round(_left(group, lost[0]) or "{} was lost".format(lost[0]), group.leaving(lost[0]) or DISRUPTION)
     troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble]
     if troubled:
         return Round("{}: {}".format(troubled[0], group.members[troubled[0]].trouble), DISRUPTION)
@@ -230,6 +230,8 @@ def _change(group: Group, waits: Waits) -> Step:
     assert world is not None
     if group.has_finished:
         return Step("other members of generation {} are finishing their work".format(world.generation))
+    if _broken(group) is not None:
+        return Step("waiting {:g} s for the peers of a failed worker".format(rules.peers_s))  # a planned change now would hide the failure
     if _hangs(group, waits):
         # One that was stopped itself may have missed that training went on.
         still = ((PROGRESS, group.records.progress_written),)
@@ -334,6 +336,8 @@ def _is_done(group: Group, waits: Waits) -> bool:
 def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
     ends = ends_of(group)
     account = charged(group, ends)
+    if over.cause == USER:
+        over = next((Round("{} had to leave ({})".format(*taken), taken[1]) for taken in group.taken_away().items()), over)
     present = group.records.members
     holders = group.state_holders()
     seats = tuple(Seat(name, present[name].record.incarnation) for name in by_rank)

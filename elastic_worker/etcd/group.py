@@ -10,6 +10,8 @@ import typing
 
 from elastic_worker.etcd.records import Expected, Failed, Leaving, Member, Present, Records, Seat
 
+PLAN, DISRUPTION = "plan", "disruption"
+
 
 class Standing(enum.Enum):
     """Where a seat's member stands."""
@@ -50,7 +52,7 @@ class Rules:
     state_s: float = 30.0
 
     def under(self, expected: typing.Optional[Expected]) -> "Rules":
-        """These rules, where a controller says others."""
+        """Return these rules, with what a controller says instead."""
         if expected is None:
             return self
         return dataclasses.replace(
@@ -66,7 +68,7 @@ class Rules:
         )
 
     def allowed_size(self, count: int) -> int:
-        """The largest size that `count` members may form; 0 where they are too few."""
+        """Return the largest size that `count` members may form; 0 where they are too few."""
         count = min(count, self.max)
         if self.sizes:
             count = max((size for size in self.sizes if size <= count), default=0)
@@ -116,7 +118,7 @@ class Group:
         return Standing.FAILED if has_failed else Standing.WORKING
 
     def those(self, *standings: Standing) -> typing.List[str]:
-        """The seats whose members stand so, by rank."""
+        """Return the seats whose members stand so, by rank."""
         return [name for name, standing in self.standings.items() if standing in standings]
 
     def failure(self, name: str) -> typing.Optional[Failed]:
@@ -130,13 +132,24 @@ class Group:
         return failed if failed is not None and failed.generation == self.world.generation else None
 
     def failed(self) -> typing.List[str]:
-        """The seats of which a worker has failed, the first one first; after them those that fell because another worker was gone."""
+        """Return the seats with a failed worker, the first failure first; last, those that fell because another worker was gone."""
         found = [(name, failure) for name, failure in ((name, self.failure(name)) for name in self.ranks) if failure is not None]
 
         def place(item: typing.Tuple[str, Failed]) -> typing.Tuple[bool, int]:
             return item[1].follows, item[1].at or self.records.members[item[0]].written
 
         return [name for name, _ in sorted(found, key=place)]
+
+    def taken_away(self) -> typing.Dict[str, str]:
+        """Return the seats that the cluster takes from a world whose workers have failed, as a controller has said by now, and why.
+
+        Such a member must leave, or its pod is gone. Its peers fail because their connections break, and the controller may speak first.
+        """
+        if self.expected is None or not self.failed():
+            return {}
+        found = {name: self.notices[name].cause for name in self.ranks if name in self.notices and self.notices[name].cause != PLAN}
+        gone = [name for name in self.ranks if name not in self.expected_names and name not in self.notices]
+        return dict(found, **dict.fromkeys(gone, DISRUPTION))
 
     @property
     def has_finished(self) -> bool:
@@ -171,7 +184,7 @@ class Group:
         return self.those(Standing.WORKING, Standing.FAILED, Standing.BACK) + [member.name for member in self.newcomers()]
 
     def target(self, *, without: typing.Collection[str] = ()) -> typing.Tuple[str, ...]:
-        """The members of the next world as things are now, in order of preference; empty where they are too few."""
+        """Return the members of the next world as things are now, in order of preference; empty if they are too few."""
         able = [name for name in self.candidates() if name not in without]
         staying = [name for name in able if not self.leaving(name)]
         held_back = sorted((name for name in able if name in self.notices), key=lambda name: not self.notices[name].when_replaced)
@@ -186,11 +199,14 @@ class Group:
         return self._with_state((*staying, *held_back[:needed]), held_back)
 
     def state_holders(self) -> typing.FrozenSet[str]:
-        """Who has the state of training.
+        """Return the members that are here and have the state of training.
 
-        The members of this world once it made a step, or has stood for long enough where training never reports any; before, those who came
-        with the state. All of them, where that is not known.
+        These are the members of this world once it made a step, or has stood for long enough if training never reports steps. Before, these
+        are the members that came with the state; all of them if that is not known. A member that started anew has lost it.
         """
+        return frozenset(name for name in self._heirs() if self._is_survivor(name))
+
+    def _heirs(self) -> typing.FrozenSet[str]:
         world, progress = self.world, self.records.progress
         if world is None:
             return frozenset()
@@ -203,7 +219,7 @@ class Group:
         return everybody.difference(newcomers) or everybody
 
     def _with_state(self, chosen: typing.Tuple[str, ...], held_back: typing.Sequence[str]) -> typing.Tuple[str, ...]:
-        """The choice with one who has the state, where only members that must leave have it: as one more, or in the place of the last."""
+        """Return the choice with a holder of the state, if only members that must leave have it: one more, or in the last one's place."""
         holders = self.state_holders() if held_back else frozenset()
         holder = next((name for name in held_back if name in holders), None)
         if holder is None or any(name in holders for name in chosen):
@@ -213,7 +229,7 @@ class Group:
         return (*chosen[:-1], holder)
 
     def absent(self) -> typing.List[str]:
-        """Expected members that could be here and are not."""
+        """Return the expected members that could be here and are not."""
         if self.expected is None:
             return []
         missing = self.expected_names - self.members.keys() - self.notices.keys() - set(self.expected.pending)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from rendezvous.machine import reach
-from rendezvous.machine.choose import absent_survivors, leave_notice
-from rendezvous.machine.handlers.leaving_world import gone, with_loss
+from rendezvous.machine.choose import absent_survivors
+from rendezvous.machine.handlers.leaving_world import gone_as_told, with_loss
 from rendezvous.machine.state.accounting import Loss
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
@@ -18,10 +18,9 @@ def without_absent(job: Job) -> Job:
         words, sign_at = f"the connection to {member.name} broke", member.broken_at
         if sign_at is None:
             words, sign_at = f"{member.name} was silent for {job.limits.silence_s:g} s", member.heard_at
-        notice = leave_notice(job.membership, member.name, now=job.now)
         first = job.timings.first_sign_at
         job = replace(job, timings=replace(job.timings, first_sign_at=min(sign_at, first) if first is not None else sign_at))
-        job = gone(job, member.name, cause=notice.cause if notice is not None else "", words=words)
+        job = gone_as_told(job, member.name, words=words)
     return job
 
 

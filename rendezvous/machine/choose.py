@@ -25,11 +25,10 @@ def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | N
 def candidates(group: Membership) -> list[Member]:
     """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
     members = group.members
-    ranks = group.world.ranks if group.world is not None else {}
     by_rank = group.world.by_rank if group.world is not None else ()
-    survivors = [members[name] for name in by_rank if name is not None and name in members]
+    survivors = [members[name] for name in by_rank if name is not None and group.survives(name)]
     able = [m for m in survivors if m.phase is Phase.READY or m.phase is Phase.RUNNING]
-    newcomers = [m for m in members.values() if m.phase is Phase.READY and m.name not in ranks]
+    newcomers = [m for m in members.values() if m.phase is Phase.READY and not group.survives(m.name)]
     return able + sorted(newcomers, key=attrgetter("arrived"))
 
 
@@ -71,11 +70,16 @@ def _held_back(group: Membership, able: list[Member]) -> list[str]:
 
 
 def state_holders(job: Job) -> frozenset[str]:
-    """Who has the state of training.
+    """Return the members that are here and have the state of training.
 
-    The members of the current world once it made a step, or has stood for long enough where training never reports steps; before, those who
-    came with the state. All of them, where that is not known.
+    These are the members of the current world once it made a step, or has stood for long enough if training never reports steps. Before,
+    these are the members that came with the state; all of them if that is not known. A member that started anew has lost it.
     """
+    group = job.membership
+    return frozenset(name for name in _heirs(job) if group.survives(name))
+
+
+def _heirs(job: Job) -> frozenset[str]:
     world, expectation = job.membership.world, job.membership.expectation
     if world is None:
         return frozenset()
@@ -180,7 +184,7 @@ def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
     said which step it holds, rank 0 is a survivor that stays, else a survivor, else a newcomer.
     """
     group = job.membership
-    ranks = group.world.ranks if group.world is not None else {}
+    ranks = _survivors_ranks(group)
     placed: list[str | None] = [None] * len(names)
     homeless = []
     for name in names:
@@ -197,8 +201,14 @@ def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _first_for_zero(group: Membership, by_rank: list[str]) -> int:
+def _survivors_ranks(group: Membership) -> dict[str, int]:
+    """Return the ranks that the survivors have in the current world; a member that started anew has none."""
     ranks = group.world.ranks if group.world is not None else {}
+    return {name: rank for name, rank in ranks.items() if group.survives(name)}
+
+
+def _first_for_zero(group: Membership, by_rank: list[str]) -> int:
+    ranks = _survivors_ranks(group)
     staying = [rank for rank, name in enumerate(by_rank) if leave_notice(group, name, now=0.0) is None]
     survivors = [rank for rank in staying if by_rank[rank] in ranks]
     leaving = [rank for rank, name in enumerate(by_rank) if name in ranks]

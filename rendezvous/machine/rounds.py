@@ -175,7 +175,7 @@ def _waits(job: Job, chosen: tuple[str, ...], *, since: float) -> bool:
         left = {loss.member for loss in job.accounting.losses}
         if unknown > len(left) or any(name not in left for name in absent_survivors(group)):
             return True
-    survivors = sum(1 for name in chosen if group.world is not None and name in group.world.ranks)
+    survivors = sum(1 for name in chosen if group.survives(name))
     if survivors >= group.min:
         return False
     return (bool(away) or unknown > 0) and job.now < since + job.limits.straggler_s

@@ -8,7 +8,7 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from elastic.membership.wire import Held, Join, Ready
 from rendezvous.machine import presented, reach
-from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
+from rendezvous.machine.handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
 from rendezvous.machine.restart_budget import with_presented
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job
@@ -124,5 +124,5 @@ def _retire(job: Job, member: Member, *, by: str) -> Job:
     if member.has_left and member.pod == pod_of(by):
         # Its container ended with 0 and was started again all the same (restartPolicy Always): so will the others be, and the work.
         job = replace(job, membership=replace(job.membership, finished=frozenset()))
-    job = gone(job, member.name, words=f"{member.name} started anew")
+    job = gone_as_told(job, member.name, words=f"{member.name} started anew")
     return replace(job, membership=replace(job.membership, retired=retired).without(member.name))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Ready
+from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.state import accounting
 from rendezvous.machine.state.accounting import Failure, Loss
 from rendezvous.machine.state.job import Job
@@ -50,6 +51,12 @@ def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, 
 def is_leaving_world(job: Job) -> bool:
     """Whether the world is being left for another reason than a failure: what ends now says nothing."""
     return job.membership.is_draining and not job.accounting.failures
+
+
+def gone_as_told(job: Job, name: str, *, words: str) -> Job:
+    """Drop a member that is no longer here, for the announced cause if it had to leave."""
+    notice = leave_notice(job.membership, name, now=job.now)
+    return gone(job, name, cause=notice.cause if notice is not None else "", words=words)
 
 
 def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:

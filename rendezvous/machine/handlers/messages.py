@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
+from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.handlers.arrivals import join
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
 from rendezvous.machine.state import progress
@@ -63,7 +64,7 @@ def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
 
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
-    notice = job.membership.notices.get(member.name)
+    notice = leave_notice(job.membership, member.name, now=job.now)
     cause = notice.cause if notice is not None else ""
     if message.by_signal:
         cause = cause or Cause.DISRUPTION.value

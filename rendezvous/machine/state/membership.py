@@ -151,6 +151,11 @@ class Membership:
         """Whether the members of the current world are called to the barrier."""
         return self.round is not None and self.round.draining
 
+    def survives(self, name: str) -> bool:
+        """Whether this member is here and has been in the current world, in this incarnation."""
+        world, member = self.world, self.members.get(name)
+        return world is not None and member is not None and name in world.ranks and member.generation == world.generation
+
     @property
     def unknown_ranks(self) -> int:
         """How many members of a rebuilt world have not presented themselves yet."""
