@@ -19,7 +19,7 @@ from elastic.membership.phases import WorldPhase
 
 
 class Server(Listener, Protocol):
-    """What is needed of elastic.membership.client.RendezvousClient."""
+    """The part of elastic.membership.client.RendezvousClient that is used here."""
 
     def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]: ...
 
@@ -37,7 +37,7 @@ class RendezvousLink:
         self.forgotten: set[str] = set()
         """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
         self.last_steps: dict[str, int] = {}
-        """Of jobs that the server has forgotten."""
+        """The last steps of jobs that the server has forgotten."""
         self._to_confirm: set[str] = set()
         self._server = server
         self._clock = clock
@@ -52,9 +52,9 @@ class RendezvousLink:
         self._changed: Callable[[str], None] = lambda job_uid: None
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
-        """True once the server has acknowledged exactly this.
+        """Return whether the server has acknowledged exactly this.
 
-        Where it has not, and that is awaited, the job is said to have changed when it does.
+        If it has not, and that is awaited, report the job as changed once it does.
         """
         self.forgotten.discard(job_uid)
         self.last_steps.pop(job_uid, None)
@@ -62,7 +62,7 @@ class RendezvousLink:
         return self._outbox.tell(job_uid, told, is_awaited=is_awaited)
 
     def forget(self, job_uid: str, *, is_awaited: bool = False) -> None:
-        """Where that is awaited, the job is said to have changed once it is in `forgotten`."""
+        """Let the server forget the job. If that is awaited, report the job as changed once it is in `forgotten`."""
         if is_awaited:
             self._to_confirm.add(job_uid)
         else:
@@ -72,12 +72,12 @@ class RendezvousLink:
             self._outbox.forget(job_uid)
 
     def drop(self, job_uid: str) -> None:
-        """The job is gone: nothing is kept of it."""
+        """Keep nothing of a job that is gone."""
         self.last_steps.pop(job_uid, None)
         self.forget(job_uid)
 
     async def run(self, changed: Callable[[str], None]) -> None:
-        """Listens until cancelled; calls `changed` with the uid of each job whose world changed."""
+        """Listen until cancelled; call `changed` with the uid of each job whose world changed."""
         self._changed = changed
 
         def on_open() -> None:
@@ -128,7 +128,7 @@ class RendezvousLink:
 
 
 def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
-    """Times become durations from now, because the clocks of two hosts are never compared. What is too much for a message is cut."""
+    """Turn times into durations from now, because the clocks of two hosts are never compared, and truncate fields to the wire limits."""
     return wire.Expectation(
         members=told.members,
         pending=told.pending,

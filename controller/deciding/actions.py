@@ -63,7 +63,7 @@ class SetCondition:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """The job's time after its end is over."""
+    """Delete the job, because its time after its end has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class End:
     run: int
     cause: Cause
     is_last: bool = False
-    """The whole pod is over."""
+    """The whole pod has ended."""
     usage_error: bool = False
     """Its agent said that it did not come to the rendezvous, because its command is wrong."""
 
@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class SetExpectation:
-    """What the rendezvous server must know: the whole expectation, each time. It is sent first; deletions wait until it is acknowledged."""
+    """Tell the rendezvous server the whole expectation, each time. It is sent first; deletions wait until it is acknowledged."""
 
     members: tuple[str, ...]
     pending: tuple[str, ...]
@@ -119,16 +119,16 @@ class SetExpectation:
     fruitless: int = 0
     step: int | None = None
     when_replaced: frozenset[str] = frozenset()
-    """Those of `leaving` that may have to go, and keep their place until another takes it."""
+    """The members in `leaving` that only may have to go, and keep their place until another takes it."""
     state_s: float = 30.0
     hosts: HostFacts | None = None
-    """Of a job whose launcher starts the workers."""
+    """The hosts of a job whose launcher starts the workers."""
     newcomers: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
     """The workers with the state of training that may come back. For `await_s` no world is formed without the state."""
     await_s: float = 0.0
     place: Place | None = None
-    """Of a job that meets in an etcd: it is written there, and not sent to the rendezvous server."""
+    """The etcd in which the job meets. The expectation is written there, and not sent to the rendezvous server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, what to write, what to say, and when to look again although nothing happened."""
+    """The actions, the status, the Events, and the time to look again although nothing happened."""
 
     actions: tuple[Action, ...] = ()
     status: JobStatus | None = None

@@ -64,7 +64,7 @@ def keep_running(view: JobView) -> Plan:
     elastic = collateral.recorded(view, disruption_log.recorded(view, known, elastic))
     objects = list(_object_changes(view))
     store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
-    # Who goes with its node is lost to that, also where we delete it: a place where all new ones are lost so is not filled without a pause.
+    # A pod that goes with its node is lost to that, even if we delete it. If all new pods of a place are lost so, the next one waits.
     parted = [*stale, *(pod for pod in replicas.to_delete if pod.name not in view.notices)]
     elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=parted)
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
@@ -184,7 +184,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
 
 
 def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness, doomed: DoomedPods) -> datetime | None:
-    """When time alone changes the plan."""
+    """Return when time alone changes the plan."""
     now = view.snapshot.now
     moments = (
         view.deadline,

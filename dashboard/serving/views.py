@@ -39,7 +39,7 @@ class Views:
         self._observer, self._book = observer, book
 
     async def jobs(self, caller: Caller) -> list[JobSeen]:
-        """Those that the caller may read, by name."""
+        """Return the jobs that the caller may read, by name."""
         jobs = sorted(self._observer.jobs(), key=lambda job: (job.key.namespace, job.key.name, job.key.kind))
         places = list({(job.key.kind, job.key.namespace): job for job in jobs}.items())
         answers = await asyncio.gather(*(sees(caller, job) for _, job in places))

@@ -43,7 +43,7 @@ class Draft:
 
 
 def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
-    """The job, its replicas clamped if it is stored; each broken rule is noted."""
+    """Return the job, its replicas clamped if it is stored; note each broken rule."""
     job = draft.job
     _check_types(draft, findings)
     for name in job.replicas:
@@ -82,7 +82,7 @@ def _check_types(draft: Draft, findings: Findings) -> None:
 
 
 def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
-    """What is malformed was noted already; the rules speak about the rest."""
+    """Check the well-formed containers; malformed ones were noted already."""
     kind, spec = draft.job.kind, draft.job.replicas[name].template.get("spec") or {}
     at = draft.at(name, "template", "spec", "containers")
     found = spec.get("containers") if isinstance(spec, dict) else None
@@ -109,7 +109,7 @@ def _check_containers(draft: Draft, name: str, findings: Findings) -> None:
 
 
 def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings) -> None:
-    """A flag in the command wins over whatever torchrun finds in its environment."""
+    """Warn about flags: a flag in the command wins over whatever torchrun finds in its environment."""
     for key in ("command", "args"):
         words = container.get(key)
         for i, text in enumerate(words if isinstance(words, list) else ()):
@@ -123,7 +123,7 @@ def _check_command(container: Mapping[str, Any], *, at: Path, findings: Findings
 
 
 def _check_ports(ports: Any, draft: Draft, *, at: Path, findings: Findings) -> None:
-    """The service opens these ports by name, and cannot open one name or one number twice."""
+    """Check the ports that the service opens by name. It cannot open one name or one number twice."""
     kind, seen = draft.job.kind, {}
     for i, port in enumerate(ports if isinstance(ports, list) else ()):
         if findings.blames((*at, i)):
@@ -174,7 +174,7 @@ def _check_policy(policy: ScalingPolicy, job: Job, *, has_metrics: bool, finding
 
 
 def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
-    """The Secret for an etcd, by the field or by the annotation."""
+    """Check the Secret for an etcd, by the field or by the annotation."""
     named = job.elastic.rdzv_secret if job.elastic is not None else None
     chosen = {
         (*ELASTIC, "rdzvSecret"): named,
@@ -240,7 +240,7 @@ def _check_unused(elastic: ElasticPolicy, findings: Findings) -> None:
 
 
 def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findings: Findings) -> None:
-    """The rendezvous server would refuse each message about a job with more workers. An MPIJob needs it only for its list of hosts."""
+    """Refuse more workers than messages to the rendezvous server hold. An MPIJob needs it only for its list of hosts."""
     job, worker = draft.job, draft.at(WORKER)
     is_mpi = job.kind.name == "MPIJob"
     if findings.blames(worker) or not (is_mpi or (job.kind.name == "PyTorchJob" and wanted_backend(job) is RdzvBackend.ELASTIC)):

@@ -65,13 +65,13 @@ def target(job: Job) -> tuple[str, ...]:
 
 
 def _held_back(group: Membership, able: list[Member]) -> list[str]:
-    """Who must leave, or may have to, and could still take part; those who only may come first."""
+    """Return the members that must leave, or may have to, and could still take part; the latter come first."""
     found = [m.name for m in able if m.name in group.notices]
     return sorted(found, key=lambda name: not group.notices[name].when_replaced)
 
 
 def state_holders(job: Job) -> frozenset[str]:
-    """Who has the state of training.
+    """Return the members that have the state of training.
 
     The members of the current world once it made a step, or has stood for long enough where training never reports steps; before, those who
     came with the state. All of them, where that is not known.
@@ -152,7 +152,7 @@ def absent(group: Membership) -> list[str]:
 
 
 def absent_survivors(group: Membership) -> list[str]:
-    """Of the absent those that may have been in the current world."""
+    """Return the absent members that may have been in the current world."""
     away = absent(group)
     return away if _may_have_newcomers(group) else sorted(set(away).difference(_newcomers(group)))
 

@@ -34,7 +34,7 @@ def charge_restarts(job: Job) -> Job:
 
 
 def _ended(job: Job) -> list[Restart]:
-    """What ended the current world, one by one."""
+    """Return the failures and losses that ended the current world, one by one."""
     group, known = job.membership, job.accounting
     assert group.world is not None
     id, generation = group.world.id, group.world.generation
@@ -64,17 +64,20 @@ def _words(job: Job) -> str:
 
 
 def with_restarts(job: Job, restarts: Iterable[Restart]) -> Job:
-    """The job with these restarts, dated where its budget has a window."""
+    """Return the job with these restarts, dated if its budget has a window."""
     return replace(job, accounting=accounting.with_restarts(job.accounting, restarts, window_s=job.budget.window_s, now=job.now))
 
 
 def with_recorded(job: Job, recorded: RestartLog) -> Job:
-    """The job with the controller's newest restart log."""
+    """Return the job with the controller's newest restart log."""
     return with_restarts(replace(job, accounting=accounting.with_recorded(job.accounting, recorded)), ())
 
 
 def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
-    """What an earlier server had counted and its members kept. It counts as if it happened now, where the controller did not know of it."""
+    """Take over the restarts that an earlier server had counted and its members kept.
+
+    If the controller did not know of one, it counts as if it happened now.
+    """
     restarts, known = tuple(restarts), job.accounting
     if not restarts:
         return job
@@ -92,7 +95,7 @@ def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
 
 
 def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
-    """A container ended that was in no world: it is charged by itself."""
+    """Charge the end of a container that was in no world by itself."""
     restart = Restart(id=f"{end.pod_uid}/{end.run}", generation=job.membership.generation, cause=end.cause, pod=end.pod_uid)
     if restart.id in job.accounting.known_restarts or not unknown_to(job.accounting.recorded, (restart,)):
         return job
@@ -100,7 +103,7 @@ def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
 
 
 def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
-    """The container of a lost member has ended so: that is the cause of its loss, unless a better one is known."""
+    """Make the end of a lost member's container the cause of its loss, unless a better one is known."""
     known = job.accounting
     if accounting.is_lost_now(known, end.pod_uid):
         return replace(job, accounting=accounting.with_explained_loss(known, end, words=words))
@@ -113,7 +116,7 @@ def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
 
 
 def _after_restart(job: Job) -> Job:
-    """The job after one more restart that may have been in vain."""
+    """Return the job after one more restart that may have been in vain."""
     world = job.membership.world
     lasted_s = job.now - world.since if world is not None else 0.0
     is_limited = job.budget.without_progress is not None
@@ -122,7 +125,7 @@ def _after_restart(job: Job) -> Job:
 
 
 def _held(job: Job) -> Job:
-    """The job whose members hold what has just been counted, for the next server."""
+    """Return the job whose members hold what has just been counted, for the next server."""
     return replace(job, accounting=accounting.held(job.accounting))
 
 
@@ -135,7 +138,7 @@ def _close_if_spent(job: Job, words: str) -> Job:
 
 
 def _spent(job: Job) -> str:
-    """Which part of its budget the job has used up, in words; empty while it may go on."""
+    """Return the part of its budget that the job has used up, in words; empty while it may go on."""
     budget, known = job.budget, job.accounting
     within, used = "", known.restarts
     if budget.window_s is not None:

@@ -17,9 +17,9 @@ from rendezvous.server.hub import Full, Hub
 
 BEAT_S = 5.0
 SILENCE_S = 20.0
-"""After so long without an answer to its pings an agent looks for another server."""
+"""Time without an answer to its pings until an agent looks for another server."""
 AWAY_S = 600.0
-"""After so long without a server an agent gives up at the barrier."""
+"""Time without a server until an agent gives up at the barrier."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,7 +53,7 @@ class Connection:
             call()
 
     def up(self, call: Callable[[], object]) -> None:
-        """What the agent sends arrives, unless the hub is a former one's by then."""
+        """Deliver a message of the agent, unless the hub is a former one's by then."""
         self.carry(lambda: self.hub.hears(call))
 
     def down(self, call: Callable[..., object], *args: object) -> None:
@@ -84,7 +84,7 @@ class Connection:
         asyncio.get_running_loop().call_later(REACH_S, self.agent.cut, self)
 
     def leave(self) -> None:
-        """The hub hears that the connection is gone."""
+        """Tell the hub that the connection is gone."""
         agent = self.agent
         self.up(partial(self.hub.detach, agent.job_uid, name=agent.name, incarnation=agent.incarnation, link=self))
 
@@ -110,7 +110,7 @@ class Agent:
     step: int = 0
     """The state that training has left in this container."""
     cut_until: float = 0.0
-    """Until when its node reaches no server."""
+    """The time until which its node reaches no server."""
 
     def start(self) -> None:
         self._later(self.draw.uniform(0.1, 2.0), self._connect)
@@ -123,7 +123,7 @@ class Agent:
             self.link.falls_silent(seconds)
 
     def stop(self, *, says_so: bool) -> None:
-        """The process is ended from outside."""
+        """End the process from outside."""
         if self.link is not None and self.link.is_open:
             if says_so:
                 self._say(Leave(reason="SIGTERM", by_signal=True))
@@ -131,7 +131,7 @@ class Agent:
         self.is_over = True
 
     def fail(self, *, generation: int | None = None) -> bool:
-        """A worker process ends by itself; torchrun reports it and comes back to the barrier. False where none was running (then)."""
+        """End a worker process by itself; torchrun reports it and comes back to the barrier. Return False if none was running (then)."""
         is_working = self.held is not None and not (self.is_ready or self.is_over or self.is_finishing)
         if not is_working or generation not in (None, self._generation):
             return False
@@ -141,7 +141,7 @@ class Agent:
         return True
 
     def finish(self) -> None:
-        """The training program has done its work."""
+        """Let the training program have done its work."""
         if self.held is not None and not self.is_ready and not self.is_over and not self.is_finishing:
             self.is_finishing = True
             self._say(Finished(generation=self.held.generation))

@@ -45,7 +45,7 @@ class Cluster:
         """The uids of pods that the cluster took or means to take: one loss each, whatever more befalls them."""
         self.mishaps: list[str] = []
         self.evicted_astray: list[str] = []
-        """Pods that a drain evicted on another node, for they had the name of one that it had seen."""
+        """Pods that a drain evicted on another node, because they had the name of one that it had seen."""
         self._api, self._draw = api, draw
         self.kubelets = Kubelets(api, server, draw)
         self._dead: dict[str, float] = {}
@@ -68,7 +68,7 @@ class Cluster:
         return [item["metadata"]["name"] for item in self._api.all(NODES)]
 
     def lose_node(self, name: str) -> None:
-        """The machine is gone, and nobody has been told."""
+        """Lose the machine without telling anybody."""
         self._dead.setdefault(name, _time())
         for pod in self.pods(node=name):
             self._loses(pod)
@@ -85,7 +85,7 @@ class Cluster:
         loop.call_later(seconds, self.take_back, name)
 
     def reclaim_node(self, name: str, signal: Signal | None = None, *, after_s: float | None = None) -> None:
-        """A cloud's notice; the machine goes when its time is up."""
+        """Give a cloud's notice; the machine goes when its time is up."""
         signal = signal or self._draw.choice(LEAVES)
         left_s = signal.lead_s if after_s is None else after_s
         self._reclaimed.setdefault(name, _time() + left_s)
@@ -95,7 +95,7 @@ class Cluster:
         self._show(name, as_seen(signal, now=now(), left_s=left_s))
 
     def warn_node(self, name: str, signal: Signal | None = None) -> None:
-        """A cloud says that a machine may go; it stays."""
+        """Say that a machine may go; it stays."""
         signal = signal or self._draw.choice(WARNINGS)
         if signal.meaning is Meaning.PREPARE:
             self._announced.add(name)
@@ -104,7 +104,7 @@ class Cluster:
         self._show(name, as_seen(signal, now=now(), left_s=None))
 
     def take_back(self, name: str) -> None:
-        """Whatever a cloud has said about a machine that is still there, it says no more."""
+        """Take back the notices about a machine that is still there."""
         if name in self._dead:
             return
         self._reclaimed.pop(name, None)
@@ -131,7 +131,7 @@ class Cluster:
         self._api.change(NODES, name, change)
 
     def refuse(self, name: str, *, for_s: float) -> None:
-        """The scheduler does not know what the kubelet knows: a device is broken, or somebody has bound pods past the scheduler."""
+        """Let a kubelet refuse pods, unknown to the scheduler: a device is broken, or somebody has bound pods past the scheduler."""
         self.kubelets.refusing[name] = _time() + for_s
 
     def cordon(self, name: str, *, is_cordoned: bool = True, drain: bool = False) -> None:
@@ -142,7 +142,7 @@ class Cluster:
             self._drains.pop(name, None)
 
     def heal(self, *, leave_dead: bool = False) -> None:
-        """Every broken machine is replaced, every cordon lifted, every stuck pod let go. Of dead ones nobody may ever tell the API."""
+        """Every broken machine is replaced, every cordon lifted, every stuck pod let go. Nobody may ever tell the API of dead ones."""
         for name in [*self._dead, *self._reclaimed]:
             if leave_dead and name in self._dead:
                 self.add_node()
@@ -154,7 +154,7 @@ class Cluster:
         self.kubelets.release()
 
     def undrained(self) -> Iterator[str]:
-        """Whom a drain has waited for in vain."""
+        """Return the pods that a drain has waited for in vain."""
         for name in sorted(self._drains):
             for pod in self.pods(node=name):
                 yield f"{pod['metadata']['name']} is on {name}, which is drained"
@@ -214,7 +214,7 @@ class Cluster:
         self._delete(pod)
 
     def evict(self, pod: Object) -> None:
-        """The kubelet needs the room: the pod fails and stays."""
+        """Fail a pod whose room the kubelet needs; the pod stays."""
         self.kubelets.stop(pod, says_so=True)
         self.disrupt(pod, "TerminationByKubelet", phase="Failed")
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update({"reason": "Evicted"}))
@@ -232,7 +232,7 @@ class Cluster:
         self.kubelets.end(pod, code=code, reason=reason)
 
     def fail_worker(self, pod: Object) -> None:
-        """A training process fails; under our handler its agent lives on, and peers may go down with it."""
+        """Fail a training process; under our handler its agent lives on, and peers may go down with it."""
         agent = self.kubelets.agent(pod)
         if agent is None:
             self.crash(pod, code=1)
@@ -270,7 +270,7 @@ class Cluster:
             self.kubelets.step(pod)
 
     def _age(self, node: str, silent_s: float) -> None:
-        """The control plane's view of a machine that is silent."""
+        """Show a silent machine to the control plane as it sees it."""
         if silent_s < UNREACHABLE_S:
             return
         self._taint(node, UNREACHABLE)

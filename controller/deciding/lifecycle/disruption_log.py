@@ -26,7 +26,7 @@ Place = tuple[str, str]
 
 
 def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> ElasticStatus:
-    """The status with what has begun, ended, or cost something since."""
+    """Return the status with the disruptions that have begun, ended, or cost something since."""
     if not compat.records_disruptions(view.snapshot.settings):
         return new
     pods = {pod.name: pod for pod in view.snapshot.pods}
@@ -41,9 +41,9 @@ def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> Elasti
 
 
 def suspended(view: JobView, known: ElasticStatus) -> ElasticStatus:
-    """The status of a job that is suspended: what was announced before is over.
+    """Return the status of a suspended job: earlier disruptions have ended.
 
-    Where a signal says who suspends it, it is a disruption until all pods have ended.
+    If a signal says who suspends it, it is a disruption until all pods have ended.
     """
     if not compat.records_disruptions(view.snapshot.settings):
         return known
@@ -138,12 +138,12 @@ def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus, *, 
 
 
 def _awaits_rescale(entry: Disruption, now: datetime) -> bool:
-    """A pod that failed without notice is removed before the others work again."""
+    """Return whether a rescale may still follow. A pod that failed without notice is removed before the others work again."""
     return entry.outcome == LEFT and not entry.rescale and entry.ended_at is not None and now < after(entry.ended_at, RESCALED_WITHIN_S)
 
 
 def _bounded(entries: list[Disruption]) -> list[Disruption]:
-    """The newest; of those that must go first the ones that have ended."""
+    """Return the newest entries; entries that have ended make room first."""
     surplus = len(entries) - MOST
     if surplus <= 0:
         return entries

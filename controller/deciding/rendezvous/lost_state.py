@@ -1,7 +1,7 @@
 """Decides whether a job waits for workers with the state of training on a node that does not answer (`waitForLostStateSeconds`).
 
 Their replacements are created meanwhile, but the rendezvous server forms no world without the state. The wait ends when the node is back,
-when its pods are known to be gone, or when the time is over.
+when its pods are known to be gone, or when the time has passed.
 """
 
 from datetime import datetime

@@ -21,15 +21,15 @@ MOST_RANKS = 1024
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
-    """The status with all that the rendezvous server says."""
+    """Return the status with all that the rendezvous server says."""
     new = _with_world(replace(known, backend=view.backend.value), view.snapshot, leaving)
     return restart_accounting.dated(view.job, known=known, new=new, now=view.snapshot.now)
 
 
 def with_last_step(view: JobView) -> JobStatus:
-    """The status of a job that ends now or is over: soon nobody else remembers how far its training has come.
+    """Return the status of a job that has ended or ends now: soon nobody else remembers how far its training has come.
 
-    Of a world that works up to its end that is known once the rendezvous has forgotten the job.
+    If a world works up to the end of its job, its last step is known once the rendezvous has forgotten the job.
     """
     known, world = view.status.elastic, view.snapshot.world
     highest = world.highest if world is not None and view.sees_members else None
@@ -40,7 +40,7 @@ def with_last_step(view: JobView) -> JobStatus:
 
 
 def record_restarts(view: JobView) -> Plan | None:
-    """Writes down the restarts that only the rendezvous server knows, before it forgets the job.
+    """Write down the restarts that only the rendezvous server knows, before it forgets the job.
 
     A worker whose pod is being deleted by nobody else goes because the job is suspended: a controller that died then had not told the
     server so.
@@ -58,7 +58,7 @@ def record_restarts(view: JobView) -> Plan | None:
 
 
 def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
-    """The status with who leaves, the restarts, and the number, size and rescale of the newest world."""
+    """Return the status with the leaving workers, the restarts, and the number, size and rescale of the newest world."""
     new = replace(status, leaving=tuple(leaving))
     if snapshot.world is None:
         return new
@@ -88,6 +88,6 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
 
 
 def _ranks(world: World) -> str:
-    """Where most jobs fit in; the names of more workers would crowd the status."""
+    """Return the indexes by rank. Most jobs fit in; the names of more workers would crowd the status."""
     indexes = [name.rpartition("-")[2] if "-worker-" in name else "" for name in world.ranked]
     return ",".join(indexes) if len(indexes) <= MOST_RANKS else ""
