@@ -1,4 +1,4 @@
-"""What a plan can ask for, as values: objects to make, change or delete, words to the rendezvous server, news for the user.
+"""The requests of a plan, as values: objects to make, change or delete, words to the rendezvous server, news for the user.
 
 How and in which order it is done is the apply step's business.
 """
@@ -86,7 +86,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What ends a job: restarts beyond a limit, and how long training may make no progress."""
+    """The limits that end a job: its restarts, and how long training may make no progress."""
 
     max_restarts: int | None = None
     by_cause: tuple[tuple[str, int], ...] = ()

@@ -47,7 +47,7 @@ class Views:
         return [job for job in jobs if (job.key.kind, job.key.namespace) in allowed]
 
     async def find(self, caller: Caller, namespace: str, name: str, kind: str | None) -> list[JobSeen]:
-        """The jobs of this name; of two kinds there may be one each.
+        """Return the jobs of this name; each kind may have one.
 
         The caller's rights are asked for first: where only a job that is there led to a question, the time of the answer told who may not
         read it of its name.

@@ -171,7 +171,7 @@ class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     phases: dict[str, int] = {}
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
     lost: Annotated[tuple[PodUid, ...], Meta(max_length=16)] = ()
-    """With rdzvBackend c10d: uids of the pods that this loss is about; of more pods than 16 one checksum."""
+    """Uids of the pods that this loss is about, with rdzvBackend c10d; for more than 16 pods, one checksum."""
     step_before: Step | None = None
     """The highest step that training had reported before; unset if it reports none."""
     step_after: Step | None = None

@@ -1,7 +1,7 @@
 """The rules that one field's type cannot say: names, counts, what goes with what. Each rule looks at a job that was read and speaks up.
 
-Where a rule can be said in the CRD's schema, elastic.api.crd says it there as well, in the same words. A rule about something that was
-already found wrong keeps silent.
+If the CRD's schema can express a rule, elastic.api.crd says it there as well, in the same words. A rule keeps silent about a field that
+was already found wrong.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def _check_names(job: Job, *, stored: bool, findings: Findings) -> None:
 
 
 def _longest_pod_name(job: Job, type: str, name: str, *, stored: bool) -> str:
-    """Of the pods there may ever be; of a stored job, whose name cannot be changed any more, of those there are now."""
+    """Return the longest name of the pods that may ever exist, or that exist now if the job is stored and its name is fixed."""
     may_grow = type == WORKER and not stored
     count = max(job.replicas[type].replicas, job.most_workers if may_grow else 0, 1)
     return names.pod_name(job.kind, name, type, count - 1)

@@ -112,7 +112,7 @@ def clean_steps(job: Job) -> dict[str, int]:
 def donor(job: Job, names: Iterable[str]) -> str | None:
     """Return the one of these members whose state the others receive; None if none of them has said which step it holds.
 
-    It is the one with the highest step. Of several it is one that stays, and of these the one with the lowest rank.
+    It has the highest step. Among several, a member that stays goes first, and then the lowest rank.
     """
     group, steps = job.membership, clean_steps(job)
     ranks = group.world.ranks if group.world is not None else {}
@@ -121,7 +121,7 @@ def donor(job: Job, names: Iterable[str]) -> str | None:
 
 
 def _with_state(job: Job, chosen: tuple[str, ...], *, able: list[str], held_back: list[str]) -> tuple[str, ...]:
-    """Return the choice with a member that has the newest state: beside the others, or in the place of the last one.
+    """Return the choice with a member that has the newest state: in addition to the others, or in the place of the last one.
 
     Without reported steps only members that must leave are added; survivors that stay are in the choice anyway.
     """

@@ -1,4 +1,4 @@
-"""Whose restart it was, and whether the job may have another.
+"""Decide who caused a restart, and whether the job may have another.
 
 The first failure of a world is the cause and its peers' failures are collateral; where the world lost a member to something else in the
 same breath, or a peer had finished already, every failure is collateral. Only some causes count against maxRestarts; a cause with a limit
