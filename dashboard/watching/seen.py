@@ -73,7 +73,7 @@ class JobSeen:
     conditions: tuple[ConditionSeen, ...]
     disruptions: tuple[Disruption, ...]
     leaving: Mapping[str, str]
-    """By member: why it was asked to leave."""
+    """The reason why each member was asked to leave."""
     is_suspended: bool
     restarts_charged: tuple[int, int] | None
     """How many, and how many are allowed."""
@@ -114,7 +114,7 @@ class EventSeen:
     about: tuple[str, str, str]
     """Kind, namespace and name of the object."""
     uid: str
-    """Of the object."""
+    """The uid of the object."""
     type: str
     reason: str
     message: str
@@ -197,7 +197,7 @@ def _fixed_rank(spec: Mapping[str, Any]) -> int | None:
 
 
 def _container(spec: Mapping[str, Any], kind: Kind | None) -> str:
-    """The one that trains, as `default_container` has it."""
+    """Return the container that trains, as `default_container` has it."""
     names = [_text(found.get("name"), 253) for found in _list(spec.get("containers"))]
     return kind.container if kind is not None and kind.container in names else next(iter(names), "")
 

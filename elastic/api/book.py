@@ -11,9 +11,9 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 MOST_KNOWN = 64
-"""So many of the pods that were made of late are known by their number, for each replica type."""
+"""The most recent pods that are known by their number, for each replica type."""
 MOST_GROUPED = 16_384
-"""So many restarts are stored together as one entry at most."""
+"""The most restarts that are stored together as one entry."""
 MOST_GENERATION = 2**48
 """No job has so many groups. A status that says more was written by another program; the rendezvous server counts to 2^53, and needs
 room for later ones."""
@@ -23,7 +23,7 @@ MOST_MEMBERS = 8192
 MOST_TIMES = 1_000_000
 """Counters stay there."""
 PLAIN = r"\A[!#-\[\]-~]*\Z"
-"""Printable ASCII that JSON does not escape: one byte a character. What the rendezvous server is sent consists of it."""
+"""Printable ASCII that JSON does not escape: one byte a character. Messages to the rendezvous server consist of it."""
 Times: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_TIMES, extra_json_schema={"format": "int32"})]
 Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
 CauseWord: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
@@ -44,7 +44,7 @@ class Restart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
 
     id: Annotated[str, Meta(min_length=1, max_length=512, pattern=PLAIN)]
     generation: Generation
-    """Of the group that it ended."""
+    """The group that it ended."""
     cause: CauseWord
     pod: PodUid = ""
     """Uid of the pod that failed or was lost."""
@@ -92,7 +92,7 @@ class Replacements(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     """When the newest try was lost, after which the next one waits pauseSeconds."""
     pause_seconds: Times = 0
     message: str = ""
-    """What became of the newest that was lost."""
+    """The fate of the newest that was lost."""
 
 
 class Announced(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     rescale: Annotated[str, Meta(max_length=317)] = ""
     """Id of the newest rescale that it brought about."""
     pause_milliseconds: Times = 0
-    """What that rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
+    """The time that this rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
     step_before: Step | None = None
     """The highest step that training had reported before that rescale."""
     step_after: Step | None = None
@@ -142,9 +142,9 @@ class Leaving(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     uid: str = ""
     """Uid of its pod: a later pod of the same name is not meant."""
     signal: Annotated[str, Meta(max_length=317)] = ""
-    """Of a disruption: which signal announced it."""
+    """The signal that announced it, if it is a disruption."""
     others: Annotated[tuple[Announced, ...], Meta(max_length=8)] = ()
-    """Signals that stand beside it and leave more time."""
+    """Further signals that leave more time."""
     asked_to_save: bool = False
     """It is among the last workers with the state of training, and ends because no replacement can have the state in time."""
 
@@ -171,7 +171,7 @@ class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     phases: dict[str, int] = {}
     """Milliseconds by phase: notice, detect, drain, round, start, firstStep; pause, before a group that keeps failing restarts."""
     lost: Annotated[tuple[PodUid, ...], Meta(max_length=16)] = ()
-    """With rdzvBackend c10d: uids of the pods that this loss is about; of more pods than 16 one checksum."""
+    """Uids of the pods that this loss is about, with rdzvBackend c10d; for more than 16 pods, one checksum."""
     step_before: Step | None = None
     """The highest step that training had reported before; unset if it reports none."""
     step_after: Step | None = None

@@ -64,7 +64,7 @@ def target(job: Job) -> tuple[str, ...]:
 
 
 def _held_back(group: Membership, able: list[Member]) -> list[str]:
-    """Who must leave, or may have to, and could still take part; those who only may come first."""
+    """Return the members that must leave, or may have to, and could still take part; the latter come first."""
     found = [m.name for m in able if m.name in group.notices]
     return sorted(found, key=lambda name: not group.notices[name].when_replaced)
 
@@ -116,7 +116,7 @@ def clean_steps(job: Job) -> dict[str, int]:
 def donor(job: Job, names: Iterable[str]) -> str | None:
     """Return the one of these members whose state the others receive; None if none of them has said which step it holds.
 
-    It is the one with the highest step. Of several it is one that stays, and of these the one with the lowest rank.
+    It has the highest step. Among several, a member that stays goes first, and then the lowest rank.
     """
     group, steps = job.membership, clean_steps(job)
     ranks = group.world.ranks if group.world is not None else {}
@@ -125,7 +125,7 @@ def donor(job: Job, names: Iterable[str]) -> str | None:
 
 
 def _with_state(job: Job, chosen: tuple[str, ...], *, able: list[str], held_back: list[str]) -> tuple[str, ...]:
-    """Return the choice with a member that has the newest state: beside the others, or in the place of the last one.
+    """Return the choice with a member that has the newest state: in addition to the others, or in the place of the last one.
 
     Without reported steps only members that must leave are added; survivors that stay are in the choice anyway.
     """
@@ -156,7 +156,7 @@ def absent(group: Membership) -> list[str]:
 
 
 def absent_survivors(group: Membership) -> list[str]:
-    """Of the absent those that may have been in the current world."""
+    """Return the absent members that may have been in the current world."""
     away = absent(group)
     return away if _may_have_newcomers(group) else sorted(set(away).difference(_newcomers(group)))
 

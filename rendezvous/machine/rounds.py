@@ -215,7 +215,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
 
 
 def _phases(job: Job, round: Round) -> Phases:
-    """When the steps up to the world's sealing were."""
+    """Return the times of the steps up to the world's sealing."""
     detected, timings = round.began, job.timings
     return Phases(
         first_sign=min(timings.first_sign_at, detected) if timings.first_sign_at is not None else detected,

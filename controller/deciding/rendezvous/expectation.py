@@ -30,8 +30,8 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     assert job.elastic is not None
     policy, known = job.elastic, job.status.elastic or ElasticStatus()
     # A worker that must leave may have to pass on its state first, so it needs room in addition to all others.
-    beside = 1 if any(entry.cause == Cause.DISRUPTION.value for entry in leaving) else 0
-    least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + beside), MOST_MEMBERS)
+    extra = 1 if any(entry.cause == Cause.DISRUPTION.value for entry in leaving) else 0
+    least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + extra), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
     outgoing = [pod for pod in snapshot.pods if pod.uid in going]
     failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]

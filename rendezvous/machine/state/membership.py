@@ -1,4 +1,4 @@
-"""Who is in a job: its members, what the controller expects of them, the current world, and the round that forms the next one."""
+"""Describe a job: its members, those that the controller expects, the current world, and the round that forms the next one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from elastic.membership.wire import Expectation
 
 
 class Phase(StrEnum):
-    """Where a member stands."""
+    """The place of a member."""
 
     BOOTING = "booting"  # present, not at the barrier, in no world
     READY = "ready"  # at the barrier
