@@ -19,7 +19,7 @@ MOST_REVERSALS = 16
 
 
 def held(signals: Signals, replicas: int, now: float) -> Decision | None:
-    """The number that someone else has set stands for as long as the policy says, and ends a trial.
+    """Hold the number that someone else has set, for as long as the policy says; it ends a trial.
 
     It is remembered for as long as it is the last one.
     """
@@ -45,7 +45,7 @@ def is_held(memory: Memory, now: float) -> bool:
 
 
 def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
-    """The wish within the limits, at the time for it."""
+    """Bring the wish within the limits, and hold it until its time."""
     memory, bounds = _noted(signals, replicas, now), signals.bounds
     wish = _in_room(wish, replace(signals, memory=memory), replicas, now)
     count = bounds.largest(wish.count) if wish.count >= bounds.least else bounds.least
@@ -69,9 +69,10 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
     pause_s = _pause_s(signals, memory, replicas, count) if wish.trial is None else float(signals.policy.cooldown_seconds)
     if since_s < pause_s:
         reason = f"wants {count}: {wish.reason}; the last change is too recent"
-        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_whole=wish.is_whole)
+        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_whole=wish.is_whole, is_held=direction > 0)
     if memory.votes < VOTES and wish.trial is not Step.BEGINS and (direction < 0 or _turns(memory, direction)):
-        return Decision(count=replicas, wanted=replicas, reason=f"wants {count}: {wish.reason}; it is looked at again", memory=memory)
+        reason = f"wants {count}: {wish.reason}; it is looked at again"
+        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_held=direction > 0)
     if wish.trial is Step.BEGINS:
         memory = trials.started(memory, origin=replicas, target=count, now=now)
         return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
@@ -81,7 +82,7 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
 
 
 def _noted(signals: Signals, replicas: int, now: float) -> Memory:
-    """What is remembered of the job as it stands, before anything is decided."""
+    """Note what is remembered of the job as it is, before anything is decided."""
     memory = signals.memory
     refused_at = None if signals.unmade == 0 else now if memory.refused_at is None else memory.refused_at
     asked = None if memory.asked == replicas else memory.asked
@@ -133,7 +134,7 @@ def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
 
 
 def _lacks_for_long(signals: Signals, now: float) -> bool:
-    """A trial looks at refusals itself."""
+    """Tell whether pods are refused for long. A trial looks at refusals itself."""
     since = signals.memory.refused_at
     return since is not None and now - since >= trials.REFUSED_S and signals.memory.trial is None
 
@@ -177,7 +178,7 @@ def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> flo
 
 
 def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, is_own: bool = True) -> Decision:
-    """What others have made the job do is no turn, and neither is the way back from there."""
+    """Decide on a change. A change that others caused is no turn, and neither is the way back from it."""
     direction = 1 if count > replicas else -1
     memory = trials.ended(memory, Step.BROKEN_OFF, now)
     reversals = 0 if memory.changed_at is None or now - memory.changed_at > LONGEST_PAUSE_S else memory.reversals

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
+from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
 from autoscale.deciding.giving import Surplus, Waiting, given_back
@@ -91,6 +91,9 @@ def decide_all(
         wants[key] = known, _decide(state, known, now)
     # Also what jobs grow by that make nodes takes part: it takes the free room first.
     grants = _grants(room, soon, active, workers, gains, wants)
+    # A job that has to wait takes no part. Its reason must not tell of room that others hold.
+    waiting = [state for state in active if wants[state.seen.key][1].is_held]
+    grants |= _free(room, soon, waiting)
     for state in active:
         key = state.seen.key
         known, decision = wants[key]
@@ -108,7 +111,7 @@ def _curve(state: JobState, now: float) -> Curve:
 
 
 def _needs_room(state: JobState, decision: Decision) -> bool:
-    """Does free room limit the job although the cluster makes nodes? Nobody pays for nodes for a trial."""
+    """Tell whether free room limits the job although the cluster makes nodes. Nobody pays for nodes for a trial."""
     return state.seen.policy.policy is PolicyName.CAPACITY or decision.is_whole
 
 
@@ -209,7 +212,7 @@ def _pods(workers: list[PodSeen], seen: JobSeen, *, after_s: float, now: float) 
 
 
 def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Pods]) -> Room:
-    """The room once those have gone that are leaving: nobody gives back more for a pod that will find room then."""
+    """Return the room after the leaving pods have gone. Nobody gives back more for a pod that will find room then."""
     soon = room.copy()
     soon.release(pod for pod in pods if pod.is_leaving)
     soon.release(pod for held in workers.values() for pod in held.going)
@@ -249,7 +252,7 @@ def _waiting(pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iter
 
 
 def _gain(curve: Curve, least: int) -> Gain:
-    """The one measure by which room is given to jobs and taken from them."""
+    """Return the measure by which room is given to jobs and taken from them."""
     return functools.cache(lambda count: speedup(curve, count, least))
 
 
@@ -301,6 +304,20 @@ def _grants(
     later = granted(soon, claims)
     now = granted(room, claims)
     return {claim.key: min(now[claim.key], later[claim.key]) for claim in claims if claim.more}
+
+
+def _free(room: Room, soon: Room, waiting: Sequence[JobState]) -> dict[JobKey, int]:
+    """Return how many more workers of each job find room now, and once others have gone. Jobs of one shape are looked at once."""
+    most: dict[str, tuple[Shape, int]] = {}
+    for seen in (state.seen for state in waiting):
+        more = max(0, seen.bounds.most - seen.replicas, most.get(seen.shape.name, (seen.shape, 0))[1])
+        most[seen.shape.name] = seen.shape, more
+    found = {name: min(_fitting(where.copy(), shape, more) for where in (room, soon)) for name, (shape, more) in most.items()}
+    return {state.seen.key: found[state.seen.shape.name] for state in waiting}
+
+
+def _fitting(room: Room, shape: Shape, most: int) -> int:
+    return next((count for count in range(most) if room.take(shape) is None), most)
 
 
 def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:

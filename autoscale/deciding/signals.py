@@ -24,7 +24,7 @@ class Bounds:
     step: int = 1
 
     def largest(self, count: int) -> int:
-        """The largest allowed number up to `count`; the least one where there is none."""
+        """Return the largest allowed number up to `count`, or the least number if there is none."""
         count = min(count, self.most)
         if self.allowed:
             return max((size for size in self.allowed if self.least <= size <= count), default=self.least)
@@ -34,14 +34,14 @@ class Bounds:
         return self.least <= count <= self.most and self.largest(count) == count
 
     def above(self, count: int) -> int | None:
-        """The smallest allowed number that is at least `count`; None if there is none."""
+        """Return the smallest allowed number that is at least `count`, or None."""
         if self.allowed:
             return min((size for size in self.allowed if count <= size <= self.most), default=None)
         found = -(-max(count, self.least) // self.step) * self.step
         return found if found <= self.most else None
 
     def below(self, count: int) -> int | None:
-        """The largest allowed number below `count`; None if there is none."""
+        """Return the largest allowed number below `count`, or None."""
         found = self.largest(count - 1)
         return found if found < count else None
 
@@ -184,4 +184,6 @@ class Decision:
     memory: Memory
     wanted: int
     is_whole: bool = False
+    is_held: bool = False
+    """It wants more workers, and has to wait for a pause or for votes."""
     trouble: str = ""

@@ -211,7 +211,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _in_our_words() -> Iterator[None]:
-    """What gRPC raises becomes Away or Refused."""
+    """Turn what gRPC raises into Away or Refused."""
     import grpc
 
     try:
@@ -228,13 +228,26 @@ def _in_our_words() -> Iterator[None]:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancelled this task."""
+    """Tell whether somebody cancelled this task."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
+TLS_MISTAKES = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not accepted; put its CA as ca.crt into the Secret of rdzvSecret"),
+    ("TSI_DATA_CORRUPTED", "it does not accept our certificate, or asks for one; put tls.crt and tls.key into the Secret of rdzvSecret"),
+    ("Handshake read failed", "it closed the connection, as an etcd without TLS does; leave out https:// in rdzvHost, and certificates"),
+    ("WRONG_VERSION_NUMBER", "it speaks no TLS; leave out https:// in rdzvHost, and certificates"),
+    ("Socket closed", "it closed the connection, as an etcd with TLS does; write https:// before the members of rdzvHost"),
+)
+"""What gRPC says of a connection that did not come about, and what that means: a mistake about TLS, which only a user mends."""
+
+
 def failure(error: Any) -> Away | Refused:
-    """What an error of gRPC means."""
+    """Return what an error of gRPC means."""
+    told = str(error.details() or "")
+    if told.startswith("failed to connect") and (words := next((words for sign, words in TLS_MISTAKES if sign in told), "")):
+        return Away(words)
     words = _clipped(error.details() or error.code().name)
     if "database space exceeded" in words:
         return Full()
@@ -244,7 +257,7 @@ def failure(error: Any) -> Away | Refused:
 
 
 def _ended(why: str) -> Away | Refused:
-    """What it means that etcd ended a watch, which it does in words alone."""
+    """Return what it means that etcd ended a watch, which it does in words alone."""
     words = _clipped(why.rpartition("desc = ")[2])
     return Refused(words) if DENIED in words else Away(words or "etcd ended the watch")
 

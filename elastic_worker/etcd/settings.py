@@ -73,7 +73,7 @@ def read(
     nodes: typing.Tuple[int, int],
     local_address: typing.Optional[str],
 ) -> Settings:
-    """The settings of this agent. `options` are torchrun's --rdzv-conf."""
+    """Read the settings of this agent. `options` are torchrun's --rdzv-conf."""
     unknown = sorted(set(options) - set(KNOWN) - {OF_TORCH})
     if unknown:
         raise SettingsError("--rdzv-conf holds {}, which elastic-etcd does not know; it knows {}".format(unknown[0], ", ".join(KNOWN)))
@@ -99,7 +99,7 @@ def read(
 
 
 def remedy(error: Refused, settings: Settings) -> str:
-    """What to do about a refusal, after etcd's own words."""
+    """Say what to do about a refusal, after etcd's own words."""
     words = str(error)
     if "user name is empty" in words:
         by = ", for its gateway takes no user from a certificate" if settings.tls is not None else ""
@@ -206,7 +206,7 @@ def _login(environment: typing.Mapping[str, str]) -> typing.Optional[Login]:
 
 
 def _member(environment: typing.Mapping[str, str]) -> str:
-    """The pod's name, or by hand one of its own for each agent."""
+    """Return the pod's name, or without a pod a name of its own for each agent."""
     given = environment.get(MEMBER, "")
     if given and not NAME.match(given):
         raise SettingsError("{} is {!r}; expected letters, digits, points and hyphens".format(MEMBER, given[:300]))
@@ -215,7 +215,7 @@ def _member(environment: typing.Mapping[str, str]) -> str:
 
 
 def _quoted(job: str) -> str:
-    """A part of a key: with a slash in it, one job's prefix could be another's."""
+    """Check a part of a key: with a slash in it, one job's prefix could be another's."""
     return re.sub(r"[^A-Za-z0-9._-]", lambda found: "".join("%{:02X}".format(byte) for byte in found.group().encode()), job)
 
 

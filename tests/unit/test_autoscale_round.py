@@ -134,6 +134,33 @@ def test_the_room_of_anybody_that_leaves_serves_a_waiting_pod() -> None:
     assert counts([sponge, grows], [node("n", 8)], pods)["grows"] == 1, "nor is it given twice: the waiting pod takes what is free"
 
 
+@pytest.mark.parametrize(
+    ("policy", "free", "words"),
+    [
+        ("capacity", 0, "there is no room for more"),
+        ("capacity", 2, "wants 5: there is room for 2 more; the last change is too recent"),
+        ("throughput", 0, "; there is no room"),
+        ("throughput", 2, "; the last change is too recent"),
+    ],
+)
+def test_a_job_that_the_cooldown_holds_tells_of_no_room_that_others_have(policy: str, free: int, words: str) -> None:
+    """With all nodes in use, its status said for 30 s that there was room for 9 more."""
+    job = state("job", 3, rates={n: 100.0 * n for n in (1, 2, 3)}, most=12, policy=PolicyName(policy))
+    job = replace(job, memory=replace(job.memory, changed_at=NOON - 5, grew=True))
+    other = state("other", 9, most=9)
+    nodes, pods = [node("n", 12 + free)], running(job, other)
+    decision = decide_all([job, other], nodes, pods, setting=Setting(), now=NOON, monotonic=1.0)[job.seen.key].decision
+    assert decision.count == 3
+    assert decision.reason.endswith(words), decision.reason
+
+
+def test_a_job_that_the_cooldown_holds_may_tell_of_nodes_that_the_cluster_makes() -> None:
+    job = state("job", 3, rates={n: 100.0 * n for n in (1, 2, 3)}, most=12)
+    job = replace(job, memory=replace(job.memory, changed_at=NOON - 5, grew=True))
+    found = decide_all([job], [node("n", 3)], running(job), setting=Setting(grows=True), now=NOON, monotonic=1.0)
+    assert found[job.seen.key].decision.reason.endswith("; the last change is too recent")
+
+
 def test_a_job_that_waits_for_its_minimum_gets_it_from_one_that_has_more() -> None:
     rich, poor = state("rich", 4, rates=LINEAR), state("poor", 2, least=2)
     pods = [*running(rich), *(pod(f"poor-{i}", owner=poor.seen.uid, index=i, since=NOON - 10) for i in range(2))]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
+
+from elastic_worker.report import Reporter
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -75,3 +80,28 @@ def test_the_last_cell_of_the_notebook_deletes_its_own_jobs_only() -> None:
     client = SimpleNamespace(jobs=lambda: [own, failing, colleagues])
     exec("".join(cells[-1]["source"]), {"client": client, "job": own, "failing": failing})
     assert (own.is_deleted, failing.is_deleted, colleagues.is_deleted) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_report"),
+    [
+        ({"PET_RDZV_BACKEND": "elastic"}, True),
+        ({"PET_RDZV_BACKEND": "elastic-etcd", "ELASTIC_REPORTS": "@reports"}, True),
+        ({"PET_RDZV_BACKEND": "c10d"}, False),
+        ({}, False),
+    ],
+)
+def test_the_script_of_the_page_reports_at_each_of_our_rendezvous(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_report: bool
+) -> None:
+    """With rdzvBackend etcd it sent nothing, so hangTimeoutSeconds did nothing."""
+    for name in ("PET_RDZV_BACKEND", "ELASTIC_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    page = (ROOT / "docs" / "own-script.md").read_text()
+    function = re.findall(r"def reporter\(\):\n(?:    .*\n)+", page)[0]
+    names: dict[str, object] = {"os": os}
+    monkeypatch.setattr(Reporter, "from_environment", lambda: "a reporter")
+    exec(function, names)
+    assert (names["reporter"]() == "a reporter") == is_report  # type: ignore[operator]

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from elastic.certificates import Pair, issue, make_ca
+from elastic.etcd.channels import Channels
+from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.place import Access
+from elastic.etcd.store import Away
 from elastic.local.ports import free_port
 from elastic_worker.etcd import settings
 from elastic_worker.etcd.gateway import Endpoint, Gateway, Refused, Unreachable
@@ -51,6 +55,7 @@ def etcd(context: ssl.SSLContext | None) -> Iterator[int]:
         with contextlib.suppress(OSError), sock:
             sock.settimeout(5)
             if (sock.recv(1, socket.MSG_PEEK) == b"\x16") != (context is not None):
+                sock.recv(65536)
                 return
             spoken = context.wrap_socket(sock, server_side=True) if context is not None else sock
             with spoken:
@@ -76,6 +81,7 @@ def etcd(context: ssl.SSLContext | None) -> Iterator[int]:
 def serving(files: Files, *, asks: bool = False) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.etcd)
+    context.set_alpn_protocols(["h2"])
     if asks:
         context.load_verify_locations(files.ca)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -115,6 +121,26 @@ def test_a_mistake_about_tls_is_a_refusal_that_says_what_to_set(files: Files, na
                 gateway.call("kv/range", {})
             gateway.close()
             assert words in settings.remedy(caught.value, own), caught.value
+
+
+@pytest.mark.parametrize(
+    ("asks", "is_tls", "access", "words"),
+    [
+        (False, True, "", "put its CA as ca.crt into the Secret of rdzvSecret"),
+        (True, True, "ca", "put tls.crt and tls.key into the Secret of rdzvSecret"),
+        (False, False, "", "write https:// before the members of rdzvHost"),
+        (None, True, "ca", "leave out https:// in rdzvHost"),
+    ],
+    ids=["unknown CA", "no client certificate", "http to TLS", "https to plain"],
+)
+async def test_the_controller_says_what_to_set(files: Files, asks: bool | None, is_tls: bool, access: str, words: str) -> None:
+    """A condition quoted gRPC, such as `TSI_DATA_CORRUPTED`."""
+    with etcd(serving(files, asks=asks) if asks is not None else None) as port:
+        given = Access(ca=Path(files.ca).read_text() if access else "")
+        store = GrpcStore(Channels(), (f"127.0.0.1:{port}",), given, is_tls=is_tls)
+        with pytest.raises(Away, match=words):
+            await store.newest("/x/")
+        await store.close()
 
 
 @pytest.mark.parametrize("pair", [True, False])
