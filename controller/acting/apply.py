@@ -1,6 +1,6 @@
-"""Carries out a plan: words to the rendezvous server first, then objects, then one status patch, then Events.
+"""Carry out a plan: messages to the rendezvous server first, then objects, then one status patch, then Events.
 
-What is already so counts as done; what fails is reported, and the next reconcile starts from what is really there.
+An action that is already done counts as done. A failure is reported, and the next reconcile starts from the objects that really exist.
 """
 
 import asyncio
@@ -62,14 +62,14 @@ TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
 NEEDED_BY_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS})
 """No pod is created while one of these cannot be: another owner's object of that name would go into the pod, or give it rights."""
 STAGES = (ROLE_BINDINGS, PODS)
-"""What is made after everything else, in this order: a binding is refused as long as its role is not there, and pods need both."""
+"""Objects that are made after all others, in this order. A binding is refused until its role exists, and pods need both."""
 REFUSALS = (400, 403, 409, 422)
 """Answers that do not change by themselves: a name is taken, a quota used up, admission says no."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a reconcile did: the newest version written per kind, the Events to write, and what failed."""
+    """Result of a reconcile: the newest version written per kind, the Events to write, and the failures."""
 
     written: dict[WatchScope, str] = field(default_factory=dict)
     news: list[JobEvent] = field(default_factory=list)
@@ -296,7 +296,7 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def _owner_in_words(key: Key, there: Object) -> str:
-    """Whose an object is that has a name which we need."""
+    """Return, in words, the owner of an object whose name we need."""
     owner = next((r for r in there["metadata"].get("ownerReferences") or () if r.get("controller")), None)
     if owner is None:
         return "it has no owner: delete it, or set its ownerReferences to this job"

@@ -40,9 +40,9 @@ from elastic.runtime.workqueue import WorkQueue
 log = logging.getLogger(__name__)
 GATHER_S = 0.03
 LONGEST_BLINDNESS_S = 60.0
-"""After so long without a sign of our own writes an old view is better than none."""
+"""Seconds without a sign of our own writes after which an old view is better than none."""
 LEAST_PAUSE_S = 0.5
-"""Between two looks that only time asks for: a clock that steps back must not make one job's reconciles the loop's only work."""
+"""Seconds between two looks that only time asks for: a clock that steps back must not make one job fill the loop."""
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class Reconciler:
             self._pending[key] = PendingWrites(outcome.written, self._clock() + LONGEST_BLINDNESS_S)
 
     def _remember_refusals(self, key: Key, outcome: Outcome) -> None:
-        """Until a reconcile has written them down: from then on the plan itself holds such pods back."""
+        """Remember refusals until a reconcile has written them down. From then on the plan itself holds these pods back."""
         if outcome.not_created:
             self._not_created[key] = tuple(outcome.not_created)
         elif not outcome.errors:
@@ -226,7 +226,7 @@ class Reconciler:
         self._secrets.forget(key)
 
     def _come_back(self, key: Key, planned: Plan, held: status_debounce.PendingStatus | None) -> None:
-        """When time alone asks for another reconcile."""
+        """Come back to the job when time alone asks for another reconcile."""
         if held is not None:
             self._queue.add_at(key, held.until)
         if planned.look_again_at is not None:

@@ -1,4 +1,4 @@
-"""What a reconcile is about: one job, by kind, namespace and name; and which job a pod or service says it belongs to."""
+"""Define the key of a reconcile (a job's kind, namespace and name), and find the job to which a pod or service says it belongs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""What is worth a look in a job and in its pods, as the API server sends them. Pure; an object written by hand may lack anything."""
+"""Read the facts worth a look in a job and its pods, as the API server sends them. Pure; an object written by hand may lack anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Summary:
     name: str
     state: str
     message: str
-    """Of the condition that is the state."""
+    """Message of the condition that is the state."""
     running: int
     wanted: int
     least: int | None
@@ -46,7 +46,7 @@ class Summary:
     autoscaler: Mapping[str, Any]
     """Its last decision, where the job has a scalingPolicy."""
     disruptions: Sequence[Disruption]
-    """That the cluster announced, the newest last; without any that cannot be read."""
+    """Disruptions that the cluster announced, the newest last, without unreadable ones."""
     step: int | None
     """The highest that training had reported at the last restart, or at the end of the job."""
 
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def fault(self) -> str:
-        """Return the bug because of which the rendezvous server does not decide about the job; empty if there is none."""
+        """Return the bug because of which the rendezvous server does not decide about the job; empty without a bug."""
         return self.message.partition(FAULT)[2].partition(". ")[0]
 
     @property
@@ -139,7 +139,7 @@ def ranks(job: Object) -> dict[int, int]:
 
 
 def rank_of(pod: Object, job: Object) -> int | None:
-    """The pod's rank in the world, or the one that its variables fix; None where the API does not know it."""
+    """Return the pod's rank in the world, or the rank that its variables fix; None if the API does not know it."""
     labels = _dict(pod["metadata"].get("labels"))
     index = str(labels.get(REPLICA_INDEX, ""))
     if labels.get(REPLICA_TYPE) == WORKER.lower() and is_number(index):
@@ -154,7 +154,7 @@ def rank_of(pod: Object, job: Object) -> int | None:
 
 
 def is_number(text: str) -> bool:
-    """Of an index or a rank; other digits than ours, and very many of them, are text to `int`."""
+    """Return whether this is the number of an index or rank. `int` would also take other digits, and very many of them."""
     return text.isascii() and text.isdigit() and len(text) < 9
 
 
@@ -196,7 +196,7 @@ def conditions_of(job: Object) -> list[dict[str, Any]]:
 
 
 def _state(conditions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """As the printer column has it, but for a job that waits for workers."""
+    """Return the state as in the printer column, except for a job that waits for workers."""
     if not conditions:
         return "Pending", ""
     last = conditions[-1]
@@ -213,7 +213,7 @@ def _bounds(policy: Mapping[str, Any], wanted: int) -> tuple[int, int]:
 
 
 def _count(value: object, default: int) -> int:
-    """A number that JSON's other readers hold, too."""
+    """Return a number that JSON's other readers hold, too."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST else default
 
 

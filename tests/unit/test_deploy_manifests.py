@@ -1,4 +1,4 @@
-"""What lies under deploy/ fits together and fits the code."""
+"""Check that the files under deploy/ fit together and fit the code."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def test_controllers_and_server_prefer_nodes_that_stay_and_to_be_apart_and_start
 def test_two_replicas_have_a_node_each_also_after_a_rollout(build: Build, name: str) -> None:
     """Seen on real nodes after an upgrade: both controllers were on one node.
 
-    While a pod of the old revision held the other node, the scheduler saw one pod on each. What the server's node added to an
-    anti-affinity then weighed as much as the spread.
+    While a pod of the old revision held the other node, the scheduler saw one pod on each. The server's node added to an anti-affinity,
+    which then weighed as much as the spread.
     """
     deployment = only(build("standalone", components=("autoscaler",)), "Deployment", name)["spec"]
     assert deployment["replicas"] == 2
@@ -201,7 +201,7 @@ def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(ki
 @pytest.mark.parametrize("namespace", ["", "team-a"])
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_services_and_budgets_choose_the_pods_that_they_are_for(build: Build, overlay: str, namespace: str) -> None:
-    """What selects nothing is applied as gladly, and nobody hears of it."""
+    """An object that selects nothing is applied without an error, and nobody hears of it."""
     found = build(overlay, components=("monitoring",), namespace=namespace)
     (home,) = {item["metadata"]["namespace"] for item in found if item["kind"] == "Deployment"}
     seen = 0
