@@ -288,7 +288,7 @@ class Up(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fiel
 
 
 class AtBarrier(Up, frozen=True, kw_only=True):
-    """What a member says at the barrier. store: its store, used if it becomes rank 0.
+    """Message of a member at the barrier. store: its store, used if it becomes rank 0.
 
     trouble: what broke the world for it, if neither the server nor a failed worker did. Since 1.2: alive: its processes live, so that a
     member that nobody called has not failed. step: of the complete state that its processes hold; None if they hold none.

@@ -1,4 +1,4 @@
-"""What ended a world, whose restart that was, and whether the job may have another. Pure choices over records, as in group."""
+"""Decide what ended a world, the cause of that restart, and whether the job may have another. Pure choices over records, as in group."""
 
 import dataclasses
 import typing

@@ -1,6 +1,6 @@
 """Decide what one member does next, from the records under the job's prefix. Pure: every member decides the same from the same records.
 
-A member sees itself in a world, at the barrier, or done (Sight). Where the world must change, the member whose turn it is writes the next
+A member sees itself in a world, at the barrier, or done (Sight). If the world must change, the member whose turn it is writes the next
 one (Write), by one transaction that fails if anything it rests on has changed. Waits are measured by how long this member itself has
 watched a fact hold; clocks of two hosts are never compared.
 """
@@ -18,11 +18,11 @@ MOST_DELETED = 16
 RETURN_S = 5.0
 """For peers that did not reach etcd either, after all leases have ended there."""
 TURN_S = 1.0
-"""For the member whose turn it is to write; then it is the next one's."""
+"""Seconds for the member whose turn it is to write; then it is the next one's turn."""
 MOST_SUSPECTS = 8
-"""So many peers does a member look after; each has as many that look after it."""
+"""Number of peers that a member looks after; each peer has as many that look after it."""
 LAST_CALLS = 10
-"""So many times last_call_s at most does a world wait for newcomers that keep coming."""
+"""Longest wait of a world for newcomers that keep coming, as a multiple of last_call_s."""
 START = "start"
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
@@ -43,7 +43,7 @@ class Me:
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-    """What this member knows of itself; elastic_worker.agent.view describes the fields."""
+    """Knowledge of this member about itself; elastic_worker.agent.view describes the fields."""
 
     generation: int = 0
     rank: int = 0
@@ -68,7 +68,7 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What this member sees, what it writes, since when the facts hold that it waits for, and when time alone may change something.
+    """Sight and write of this member, the times since which awaited facts hold, and the time at which time alone may change something.
 
     suspects: peers that may be why the world broke, and have said nothing: this member should find out whether they live.
     """
@@ -81,7 +81,7 @@ class Decision:
 
 
 class Waits:
-    """How long facts have held, as one member has watched them. One that a decision does not ask about is forgotten."""
+    """How long facts have held, as one member has watched them. A fact that a decision does not ask about is forgotten."""
 
     def __init__(self, since: Since, now: float) -> None:
         self._before = since
@@ -101,7 +101,7 @@ class Waits:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What the group does next: nothing (`waiting` says for what), or somebody writes this."""
+    """Next step of the group: nothing (`waiting` says for what), or somebody writes this."""
 
     waiting: str = ""
     write: typing.Optional[Write] = None
@@ -137,7 +137,7 @@ def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
 
 
 def _returning(group: Group, me: Me, waits: Waits) -> typing.List[str]:
-    """Who may come back to this world as it was: an etcd that was away takes all records with their leases, and nobody was lost."""
+    """Return the members that may come back to this world: an absent etcd takes all leased records, and nobody was lost."""
     if group.world is None or group.world.round is not None:
         return []
     gone = [name for name in group.those(Standing.GONE) if name in me.unseen and name not in group.records.members]
@@ -233,7 +233,7 @@ def _change(group: Group, waits: Waits) -> Step:
     if _broken(group) is not None:
         return Step("waiting {:g} s for the peers of a failed worker".format(rules.peers_s))  # a planned change now would hide the failure
     if _hangs(group, waits):
-        # One that was stopped itself may have missed that training went on.
+        # A member that was stopped itself may have missed that training went on.
         still = ((PROGRESS, group.records.progress_written),)
         return _call(group, Round("training reported no further step for {:g} s".format(rules.hang_s or 0.0), HANG), unchanged=still)
     wanted = group.target()
@@ -263,7 +263,7 @@ def _hangs(group: Group, waits: Waits) -> bool:
 
 
 def _waiting_for(group: Group, waits: Waits, coming: typing.Sequence[str]) -> str:
-    """Who else is waited for, in words: with a controller expected members, without one the last call."""
+    """Say who else is waited for: expected members if there is a controller, else the last call."""
     rules, generation = group.rules, group.world.generation if group.world is not None else 0
     if group.expected is not None:
         absent = group.absent()

@@ -1,7 +1,9 @@
-"""Where each member stands, and who belongs into the next world, at which rank. Pure choices over records; nothing is changed here.
+"""Decide where each member stands, and which members belong into the next world, at which rank.
+
+These are pure choices over records; nothing is changed here.
 
 A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
-rank 0 while a survivor stays. One that may have to leave keeps its place until another member takes it.
+rank 0 while a survivor stays. A member that only may have to leave keeps its place until another member takes it.
 """
 
 import dataclasses
@@ -14,7 +16,7 @@ PLAN, DISRUPTION = "plan", "disruption"
 
 
 class Standing(enum.Enum):
-    """Where a seat's member stands."""
+    """Standing of a seat's member."""
 
     WORKING = "working"
     FAILED = "failed"  # a worker of it ended by itself; it comes to the barrier
@@ -25,7 +27,7 @@ class Standing(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What the next world must keep to, and how long to wait for whom, in seconds.
+    """Rules of the next world, and the waits for members, in seconds.
 
     last_call_s: without a controller, for a further newcomer. straggler_s: with one, for expected members that are not here.
     peers_s: after a worker's failure, for its peers to end by themselves: it may be that they were just finishing. drain_s: for a member
@@ -83,7 +85,7 @@ class Rules:
 class Group:
     """The members of a job as the records show them.
 
-    Where training reports no steps, time says it instead: has_aged: the members of this world have the state of training; has_lasted: this
+    If training reports no steps, time says it instead: has_aged: the members of this world have the state of training; has_lasted: this
     world got somewhere.
     """
 
@@ -143,7 +145,7 @@ class Group:
     def taken_away(self) -> typing.Dict[str, str]:
         """Return the seats that the cluster takes from a world whose workers have failed, as a controller has said by now, and why.
 
-        Such a member must leave, or its pod is gone. Its peers fail because their connections break, and the controller may speak first.
+        These members must leave, or their pods are gone. Their peers fail because connections break, and the controller may speak first.
         """
         if self.expected is None or not self.failed():
             return {}
@@ -166,7 +168,7 @@ class Group:
         return "plan" if self.expected is not None and name not in self.expected_names else ""
 
     def newcomers(self) -> typing.List[Member]:
-        """Who waits at the barrier and has no seat, the oldest first."""
+        """Return the members that wait at the barrier without a seat, the oldest first."""
         waiting = [present for name, present in self.records.members.items() if self._is_newcomer(name, present)]
         return [present.record for present in sorted(waiting, key=lambda present: (present.created, present.record.name))]
 
@@ -202,7 +204,7 @@ class Group:
         """Return the members that are here and have the state of training.
 
         These are the members of this world once it made a step, or has stood for long enough if training never reports steps. Before, these
-        are the members that came with the state; all of them if that is not known. A member that started anew has lost it.
+        are the members that came with the state; all of them if that is not known. A member that started again has lost it.
         """
         return frozenset(name for name in self._heirs() if self._is_survivor(name))
 
@@ -269,7 +271,7 @@ class Group:
         return self.world is not None and self.expected is not None and self.world.generation < self.expected.floor
 
     def next_generation(self) -> int:
-        """Above every world that anybody here knows of."""
+        """Return a number above every world that any member here knows."""
         known = [max(present.record.entered, present.record.after) for present in self.records.members.values()]
         known.append(self.world.generation if self.world is not None else 0)
         known.append(self.expected.floor if self.expected is not None else 0)

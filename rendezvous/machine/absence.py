@@ -25,9 +25,9 @@ def without_absent(job: Job) -> Job:
 
 
 def without_left(job: Job) -> Job:
-    """After a restart of the server.
+    """Drop unknown ranks after a restart of the server.
 
-    If all others that may have been in the world are here, the unknown ranks belong to members whose time to leave is over, as on a lost
+    If all others that may have been in the world are here, the unknown ranks belong to members whose time to leave has passed, as on a lost
     node. They are not waited for.
     """
     group = job.membership
@@ -51,6 +51,6 @@ def _is_overdue(job: Job, member: Member) -> bool:
 
 
 def given_up_at(job: Job, name: str, broken_at: float) -> float:
-    """When a member whose connection broke then counts as gone."""
+    """Return when a member whose connection broke then counts as gone."""
     limits = job.limits
     return broken_at + (limits.return_amid_failure_s if job.accounting.shows_loss_beside(name) else limits.return_s)

@@ -73,7 +73,7 @@ def state_holders(job: Job) -> frozenset[str]:
     """Return the members that are here and have the state of training.
 
     These are the members of the current world once it made a step, or has stood for long enough if training never reports steps. Before,
-    these are the members that came with the state; all of them if that is not known. A member that started anew has lost it.
+    these are the members that came with the state; all of them if that is not known. A member that started again has lost it.
     """
     group = job.membership
     return frozenset(name for name in _heirs(job) if group.survives(name))
@@ -202,7 +202,7 @@ def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _survivors_ranks(group: Membership) -> dict[str, int]:
-    """Return the ranks that the survivors have in the current world; a member that started anew has none."""
+    """Return the ranks that the survivors have in the current world; a member that started again has none."""
     ranks = group.world.ranks if group.world is not None else {}
     return {name: rank for name, rank in ranks.items() if group.survives(name)}
 

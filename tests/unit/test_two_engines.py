@@ -101,7 +101,7 @@ def test_a_member_that_had_to_leave_and_started_anew_left_as_planned() -> None:
 
 
 def test_a_failure_on_a_node_that_is_reclaimed_is_charged_to_nobody() -> None:
-    """In an etcd it was charged to the user: the controller may speak of the eviction before the worker's end is judged."""
+    """In an etcd, it was charged to the user: the controller may speak of the eviction before the worker's end is judged."""
     with pair_of("w0", "w1") as pair:
         leaving = Said(("w0", "w1"), leaving=(("w1", "disruption", True),), max_restarts=0)
         rest = after(pair, leaving, [("fail", "w1")])
@@ -123,7 +123,7 @@ def test_the_reason_for_a_lost_member_that_had_to_leave_is_the_announced_one() -
 
 
 def test_a_smaller_budget_ends_a_job_at_its_next_restart_and_not_at_a_planned_change() -> None:
-    """In an etcd the job ended as soon as a member joined."""
+    """In an etcd, the job ended as soon as a member joined."""
     with pair_of("w0", "w1", said=Said(("w0", "w1"))) as pair:
         after(pair, [("fail", "w0")], [("fail", "w1")])
         rest = after(pair, Said(("w0", "w1", "w2"), max_restarts=1), [("start", "w2")])

@@ -1,7 +1,7 @@
-"""One history, told to both rendezvous engines: the server's machine and the members' engine in an etcd.
+"""Tell one history to both rendezvous engines: the server's machine and the members' engine in an etcd.
 
-Events come in batches. After each batch both engines get the time to come to rest, and are compared. What differs only by the transport, as
-how soon a death is noticed, does not show at rest.
+Events come in batches. After each batch both engines get the time to come to rest, and are compared. Differences of
+the transport, such as how soon a death is noticed, do not show at rest.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -26,7 +26,7 @@ REST_S = 45
 
 @dataclass(frozen=True)
 class Said:
-    """What the controller expects, in words that both engines know."""
+    """Expectation of the controller, in words that both engines know."""
 
     members: tuple[str, ...]
     pending: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ class Said:
 
 @dataclass(frozen=True)
 class Rest:
-    """What an engine has come to."""
+    """State of an engine at rest."""
 
     ranks: dict[str, int]
-    """Of the members that work and that nobody has called."""
+    """Ranks of the members that work and that nobody has called."""
     restarts: dict[str, int]
     cause: str
     """Why the newest world was formed."""

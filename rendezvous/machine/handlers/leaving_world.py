@@ -62,8 +62,8 @@ def gone_as_told(job: Job, name: str, *, words: str) -> Job:
 def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
     """Drop a member that is no longer here.
 
-    One that had finished stays known, for its end was no loss. Without a cause it is taken for a disruption until the controller says how
-    its container ended.
+    A member that had finished stays known, because its end was no loss. Without a cause, the end is taken for a disruption
+    until the controller says how the container ended.
     """
     group = job.membership
     member = group.members[name]

@@ -1,6 +1,6 @@
-"""What members and training say, put into the job. Whether a round follows is decided in rounds.
+"""Put messages of members and of training into the job. The module rounds decides whether a round follows.
 
-A message speaks for the incarnation of its connection. One that arrives late, twice, or for a world that is gone changes nothing.
+A message speaks for the incarnation of its connection. A message that arrives late, twice, or for a former world changes nothing.
 """
 
 from dataclasses import replace
@@ -49,7 +49,7 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
 def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
     """Return the job after training reported a step, and whether the controller must hear of it.
 
-    Of the first step of a world, which ends its rescale, and of the first one after restarts without progress.
+    It must hear of the first step of a world, which ends its rescale, and of the first one after restarts without progress.
     """
     world, phases, before = job.membership.world, job.timings.phases, job.progress
     if world is None or generation != world.generation:
