@@ -1,4 +1,4 @@
-"""What holds for every policy.
+"""Applies the rules of every policy to what one policy wants.
 
 Limits, allowed sizes, free room, the number that someone else has set, pauses and votes, so that no signal makes the number of workers go
 up and down.
@@ -11,10 +11,10 @@ from autoscale.deciding.signals import Decision, Memory, Signals, Step, Wish
 from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 
 VOTES = 3
-"""So often in a row a policy must want fewer workers, or go the way back, before it gets them."""
+"""Times in a row that a policy must want fewer workers, or a turn, before it gets them."""
 VOTE_GAP_S = 10.0
 STANDS_S = 600.0
-"""So long a change that was decided, and that the job has not gone, needs no other decision."""
+"""Time for which a decided change that the job has not made yet needs no other decision."""
 MOST_REVERSALS = 16
 
 
@@ -162,7 +162,7 @@ def _turns(memory: Memory, direction: int) -> bool:
 
 
 def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> float:
-    """Since the last change.
+    """Return the pause that must lie between the last change and the next one.
 
     A job that grows on waits only until the workers that it wants would have brought as much as a change costs: that ends. Each turn
     doubles the pause before the next one.

@@ -20,12 +20,12 @@ GIVEN_BACK_AFTER_S = 2.0
 """A pod that finds no room is not waited for longer by those who hold too much."""
 STUCK_S, STUCK_IN_GROWING_CLUSTER_S = 30.0, 600.0
 Gain = Callable[[int], float]
-"""What the worker that makes it so many adds, as a part of the job's throughput at its minimum."""
+"""Gives what the last of so many workers adds, as a part of the job's throughput at its minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is the same for all jobs. grows.
+    """Settings that are the same for all jobs. grows.
 
     The cluster makes nodes for pods that wait, so free room limits only the policy `capacity`. sees_nodes: False for an autoscaler of one
     namespace, which knows neither free room nor prices.
@@ -81,7 +81,7 @@ def decide_all(
     for state in active:
         key = state.seen.key
         count, to = backs.get(key, (0, ""))
-        # As if there were room for all that it may have: what it wants, and not what it gets.
+        # Decide as if room were unlimited: grants limit what a job gets.
         most = max(0, state.seen.bounds.most - state.seen.replicas) if setting.sees_nodes else None
         known = signals(state, curves[key], workers[key], room=most, monotonic=monotonic)
         known = replace(
@@ -105,7 +105,7 @@ def decide_all(
 
 
 def _curve(state: JobState, now: float) -> Curve:
-    """Measures fade for the policy that tries sizes again. One that goes by estimates would count on sizes that only might be fast."""
+    """Measures fade for the policy that tries sizes again. A policy that goes by estimates would count on sizes that only might be fast."""
     fades = state.seen.policy.policy is PolicyName.THROUGHPUT
     return Curve(state.memory.sizes, least=state.seen.bounds.least, now=now if fades else None)
 
@@ -147,7 +147,7 @@ def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: f
     seconds = training.spent_until(monotonic)
     total = sum(seconds.values())
     rate = curve.rate(training.size).mid if curve.is_known and curve.knows(training.size) else None
-    # With one measured size the curve is a guess, and no figure of the job. That a worker at minReplicas does what one does there is none.
+    # With one measured size the curve is a guess, and no figure of the job. At minReplicas the efficiency is 1 by definition.
     is_compared = rate is not None and len(curve.measured) > 1
     is_unit = rate is not None and training.size == seen.bounds.least
     smaller = seen.bounds.below(training.size) if is_compared else None

@@ -1,4 +1,4 @@
-"""What a decision about one job starts from, and what it is.
+"""Holds the values from which a decision about one job starts, and the decision.
 
 Values only. Times are seconds since 1970: what is remembered outlives the process that measured it.
 """
@@ -24,7 +24,7 @@ class Bounds:
     step: int = 1
 
     def largest(self, count: int) -> int:
-        """Return the largest allowed number up to `count`, or the least number if there is none."""
+        """Return the largest allowed number up to `count`, or the least number if no number is allowed."""
         count = min(count, self.most)
         if self.allowed:
             return max((size for size in self.allowed if self.least <= size <= count), default=self.least)
@@ -71,7 +71,7 @@ class Trial:
 
 
 class Step(Enum):
-    """What a wish makes of a trial."""
+    """The effect of a wish on a trial."""
 
     BEGINS = auto()
     FAILED = auto()
@@ -81,7 +81,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What must be known of former decisions."""
+    """The knowledge of former decisions."""
 
     sizes: Sizes = ()
     changed_at: float | None = None
@@ -98,16 +98,16 @@ class Memory:
     """-1: fewer, 1: more."""
     voted_at: float = 0.0
     refused_at: float | None = None
-    """Since when the API server has refused to make some of its workers."""
+    """Time at which the API server began to refuse some of its workers."""
     hand: Hand | None = None
     trial: Trial | None = None
     """The one that is under way."""
     tried_at: float | None = None
-    """When the last one ended."""
+    """Time at which the last trial ended."""
     trial_doublings: int = 0
-    """Of the pause before the next one, by those that ended since one was kept."""
+    """Number of doublings of the pause before the next trial, by the trials that ended since one was kept."""
     rescale_s: float | None = None
-    """What a change cost, as a former process measured it."""
+    """Cost of a change, as a former process measured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,32 +133,32 @@ class Signals:
     trouble: str = ""
     """Why none is heard of, where the job names a source of progress."""
     rescale_s: float | None = None
-    """What the last changes of the number of workers cost, in seconds without training."""
+    """Cost of the last changes of the number of workers, in seconds without training."""
     room: int | None = None
     """How many more workers the cluster has room for; None: not known, or it grows with what is asked for."""
     sees_nodes: bool = True
     """The autoscaler sees the cluster's nodes, and not one namespace only."""
     give_back: int = 0
-    """So many workers hold room that others need first."""
+    """Number of workers whose room others need first."""
     give_back_to: str = ""
     lacks: int = 0
     """Workers that are on no node, for whatever reason."""
     stuck: int = 0
-    """Those of them that wait for room, for longer than a cluster takes to make some."""
+    """Number of workers that have waited for room for longer than a cluster takes to make some."""
     refused: str = ""
     """Why the API server makes no more pods, such as a quota."""
     unmade: int = 0
     """Workers that it has not made for that reason."""
     work: Work = field(default_factory=Work)
     prices: tuple[float, ...] = ()
-    """Of the hour on the nodes with room for those workers that the next larger size has more, as far as there are some."""
+    """Prices of an hour on the nodes with room for the further workers of the next larger size, as far as there is room."""
     paid: float | None = None
-    """For an hour of the workers that there are."""
+    """Price of an hour of the present workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a policy wants, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing.
+    """The wish of a policy, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing.
 
     Although urgent, it takes back growth of this autoscaler's for which there was no room, and so delays the next try. is_whole: no number
     between would do, and nobody else wants the room. trial: what becomes of one with this wish.

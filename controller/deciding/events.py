@@ -69,10 +69,14 @@ def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[Jo
     """Yield what keeps a pod from working: a wait that may last, or a container that ended with an error.
 
     <<<<<<< HEAD
-        The exit code of a pod that has ended is enough, unless an init container ended it: then it has none.
+        <<<<<<< HEAD
+            The exit code of a pod that has ended is enough, unless an init container ended it: then it has none.
+        =======
+            The exit code of a finished pod is enough, unless an init container ended it: then the pod has none.
+        >>>>>>> hub
     =======
-        The exit code of a finished pod is enough, unless an init container ended it: then the pod has none.
-    >>>>>>> hub
+        The exit code of a finished pod is enough, unless an init container ended it: then the pod has no code.
+    >>>>>>> client
     """
     if container.waiting and container.waiting not in ORDINARY_WAITS:
         message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"

@@ -26,7 +26,7 @@ NO_AUTHENTICATION = "authentication is not enabled"
 
 
 class GrpcStore:
-    """For one event loop. `endpoints` are HOST:PORT."""
+    """An etcd for one event loop. `endpoints` are HOST:PORT."""
 
     def __init__(self, channels: Channels, endpoints: tuple[str, ...], access: Access, *, is_tls: bool, namespace: str = "") -> None:
         self._channels = channels
@@ -240,7 +240,7 @@ TLS_MISTAKES = (
     ("WRONG_VERSION_NUMBER", "it speaks no TLS; leave out https:// in rdzvHost, and certificates"),
     ("Socket closed", "it closed the connection, as an etcd with TLS does; write https:// before the members of rdzvHost"),
 )
-"""What gRPC says of a connection that did not come about, and what that means: a mistake about TLS, which only a user mends."""
+"""Words of gRPC about a failed connection, and their meaning: a mistake about TLS, which only a user mends."""
 
 
 def failure(error: Any) -> Away | Refused:

@@ -27,6 +27,8 @@ from elastic.membership.world_changes import ChangingWorlds, Misfit, WorldChange
 
 log = logging.getLogger(__name__)
 
+LONGEST_ANSWER = 64 * 1024 * 1024
+"""Limit in bytes for an answer that is no stream."""
 REQUEST_TIMEOUT_S = 10.0
 SILENCE_S = 25.0
 FIRST_BACK_OFF_S = 0.05
@@ -148,9 +150,11 @@ class RendezvousClient:
 
     async def _opened(self, name: str, longest: int, opened: Callable[[aiohttp.ClientResponse], None] | None) -> AsyncIterator[bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=SILENCE_S)
-        async with self._open().get(f"{self._url}/v1/{name}", headers=await self._headers(), timeout=timeout, ssl=self._tls) as response:
+        async with self._open().get(
+            f"{self._url}/v1/{name}", headers=await self._headers(), timeout=timeout, ssl=self._tls, allow_redirects=False
+        ) as response:
             if response.status != 200:
-                raise _refusal(response, await response.read())
+                raise _refusal(response, await _whole(response))
             if (unknown := _unknown_version(response)) is not None:
                 raise unknown
             if opened is not None:
@@ -199,9 +203,9 @@ class RendezvousClient:
         data = io.BytesIO(body) if body is not None and len(body) > AT_ONCE else body  # aiohttp sends a long one in chunks
         try:
             async with self._open().request(
-                method, self._url + path, data=data, headers=await self._headers(), timeout=timeout, ssl=self._tls
+                method, self._url + path, data=data, headers=await self._headers(), timeout=timeout, ssl=self._tls, allow_redirects=False
             ) as response:
-                answer = await response.read()
+                answer = await _whole(response)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise RendezvousError(0, f"{method} {path}: {error or type(error).__name__}") from error
         if response.status >= 300:
@@ -218,6 +222,17 @@ class RendezvousClient:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         return self._session
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """Read an answer of at most LONGEST_ANSWER bytes."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > LONGEST_ANSWER:
+            response.close()
+            raise RendezvousError(0, f"its answer is longer than {LONGEST_ANSWER} bytes")
+    return bytes(body)
 
 
 def _refusal(response: aiohttp.ClientResponse, answer: bytes) -> Exception:

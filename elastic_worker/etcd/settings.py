@@ -47,7 +47,7 @@ Options = typing.Mapping[str, typing.Any]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where etcd is, who this member is, and what holds by hand."""
+    """The place of etcd, the name of this member, and the rules that hold by hand."""
 
     endpoints: typing.Tuple[Endpoint, ...]
     tls: typing.Optional[ssl.SSLContext]

@@ -120,7 +120,7 @@ def test_a_job_of_which_any_sign_of_steps_is_seen_is_not_said_to_report_none() -
     ],
 )
 def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dict[str, Any], words: str) -> None:
-    """After a reclaim only the replacement's coming was told."""
+    """The explanation of a reclaim told only that the replacement had come."""
     seen = {"signal": "gke-termination", "node": "node-1", "workers": 2, "noticedAt": "2026-01-01T01:59:30Z"} | disruption
     of = job(status=running(worldSize=3, disruptions=[seen]), **BOUNDS)
     assert list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[2] == words
