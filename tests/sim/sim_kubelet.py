@@ -68,7 +68,7 @@ class Kubelets:
         return self._run(pod).agent
 
     def lose(self, pod: Object) -> None:
-        """The pod's machine is gone: nobody hears of it."""
+        """Lose the pod with its machine: nobody hears of it."""
         if (agent := self._run(pod).agent) is not None:
             agent.is_over = True
         if self.stores is not None:
@@ -113,7 +113,7 @@ class Kubelets:
         return bool(ends) and began > min(ends)
 
     def _exceed_deadline(self, pod: Object) -> None:
-        """The kubelet ends a pod that has been active for too long, whatever its restart policy."""
+        """End a pod that has been active for too long, whatever its restart policy."""
         self.stop(pod, says_so=True)
         over = {"phase": "Failed", "reason": "DeadlineExceeded", "conditions": [{"type": "Ready", "status": "False"}]}
         self._api.change(PODS, pod["metadata"]["name"], lambda item: item["status"].update(over))
@@ -163,14 +163,13 @@ class Kubelets:
         run.agent.start()
 
     def end(self, pod: Object, *, code: int, reason: str, message: str = "") -> None:
-        """The container ends; the kubelet starts it again where the policy says so."""
+        """End the container; the kubelet starts it again if the policy says so."""
         run, policy, name = self._run(pod), pod["spec"]["restartPolicy"], pod["metadata"]["name"]
         if run.again_at is not None:
             return
         self.stop(pod, says_so=False)
         ended: Object = {"terminated": {"exitCode": code, "reason": reason} | ({"message": message} if message else {})}
-        if code == 0 or self.stores is not None:
-            ended["terminated"]["finishedAt"] = stamp(now())
+        ended["terminated"]["finishedAt"] = stamp(now())
         before: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
         if "running" in before:
             ended["terminated"]["startedAt"] = before["running"]["startedAt"]
