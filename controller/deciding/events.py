@@ -68,15 +68,7 @@ def of_strays(pods: Sequence[Pod]) -> Iterator[JobEvent]:
 def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[JobEvent]:
     """Yield what keeps a pod from working: a wait that may last, or a container that ended with an error.
 
-    <<<<<<< HEAD
-        <<<<<<< HEAD
-            The exit code of a pod that has ended is enough, unless an init container ended it: then it has none.
-        =======
-            The exit code of a finished pod is enough, unless an init container ended it: then the pod has none.
-        >>>>>>> hub
-    =======
-        The exit code of a finished pod is enough, unless an init container ended it: then the pod has no code.
-    >>>>>>> client
+    The exit code of a finished pod is enough, unless an init container ended it: then the pod has no code.
     """
     if container.waiting and container.waiting not in ORDINARY_WAITS:
         message = f"Error pod {pod.name} container {container.name} waiting message: {container.message}"

@@ -176,8 +176,7 @@ class Kubelets:
             return
         self.stop(pod, says_so=False)
         ended: Object = {"terminated": {"exitCode": code, "reason": reason} | ({"message": message} if message else {})}
-        if code == 0 or self.stores is not None:
-            ended["terminated"]["finishedAt"] = stamp(now())
+        ended["terminated"]["finishedAt"] = stamp(now())
         before: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state") or {}
         if "running" in before:
             ended["terminated"]["startedAt"] = before["running"]["startedAt"]

@@ -23,7 +23,7 @@ from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.book import MOST_GENERATION, MOST_TIMES, Rescale
 from elastic.api.job import ElasticStatus, JobStatus, to_object
-from elastic.api.kinds import KINDS
+from elastic.api.kinds import API_VERSION, KINDS
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.resources import PODS
 from elastic.membership.wire import Expectation
@@ -165,6 +165,15 @@ def test_a_counter_of_restarts_stays_at_its_bound():
     assert planned.status.elastic.restarts == {"user": MOST_TIMES}
 
 
+def test_a_counter_of_restarts_that_the_controller_keeps_itself_stays_at_its_bound():
+    known = ElasticStatus(restarts={"user": MOST_TIMES})
+    one = job(Master=replica(1), Worker=replica(1), status=JobStatus(start_time=NOW, elastic=known))
+    planned = plan(one, snapshot(pod("master"), pod(phase=Phase.FAILED, code=1), settings=OURS))
+    assert planned.status is not None
+    assert planned.status.elastic is not None
+    assert planned.status.elastic.restarts == {"user": MOST_TIMES}
+
+
 @pytest.mark.parametrize("label", ["elastic-training/group", "elastic-training/job", REPLICA_INDEX])
 @pytest.mark.parametrize("kind", ["PyTorchJob", "TFJob", "MPIJob"])
 def test_a_label_of_the_controllers_own_in_a_template_is_told_and_not_taken(kind: str, label: str):
@@ -185,7 +194,7 @@ def test_a_label_of_the_controllers_own_in_a_template_is_told_and_not_taken(kind
 
 def test_a_replica_that_somebody_labelled_as_what_stands_beside_replicas_is_seen_as_a_replica_only():
     metadata = raw_pod("1")["metadata"] | {"namespace": "team"}
-    metadata["ownerReferences"] = [{"controller": True, "uid": "job-uid", "kind": "PyTorchJob", "name": "train"}]
+    metadata["ownerReferences"] = [{"controller": True, "uid": "job-uid", "apiVersion": API_VERSION, "kind": "PyTorchJob", "name": "train"}]
     beside = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata | {"labels": {OWNED_LABEL: "train"}}}
     assert str(_owned(beside).key) == str(Key("PyTorchJob", "team", "train"))
     beside["metadata"] = metadata | {"labels": metadata["labels"] | {OWNED_LABEL: "train"}}

@@ -23,6 +23,7 @@ from controller.deciding.rendezvous.expectation import accounted
 from controller.deciding.status_room import with_counted
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import Container, Phase, Pod
+from elastic.api.book import MOST_TIMES
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
@@ -101,7 +102,7 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     causes += [Cause.USER] * len({run.pod for run in misused} - left)
     causes += [Cause.COLLATERAL] * len({run.pod for run in followed} - left)
     restarts = Counter(known.restarts) + Counter(cause.value for cause in causes)
-    return replace(known, restarts=dict(restarts), counted=counted)
+    return replace(known, restarts={cause: min(count, MOST_TIMES) for cause, count in restarts.items()}, counted=counted)
 
 
 def restart_event(job: Job, verdict: Verdict) -> JobEvent:

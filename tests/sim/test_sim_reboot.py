@@ -1,0 +1,47 @@
+"""A node restarts under a job that must not fail: a peer notices first, and the controller may die while it waits for the reason."""
+
+import asyncio
+
+import pytest
+from sim_pods import is_running
+from test_sim_refusals import Refused, played
+
+from elastic.api.words import ConditionType
+from elastic.kube.resources import Object
+
+
+def states(scene: Refused) -> set[str]:
+    return {condition["type"] for condition in scene.job["status"]["conditions"] if condition["status"] == "True"}
+
+
+def first_running(scene: Refused) -> tuple[Object, Object]:
+    running = [pod for pod in scene.workers() if is_running(pod)]
+    return running[0], running[-1]
+
+
+@pytest.mark.parametrize("reported_after_s", [0.5, 5.0])
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("how", ["static", "whole"])
+def test_a_peer_that_notices_first_is_replaced_although_the_controller_dies(how: str, dies: bool, reported_after_s: float) -> None:
+    """The job was failed one second after its node had died, five seconds before the kubelet reported the loss."""
+
+    async def story(scene: Refused) -> None:
+        for spec in scene.manifest["spec"].values():
+            for replica in spec.values() if isinstance(spec, dict) else ():
+                if isinstance(replica, dict) and "template" in replica:
+                    replica["restartPolicy"] = "Never"
+        await scene.begin()
+        peer, lost = first_running(scene)
+        scene.cluster.crash(peer, code=1, by_user=False)
+        await asyncio.sleep(reported_after_s / 2)
+        if dies:
+            scene.restart()
+        await asyncio.sleep(reported_after_s / 2)
+        assert ConditionType.FAILED.value not in states(scene)
+        scene.cluster.crash(lost, code=255, reason="Unknown", by_user=False)
+        await scene.until(lambda: scene.running >= 3, within_s=60)
+        await scene.until_quiet()
+        assert ConditionType.FAILED.value not in states(scene)
+        assert scene.elastic["restarts"].keys() <= {"disruption", "collateral"}
+
+    played(how, story)
