@@ -136,7 +136,7 @@ def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
     """
     one = begin(library)
     one.expect("w0", "w1")
-    one.start("--min-np", "2")
+    one.start("-np", "2", "--min-np", "2")
     at = until(one, size=2)
     one.expect("w0", "w1", leaving=("w1",))
     time.sleep(3)
