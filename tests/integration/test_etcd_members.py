@@ -1,7 +1,6 @@
-"""Presences that meet in a real etcd, without torch: what etcd's own troubles do to them."""
+"""Let presences meet in a real etcd, without torch, and try what etcd's own troubles do to them."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from elastic_worker.etcd.records import MEMBERS, WORLD, Seal, World
 
 pytestmark = [pytest.mark.integration, needs_etcd, pytest.mark.timeout(240)]
 PREFIX = "/elastic-training/job/"
+LEASE_S = 2
+"""The shortest lease that members take."""
 
 
 @pytest.fixture
@@ -106,10 +107,10 @@ def test_a_dozen_members_meet_in_one_world(etcd: Etcd) -> None:
 
 def test_an_etcd_that_restarts_is_found_again_and_nothing_changed(etcd: Etcd) -> None:
     with Members(etcd) as members:
-        members.start("w0", "w1")
+        members.start("w0", "w1", lease_ttl=LEASE_S)
         generation = members.wait_for_world(2)
         etcd.kill()
-        time.sleep(7)  # longer than a lease
+        wait_until(lambda: all(f.presence.away_s > LEASE_S for f in members.followers.values()), what="it is away too long for a lease")
         etcd.start()
         wait_until(lambda: all(f.presence.away_s == 0 for f in members.followers.values()), what="etcd is found again")
         members.start("w2")
@@ -122,11 +123,13 @@ def test_an_etcd_that_restarts_is_found_again_and_nothing_changed(etcd: Etcd) ->
 
 def test_an_etcd_that_was_stopped_ends_all_leases_and_changes_nothing(etcd: Etcd) -> None:
     with Members(etcd) as members:
-        members.start("w0", "w1", "w2")
+        members.start("w0", "w1", "w2", lease_ttl=LEASE_S)
         generation = members.wait_for_world(3)
         before = {etcd.call("kv/range", {"key": coded(PREFIX + MEMBERS + name)})["kvs"][0]["create_revision"] for name in members.followers}
         etcd.pause(0)
-        wait_until(lambda: all(f.presence.away_s > 7 for f in members.followers.values()), what="it is away for longer than a lease")
+        wait_until(
+            lambda: all(f.presence.away_s > LEASE_S + 1 for f in members.followers.values()), what="it is away for longer than a lease"
+        )
         etcd.go_on(0)
         wait_until(lambda: all(f.presence.away_s == 0 for f in members.followers.values()), what="etcd is found again")
         wait_until(lambda: len(etcd.keys(PREFIX + MEMBERS)) == 3, what="all records are there again")

@@ -130,10 +130,13 @@ def test_a_host_that_cannot_be_reached_stops_nobody(begin: Begin, library: bool)
 
 @BOTH
 def test_a_new_host_after_a_removal_joins(begin: Begin, library: bool) -> None:
-    """Horovod's issue 3494: below --min-np and then a new name; the workers that stayed did not synchronise, and the new one waited."""
+    """Reproduce Horovod's issue 3494: below --min-np, and then a new name.
+
+    The workers that stayed did not synchronise, and the new one waited.
+    """
     one = begin(library)
     one.expect("w0", "w1")
-    one.start("--min-np", "2")
+    one.start("-np", "2", "--min-np", "2")
     at = until(one, size=2)
     one.expect("w0", "w1", leaving=("w1",))
     time.sleep(3)
@@ -240,11 +243,12 @@ def test_a_worker_whose_last_step_takes_longer_than_that_of_another_finishes_too
 
 @BOTH
 def test_training_begins_once_there_are_as_many_slots_as_np_says(begin: Begin, library: bool) -> None:
-    """Fewer are not enough for the start, whatever --min-np is. Afterwards they are."""
+    """Wait for as many slots at the start, whatever --min-np is. Afterwards fewer are enough."""
     one = begin(library)
     one.expect("w0")
     one.start("-np", "2")
-    time.sleep(10)
+    one.until_listed("w0", after=0.0, patience_s=PATIENCE_S)
+    time.sleep(1)  # in which a worker would start on the only host
     assert one.lines() == [], one.story()
     one.expect("w0", "w1")
     at = until(one, size=2)

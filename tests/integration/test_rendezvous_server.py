@@ -25,6 +25,8 @@ from elastic.membership import limits
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import control_token, job_token
 from elastic.membership.wire import Expectation, Leaving, World
+from elastic_worker import report
+from elastic_worker.agent import presence
 from elastic_worker.report import Reporter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -88,7 +90,7 @@ async def test_a_connection_that_talks_nonsense_or_too_much_is_closed(server: Se
                     await ws.send_str('{"t":"beat"}')
             while (message := await ws.receive(10)).type is aiohttp.WSMsgType.TEXT:
                 pass
-            # Who has sent too many bytes as well is cut off, so the reason may be lost on its way.
+            # A peer that has also sent too many bytes is cut off, so the reason may be lost on its way.
             is_closed = message.type is aiohttp.WSMsgType.CLOSE and message.data == aiohttp.WSCloseCode.POLICY_VIOLATION
             assert is_closed or message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
     await asyncio.sleep(0.25)  # aiohttp does not wait for the good-byes of its TLS connections
@@ -183,7 +185,11 @@ def test_training_signals_are_answered_and_readable(server: Server) -> None:
         assert asyncio.run(_forget(server, "job")) == 11, "the last step of the world before it was told to re-form"
 
 
-def test_training_keeps_its_pace_beside_a_server_that_is_gone_or_stands_still(server: Server) -> None:
+def test_training_waits_neither_for_a_server_that_is_gone_nor_for_one_that_stands_still(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that waited for its answer would wait for an hour here, and the test would end by its own time limit."""
+    monkeypatch.setattr(report, "TIMEOUT_S", 3600.0)
     server.expect("job", expecting(1))
     with members(server, "job", 1) as (member,):
         wait_until(lambda: member.generation == 1, what="a world of 1")
@@ -191,11 +197,9 @@ def test_training_keeps_its_pace_beside_a_server_that_is_gone_or_stands_still(se
         assert server.process is not None
         for stop in (lambda: os.kill(server.process.pid, signal.SIGSTOP), server.kill):
             stop()
-            began = time.monotonic()
             for step in range(20):
                 reporter.send(step)
                 time.sleep(0.05)
-            assert time.monotonic() - began < 10, "half a second for each report would be a wait"
         reporter.close()
 
 
@@ -315,22 +319,41 @@ def test_where_nobody_answers_the_client_says_so(tmp_path: Path) -> None:
     assert refusal.value.code == 0
 
 
-def test_a_server_that_is_stopped_and_goes_on_ends_no_world(server: Server) -> None:
-    """Stopped for longer than a member may be silent, it took them all for gone before it read what they had sent."""
-    server.expect("job", expecting(3, min=3))
-    with members(server, "job", 3) as group:
-        wait_until(lambda: all(member.generation == 1 for member in group), what="a world of 3")
-        assert server.process is not None
-        os.kill(server.process.pid, signal.SIGSTOP)
-        time.sleep(25)
-        os.kill(server.process.pid, signal.SIGCONT)
-        wait_until(lambda: all(member.presence.away_s == 0 for member in group), what="all are connected")
-        time.sleep(20)  # as long as anything of it could show: members that stay away are missed after 15 s
-        world = server.world("job")
-        assert world is not None
-        assert (world.phase, world.generation, len(world.members), world.restarts) == ("running", 1, 3, {})
-        assert not any(member.presence.view.reform for member in group)
-    assert "this process was paused" in server.log()
+class ShiftedServer(Server):
+    module = "shifted_rendezvous"
+
+
+def test_a_server_that_is_stopped_and_goes_on_ends_no_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce a loss of all members: the server had stopped for longer than a member may be silent.
+
+    It took them all for gone before it read what they had sent. Here its clock says that it was stopped for 25 s.
+    """
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("AHEAD", str(tmp_path / "ahead"))
+    monkeypatch.setattr(presence, "BEAT_S", 0.1)
+    server = ShiftedServer(tmp_path)
+    server.start()
+    try:
+        server.expect("job", expecting(3, min=3, max=4))
+        with members(server, "job", 3) as group:
+            wait_until(lambda: all(member.generation == 1 for member in group), what="a world of 3")
+            assert server.process is not None
+            os.kill(server.process.pid, signal.SIGSTOP)
+            (tmp_path / "ahead").write_text("25")
+            time.sleep(0.5)  # in which members send some beats
+            os.kill(server.process.pid, signal.SIGCONT)
+            wait_until(lambda: "this process was paused" in server.log(), what="the server goes on")
+            server.expect("job", expecting(4, min=3, max=4, number=2))
+            newcomer = Member(server, job="job", name="w3")
+            try:
+                wait_until(lambda: all(member.generation == 2 for member in (*group, newcomer)), what="a world of 4")
+                world = server.world("job")
+                assert world is not None
+                assert (world.generation, len(world.members), world.restarts) == (2, 4, {}), "the stop itself changed nothing"
+            finally:
+                newcomer.stop()
+    finally:
+        server.stop()
 
 
 def test_a_server_that_is_told_to_end_waits_for_nobody(server: Server) -> None:

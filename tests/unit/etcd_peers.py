@@ -70,11 +70,11 @@ def peer(handle: Handle) -> Iterator[Peer]:
 
 
 def drip(request: Request) -> None:
-    """A byte of the answer now and then, for ever."""
+    """Send a byte of the answer now and then, for ever."""
     request.send_response(200)
     request.send_header("Content-Length", "100000")
     request.end_headers()
-    for _ in range(200):
+    while True:
         request.wfile.write(b" ")
         request.wfile.flush()
         time.sleep(0.05)
@@ -82,7 +82,7 @@ def drip(request: Request) -> None:
 
 def drip_head(request: Request) -> None:
     request.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    for _ in range(200):
+    while True:
         request.wfile.write(b"X-A: b\r\n")
         request.wfile.flush()
         time.sleep(0.05)
@@ -96,7 +96,8 @@ def flood(request: Request) -> None:
 
 
 def silence(request: Request) -> None:
-    time.sleep(20)
+    """Answer nothing until the caller has gone."""
+    request.rfile.read()
 
 
 def end_at_once(request: Request) -> None:

@@ -12,12 +12,10 @@ import pytest
 
 from elastic.local.installation import ensure_installation
 from elastic_worker import report
-from elastic_worker.report import FLUSH_S, Answer, Reporter, _Server
+from elastic_worker.report import Answer, Reporter, _Server
 from elastic_worker.settings import Settings
 
 STEPS = 20
-MOST_S = 0.5
-"""For all steps together: a step that waited for anything would cost a second at least."""
 
 
 @pytest.fixture(scope="module")
@@ -33,39 +31,36 @@ def settings(ca: str, *, host: str = "127.0.0.1", port: int = 1) -> Settings:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a server that accepts and never says a word."""
+    """Yield the port of a server that accepts and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 
 
-def spent_s(reporter: Reporter) -> float:
-    began = time.monotonic()
+def send_steps(reporter: Reporter) -> None:
     for step in range(STEPS):
         assert reporter.send(step, loss=0.5) == Answer()
-    return time.monotonic() - began
 
 
-def test_a_server_that_accepts_and_never_answers_costs_training_nothing(ca: str, silent: int) -> None:
-    """Each step waited a second for the answer: 6 steps of 50 ms took 6 seconds."""
+def test_a_server_that_accepts_and_never_answers_is_not_waited_for(ca: str, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce steps that waited a second for the answer. Here a wait would last an hour, beyond the test's own time limit."""
+    monkeypatch.setattr(report, "TIMEOUT_S", 3600.0)
     reporter = Reporter(settings(ca, port=silent), least_gap_s=0)
-    assert spent_s(reporter) < MOST_S
-    began = time.monotonic()
+    send_steps(reporter)
     reporter.close()
-    assert time.monotonic() - began < FLUSH_S + 1
 
 
-def test_a_resolver_that_blocks_costs_training_nothing(ca: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without DNS a step took 20 seconds, for the name was resolved between the steps."""
+def test_a_resolver_that_blocks_is_not_waited_for(ca: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce steps of 20 seconds without DNS: the name was resolved between the steps. Here it blocks until all steps are done."""
     released = threading.Event()
 
     def blocked(*args: object, **kwargs: object) -> None:
-        released.wait(30)
+        released.wait()
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", blocked)
     reporter = Reporter(settings(ca, host="rendezvous.invalid"), least_gap_s=0)
     try:
-        assert spent_s(reporter) < MOST_S
+        send_steps(reporter)
     finally:
         released.set()
         reporter.close()
@@ -110,22 +105,23 @@ def test_a_value_that_is_no_number_is_refused_where_it_is_given(ca: str) -> None
 
 
 @pytest.mark.parametrize("fault", ["silent", "blocked"])
-def test_a_process_ends_at_once_though_its_reports_are_stuck(ca: str, silent: int, tmp_path: Path, fault: str) -> None:
+def test_a_process_ends_though_its_reports_are_stuck(ca: str, silent: int, tmp_path: Path, fault: str) -> None:
+    """Send reports that would be stuck for an hour."""
     program = """
 import socket, sys, time
+from elastic_worker import report
+report.TIMEOUT_S = 3600.0
 from elastic_worker.report import Reporter
 from elastic_worker.settings import Settings
 if sys.argv[2] == "blocked":
-    socket.getaddrinfo = lambda *args, **kwargs: time.sleep(60)
+    socket.getaddrinfo = lambda *args, **kwargs: time.sleep(3600)
 told = Settings(host="127.0.0.1", port=int(sys.argv[1]), job="j", member="w0", pod_uid="u", address="a", token="t", ca=open("ca").read())
 reporter = Reporter(told)
 reporter.send(1)
 time.sleep(0.2)
 reporter.send(2)
-print(time.monotonic(), flush=True)
 """
     (tmp_path / "ca").write_text(ca)
     arguments = [sys.executable, "-c", program, str(silent), fault]
-    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=30, env={"PYTHONPATH": str(Path.cwd())})
+    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=100, env={"PYTHONPATH": str(Path.cwd())})
     assert ended.returncode == 0, ended.stderr
-    assert time.monotonic() - float(ended.stdout) < FLUSH_S + 3

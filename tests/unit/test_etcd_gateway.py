@@ -36,12 +36,10 @@ def test_a_call_is_a_post_whose_answer_is_json() -> None:
 
 @pytest.mark.parametrize("handle", [silence, drip, drip_head, flood, end_at_once], ids=lambda handle: handle.__name__)
 def test_a_bad_peer_costs_one_bounded_call(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call peers that never end their answer: a call without a bound would last until the test's own time limit."""
     monkeypatch.setattr(gateway, "LONGEST_ANSWER", 3_000_000)
-    with calling(handle) as (etcd, _):
-        began = time.monotonic()
-        with pytest.raises((Unreachable, Refused)):
-            etcd.call("kv/range", {})
-        assert time.monotonic() - began < 5
+    with calling(handle) as (etcd, _), pytest.raises((Unreachable, Refused)):
+        etcd.call("kv/range", {})
 
 
 @pytest.mark.parametrize("handle", [silence, drip, end_at_once], ids=lambda handle: handle.__name__)
@@ -209,27 +207,24 @@ def test_a_hostile_event_ends_the_watch(line: bytes, monkeypatch: pytest.MonkeyP
 
 
 def test_a_silent_watch_is_closed_by_another_thread() -> None:
+    """Watch a peer that never sends an event: only `close` can end the wait before the test's own time limit."""
+
     def events(request: Request) -> None:
         request.begin_stream()
-        time.sleep(3)
+        silence(request)
 
     with calling(events) as (etcd, _):
         stream = etcd.stream("watch", {})
-        began = time.monotonic()
         stream.close()
         with pytest.raises(Unreachable):
             next(iter(stream))
-        assert time.monotonic() - began < 2
         stream.free()
 
 
 @pytest.mark.parametrize("handle", [silence, drip_head, end_at_once], ids=lambda handle: handle.__name__)
 def test_opening_a_watch_is_bounded(handle: Handle) -> None:
-    with calling(handle) as (etcd, _):
-        began = time.monotonic()
-        with pytest.raises(Unreachable):
-            etcd.stream("watch", {})
-        assert time.monotonic() - began < 3
+    with calling(handle) as (etcd, _), pytest.raises(Unreachable):
+        etcd.stream("watch", {})
 
 
 @pytest.mark.parametrize(
