@@ -76,10 +76,11 @@ def state_holders(job: Job) -> frozenset[str]:
     these are the members that came with the state; all of them if that is not known. A member that started again has lost it.
     """
     group = job.membership
-    return frozenset(name for name in _heirs(job) if group.survives(name))
+    return frozenset(name for name in with_state(job) if group.survives(name))
 
 
-def _heirs(job: Job) -> frozenset[str]:
+def with_state(job: Job) -> frozenset[str]:
+    """Return the members of the current world that have or had the state of training, also those that are gone."""
     world, expectation = job.membership.world, job.membership.expectation
     if world is None:
         return frozenset()

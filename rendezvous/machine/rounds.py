@@ -9,7 +9,7 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from rendezvous.machine import reach
 from rendezvous.machine.absence import without_absent, without_left
-from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target
+from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from rendezvous.machine.completion import has_finished, with_completion, works_on
 from rendezvous.machine.evictions import taken_away
 from rendezvous.machine.handlers.exit_reports import apply_exit_reports
@@ -199,7 +199,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         since=job.now,
         ranks=ranks_of(by_rank),
         heirs=holders.intersection(by_rank) or None,
-        lost_state=bool(holders) and holders.isdisjoint(by_rank),
+        lost_state=bool(with_state(job)) and holders.isdisjoint(by_rank),
         began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)
