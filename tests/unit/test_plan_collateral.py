@@ -13,7 +13,7 @@ from elastic.api.job import Job
 
 LOST = Container(name="", exit_code=255, exit_reason="Unknown")
 STRICT = replace(PLAIN, strict=True)
-WAIT_S = 10
+WAIT_S = 30
 
 
 def of(kind: str, restart: str = "Never", *, policy: dict[str, int] | None = None) -> Job:

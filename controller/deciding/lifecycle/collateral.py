@@ -29,7 +29,7 @@ from elastic.api.words import Cause
 from elastic.membership.wire import printable
 from elastic.signals.signal import Meaning
 
-REPORTED_WITHIN_S = 10.0
+REPORTED_WITHIN_S = 30.0
 """Another kubelet may report a loss this many seconds after the end that follows from it."""
 LONGEST_WORDS = 300
 
