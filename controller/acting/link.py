@@ -150,6 +150,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
                 cause=end.cause.value,
                 is_last=end.is_last,
                 usage_error=end.usage_error,
+                own_limit=end.own_limit,
             )
             for end in told.ended
         ),

@@ -78,6 +78,8 @@ class End:
     """Whether the whole pod has ended."""
     usage_error: bool = False
     """Its agent said that it did not come to the rendezvous, because its command is wrong."""
+    own_limit: bool = False
+    """The kubelet evicted the pod because it exceeded a storage limit of its own."""
 
     @property
     def id(self) -> str:

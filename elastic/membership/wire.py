@@ -106,9 +106,9 @@ class Leaving(Wire, frozen=True):
 class Ended(Wire, frozen=True):
     """The end of a container as the controller saw it; a broken connection does not show that. Sent repeatedly, counted once.
 
-    run: the container's restart count; it distinguishes the ends of one pod whose container restarts in place. is_last: the whole pod has
-    ended, so the end counts even if this server never knew the member. usage_error: the agent of this run never came to the rendezvous,
-    because its command is wrong: the end explains no loss, and counts by itself.
+    run: the container's restart count, which tells the ends of one pod apart. is_last: the whole pod has ended, so the end counts even if
+    this server never knew the member. usage_error: the agent of this run never came to the rendezvous, because its command is wrong: the
+    end explains no loss, and counts by itself. own_limit: the pod exceeded a limit of its own; its agent may still have said goodbye.
     """
 
     member: Name
@@ -117,6 +117,7 @@ class Ended(Wire, frozen=True):
     run: Count = 0
     is_last: bool = False
     usage_error: bool = False
+    own_limit: bool = False
 
 
 class Charge(Wire, frozen=True):
@@ -336,8 +337,7 @@ class Leave(Up, frozen=True):
 class Failed(Up, frozen=True):
     """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
-    ago_s: how long ago, in case the message was delayed: the first of several failures caused the others.
-    rank, error: of the worker, and the line of its exception, where its agent saw them.
+    ago_s: how long ago; the first of several failures caused the others. rank, error: the worker's, and its exception's line, if seen.
     """
 
     generation: Generation

@@ -109,6 +109,9 @@ def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
         return job
     explained = accounting.explained(entry, end)
     job = _held(with_restarts(job, (explained,)))
+    if end.own_limit and explained.cause != end.cause:
+        # The recorded cause of a restart is final if the agent itself said that it leaves. So the pod's own end counts in addition.
+        return with_lone_restart(job, end, words=words)
     return _close_if_spent(job, words) if explained.cause != entry.cause else job
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, job, replica, with_sights
 
+from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.lifecycle.end_reasons import Meaning
@@ -127,7 +128,8 @@ def test_an_elastic_worker_that_exceeds_its_limit_gets_no_notice_and_is_charged(
     cluster.told.clear()
     planned = cluster.round()
     (expected,) = (action for action in cluster.told if isinstance(action, SetExpectation))
-    assert [(end.member, end.cause, end.is_last) for end in expected.ended] == [("train-worker-1", Cause.USER, True)]
+    assert [(end.member, end.cause, end.is_last, end.own_limit) for end in expected.ended] == [("train-worker-1", Cause.USER, True, True)]
+    assert expectation(expected, now=NOW).ended[0].own_limit
     assert any(TOTAL.strip() in event.message for event in planned.news if event.reason == "StorageLimitExceeded")
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.disruptions == ()

@@ -1,5 +1,6 @@
 """Whose restart it was, and when the job's budget is spent: by example, in virtual time."""
 
+import pytest
 from msgspec import structs
 from rendezvous_group import group_of
 
@@ -208,6 +209,33 @@ def test_a_container_that_was_killed_is_no_open_question_once_the_controller_has
     assert (entry.cause, entry.lost, entry.unsure) == ("disruption", False, False)
     assert summary(group.job).explained == ("w1/0",)
     assert summary(group.job).restarts["disruption"] == 1
+
+
+@pytest.mark.parametrize("is_formed", [False, True])
+def test_a_pod_that_exceeds_its_own_limit_is_charged_though_its_agent_said_goodbye(is_formed: bool) -> None:
+    """The kubelet gives such a pod a second between its signals, so its agent says goodbye; nothing was ever charged."""
+    group = group_of(3, budget=Budget(max_restarts=0))
+    group.leave("w1")
+    if is_formed:
+        group.come_all()
+        assert len(group.world()) == 2
+        group.retell()
+    end = Ended(member="w1", pod_uid="w1", cause="user", is_last=True, own_limit=True)
+    for _ in range(3):
+        group.expect("w0", "w1", "w2", budget=Budget(max_restarts=0), ended=(end,))
+        group.come_all()
+    assert summary(group.job).restarts.get("user") == 1
+    assert summary(group.job).closed.startswith("the container of w1 ended (user)")
+
+
+def test_a_user_error_at_the_end_of_a_goodbye_stays_a_disruption() -> None:
+    group = group_of(3, budget=Budget(max_restarts=0))
+    group.leave("w1")
+    group.come_all()
+    end = Ended(member="w1", pod_uid="w1", cause="user", is_last=True)
+    group.expect("w0", "w1", "w2", budget=Budget(max_restarts=0), ended=(end,))
+    group.come_all()
+    assert (summary(group.job).restarts, summary(group.job).closed) == ({"disruption": 1}, "")
 
 
 def test_a_killed_container_that_was_in_no_world_counts_nothing() -> None:

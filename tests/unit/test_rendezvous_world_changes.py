@@ -94,6 +94,18 @@ def test_a_controller_that_hears_changes_knows_what_one_that_hears_worlds_knows(
         before, lines = world, lines + len(sent)
 
 
+def test_a_question_to_the_controller_is_repeated_though_its_answer_was_told_to_nobody() -> None:
+    """A slow stream told neither that the question was answered nor that the state was dropped again, so the job waited for its word."""
+    asking = World(job="job", generation=1, phase="empty", asks=True)
+    worlds = ChangingWorlds()
+    (whole,) = changes(None, asking, after=0)
+    worlds.take(whole)
+    (again,) = changes(asking, asking, after=1)
+    assert worlds.take(again) == asking
+    (answered,) = changes(asking, structs.replace(asking, asks=False), after=2)
+    assert worlds.take(answered) == structs.replace(asking, asks=False)
+
+
 @given(some_restarts, some_restarts, st.integers(1, 3))
 def test_restarts_in_pieces_of_any_size_come_to_the_same(before: Any, after: Any, most: int) -> None:
     worlds = ChangingWorlds()

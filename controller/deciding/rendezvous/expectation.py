@@ -87,7 +87,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     if code is None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
     if pod.exceeded and pod.phase is Phase.FAILED:
-        return End(pod.name, pod.uid, max(0, container.restarts), Cause.USER, is_last=True)
+        return End(pod.name, pod.uid, max(0, container.restarts), Cause.USER, is_last=True, own_limit=True)
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER

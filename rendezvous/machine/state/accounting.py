@@ -195,7 +195,7 @@ def lost(known: Accounting, pod: str) -> Restart | None:
 def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Accounting:
     """Record how the container of a lost member ended. This is the cause of the loss, unless a better one is known."""
     failures = tuple(replace(item, is_gone=False) if item.pod == end.pod_uid else item for item in known.failures)
-    losses = tuple(_explained(loss, end.cause, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
+    losses = tuple(_explained(loss, end, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
     return replace(known, failures=failures, losses=losses)
 
 
@@ -204,8 +204,8 @@ def explained(entry: Restart, end: Ended) -> Restart:
     return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
 
 
-def _explained(loss: Loss, cause: str, words: str) -> Loss:
-    if not loss.unsure:
+def _explained(loss: Loss, end: Ended, words: str) -> Loss:
+    if not (loss.unsure or end.own_limit):
         return replace(loss, is_gone=False, may_work=False)
-    words = words if cause != loss.cause else loss.words
-    return replace(loss, cause=cause, words=words, is_gone=False, unsure=False, may_work=False)
+    words = words if end.cause != loss.cause else loss.words
+    return replace(loss, cause=end.cause, words=words, is_gone=False, unsure=False, may_work=False)
