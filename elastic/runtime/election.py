@@ -87,6 +87,8 @@ class Election:
         terms: Terms | None = None,
     ) -> None:
         self.term = 0
+        self._latest_term = 0
+        """The highest term that was seen here. A Lease that is made anew goes on from it, because listeners refuse earlier terms."""
         self._kube = kube
         self._namespace = namespace
         self._name = name
@@ -172,7 +174,7 @@ class Election:
             return True
         if free_in_s(self._seen, me=self._me, now=self._clock()) > 0:
             return False
-        transitions = _transitions(self._lease)
+        transitions = max(_transitions(self._lease), self._latest_term)
         is_ours = self._seen is not None and self._seen.holder == self._me
         await self._write(self._me, transitions=transitions if is_ours else transitions + 1)
         return True
@@ -194,6 +196,7 @@ class Election:
         if self._lease is None:
             self._seen, self._held_since = None, None
             return False
+        self._latest_term = max(self._latest_term, _transitions(self._lease))
         spec = self._lease.get("spec") or {}
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
         if self._seen is None or (self._seen.holder, self._seen.renewed) != (holder, renewed):
@@ -225,7 +228,7 @@ class Election:
             metadata["resourceVersion"] = self._lease["metadata"]["resourceVersion"]
             self._lease = await self._kube.replace(LEASES, body, name=self._name, namespace=self._namespace)
         self._unanswered.clear()
-        self.term = transitions
+        self.term = self._latest_term = transitions
         self._seen = Seen(holder, renewed, duration_s, self._clock())
         self._held_since = sent if holder else None
 

@@ -88,6 +88,22 @@ async def test_after_a_clean_stop_the_next_one_need_not_wait() -> None:
         assert second.term == 2
 
 
+@pytest.mark.parametrize("is_standby", [False, True])
+async def test_a_lease_that_is_made_anew_goes_on_with_the_terms(is_standby: bool) -> None:
+    """The Lease was deleted, and the terms began again at 1. The rendezvous server refused the leader's signs and expectations."""
+    lease, clock = OneLease(), Clock()
+    async with served(lease.answer) as kube:
+        first, second, third = (candidate(kube, name, clock) for name in ("first", "second", "third"))
+        for one in (first, second):
+            await one.win()
+            await one.give_back()
+        assert await third._look() is False
+        lease.object = None
+        next_one = third if is_standby else second
+        await next_one.win()
+        assert next_one.term == 3
+
+
 async def test_of_two_that_find_it_free_at_the_same_moment_one_gets_it() -> None:
     lease, clock = OneLease(), Clock()
     async with served(lease.answer) as kube:
