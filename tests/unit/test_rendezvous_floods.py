@@ -155,7 +155,7 @@ async def test_a_message_nested_too_deep_ends_its_connection_in_words(served: Se
 
 @pytest.fixture
 def pythons_own_recursion_limit() -> Iterator[None]:
-    """An environment of celpy raises it for the whole process, as another test may have done."""
+    """Set the limit of recursion as Python does: an environment of celpy raises it for the whole process, perhaps in another test."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield
