@@ -23,6 +23,8 @@ from elastic.signals.table import BUILT_IN
 
 LAUNCHER_INDEX = 0
 MOST_DIGITS = 9
+LONGEST_SAID = 1024
+"""Characters kept of a worker's condition: its end, which names the holder. Whoever may write the status of pods may make it very long."""
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
@@ -332,7 +334,8 @@ def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld |
     if all(gate.get("conditionType") != IN_WORLD for gate in gates):
         return None
     holder = (raw["metadata"].get("annotations") or {}).get(HOLDER, "")
-    return InWorld(condition.get("status") == "True", condition.get("reason") or "", condition.get("message") or "", holder)
+    said = (condition.get("message") or "")[-LONGEST_SAID:]
+    return InWorld(condition.get("status") == "True", condition.get("reason") or "", said, holder)
 
 
 def service_from(raw: Mapping[str, Any]) -> Service:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Never
 
@@ -20,6 +21,7 @@ from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.join_rates import JoinRates
 from rendezvous.server.members import serve_member
+from rendezvous.server.metered import Unread
 from rendezvous.server.reviews import Busy
 from rendezvous.server.tcp_info import answered_at
 from rendezvous.server.versions import Versions
@@ -54,6 +56,7 @@ class Face:
         self._metrics = metrics
         self._brief_worlds = BriefWorlds()
         self._join_rates = JoinRates(clock)
+        self._unread_of_jobs: Counter[str] = Counter()
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._listeners: set[asyncio.Task[object]] = set()
@@ -108,6 +111,7 @@ class Face:
             clock=self._clock,
             open_sockets=self._sockets,
             may_join=self._join_rates.allows(uid, self._hub.job(uid)),
+            unread=Unread(self._unread_of_jobs, uid),
         )
 
     async def _expect(self, request: web.Request) -> web.StreamResponse:

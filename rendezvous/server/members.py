@@ -14,7 +14,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.wire import Failed, FromMember, Join, Refused, View
 from rendezvous.server.hub import Full, Hub
-from rendezvous.server.metered import Rate, meter
+from rendezvous.server.metered import Rate, Unread, meter
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ async def serve_member(
     clock: Callable[[], float],
     open_sockets: set[web.WebSocketResponse],
     may_join: bool,
+    unread: Unread,
 ) -> web.WebSocketResponse:
     """Serve one member's connection until it ends. may_join: whether the job has joins left."""
     # Pings come here, to be counted: aiohttp answers any number of them in one turn of the loop.
@@ -90,13 +91,13 @@ async def serve_member(
     await socket.prepare(request)
     if not may_join:
         # Not with an HTTP status: an agent that is denied for long ends. Its introduction is not read, because it may be long.
-        meter(request.transport, Rate(clock, burst=1.0))
+        meter(request.transport, Rate(clock, burst=1.0), unread)
         await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many joins of this job's members; try again in a moment")
         return socket
     rate = Rate(clock, first_bytes=MEMBER_MESSAGE)
-    meter(request.transport, rate)
+    meter(request.transport, rate, unread)
     try:
-        join = await _first(socket)
+        join = await _first(socket, unread)
     except (ValueError, TimeoutError, RecursionError) as error:
         await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
         return socket
@@ -108,26 +109,29 @@ async def serve_member(
         return socket
     open_sockets.add(socket)
     try:
-        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=rate)
+        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=rate, unread=unread)
     finally:
         open_sockets.discard(socket)
         hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
     return socket
 
 
-async def _first(socket: web.WebSocketResponse) -> Join:
+async def _first(socket: web.WebSocketResponse, unread: Unread) -> Join:
     """Return the first message, which must be a Join."""
     frame = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
     if frame.type is not WSMsgType.TEXT:
         raise ValueError("the first message must be a join")
+    unread.read(frame.data)
     message = _decoder.decode(frame.data)
     if not isinstance(message, Join):
         raise ValueError("the first message must be a join")
     return message
 
 
-async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate) -> None:
+async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate, unread: Unread) -> None:
     async for frame in socket:
+        if isinstance(frame.data, str | bytes):
+            unread.read(frame.data)
         if not rate.allows_message():
             await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
             return

@@ -1,15 +1,22 @@
 """How much a member may say and a job may use: buckets of messages, joins and bytes, and a protocol that counts bytes as they arrive.
 
+A member that never ends a message makes the server keep what it sent. So all members of a job together have a limit of unread bytes.
+
 Frames that end no message, such as empty continuations, never reach a reader of messages. The protocol counts them.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 MESSAGES_PER_S = 20.0
 BURST = 200.0
 BYTES_PER_MESSAGE = 4096
 """This many bytes count as one more message."""
+MOST_UNREAD = 16 * 2**20
+"""Unread bytes of all members of a job. A message is read a moment after its end, so 8,192 members that join at once have fewer."""
+MASKED_HEAD = 6
+"""Bytes of the shortest head of a client's frame."""
 
 
 class Rate:
@@ -61,16 +68,47 @@ class Use:
         self._used += amount
 
 
-class Metered(asyncio.Protocol):
-    """Sits between a connection and its protocol, and cuts the connection off once more bytes have come than the rate allows."""
+class Unread:
+    """The bytes of one connection that nobody has read: of messages that have not ended, or that wait for their reader."""
 
-    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, rate: Rate) -> None:
+    def __init__(self, of_jobs: Counter[str], uid: str) -> None:
+        self._of_jobs, self._uid = of_jobs, uid
+        self._bytes = 0
+
+    def arrived(self, length: int) -> bool:
+        """Count bytes that arrived. Return False if the job has more unread ones than it may have."""
+        self._bytes += length
+        self._of_jobs[self._uid] += length
+        return self._of_jobs[self._uid] <= MOST_UNREAD
+
+    def read(self, message: str | bytes) -> None:
+        """Subtract a message that was read, with the head of its frame."""
+        length = len(message.encode()) if isinstance(message, str) else len(message)
+        self._drop(length + MASKED_HEAD + (0 if length < 126 else 2 if length < 2**16 else 8))
+
+    def lost(self) -> None:
+        """Subtract what is left, because the connection is gone."""
+        self._drop(self._bytes)
+
+    def _drop(self, length: int) -> None:
+        length = min(length, self._bytes)
+        self._bytes -= length
+        self._of_jobs[self._uid] -= length
+        if not self._of_jobs[self._uid]:
+            del self._of_jobs[self._uid]
+
+
+class Metered(asyncio.Protocol):
+    """Sits between a connection and its protocol. It cuts the connection off if more bytes come than the rate or the job's room allow."""
+
+    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, rate: Rate, unread: Unread) -> None:
         self._protocol = protocol
         self._transport = transport
         self._rate = rate
+        self._unread = unread
 
     def data_received(self, data: bytes) -> None:
-        if self._rate.allows_bytes(len(data)):
+        if self._unread.arrived(len(data)) and self._rate.allows_bytes(len(data)):
             self._protocol.data_received(data)
         else:
             self._transport.abort()
@@ -79,6 +117,7 @@ class Metered(asyncio.Protocol):
         return self._protocol.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._unread.lost()
         self._protocol.connection_lost(error)
 
     def pause_writing(self) -> None:
@@ -88,8 +127,8 @@ class Metered(asyncio.Protocol):
         self._protocol.resume_writing()
 
 
-def meter(transport: asyncio.Transport | None, rate: Rate) -> None:
+def meter(transport: asyncio.Transport | None, rate: Rate, unread: Unread) -> None:
     """Count what arrives on this connection from now on."""
     protocol = transport.get_protocol() if transport is not None else None
     if transport is not None and isinstance(protocol, asyncio.Protocol):
-        transport.set_protocol(Metered(protocol, transport, rate))
+        transport.set_protocol(Metered(protocol, transport, rate, unread))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ from test_rendezvous_limits import Served, served
 
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import control_token, job_token
-from rendezvous.server.metered import BURST, BYTES_PER_MESSAGE
+from rendezvous.server.metered import BURST, BYTES_PER_MESSAGE, MOST_UNREAD, Unread
 
 __all__ = ["served"]
 
@@ -47,17 +48,12 @@ async def test_every_kind_of_frame_counts_towards_how_much_a_member_may_say(serv
     assert end.data == wanted or end.type is not aiohttp.WSMsgType.CLOSE, "closed, or cut off before its code was read"
 
 
-TEXT_BEGINS, GOES_ON = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)
-"""Empty masked frames without the bit that ends a message."""
-
-
-@pytest.mark.parametrize("is_joined", [True, False], ids=["joined", "before it joins"])
-async def test_frames_that_end_no_message_count_too(served: Served, is_joined: bool) -> None:
-    """An empty continuation frame costs its sender six bytes, and is no message that the server could count."""
+async def upgraded(served: Served, member: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a member's connection, to write frames by hand."""
     tls = ssl.create_default_context(cadata=served.ca)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=tls)
     request = [
-        "GET /v1/jobs/job/members/w0 HTTP/1.1",
+        f"GET /v1/jobs/job/members/{member} HTTP/1.1",
         "Host: 127.0.0.1",
         f"Authorization: Bearer {job_token(served.key, 'job')}",
         "Connection: Upgrade",
@@ -67,6 +63,17 @@ async def test_frames_that_end_no_message_count_too(served: Served, is_joined: b
     ]
     writer.write("\r\n".join([*request, "", ""]).encode())
     assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    return reader, writer
+
+
+TEXT_BEGINS, GOES_ON = b"\x01\x80" + bytes(4), b"\x00\x80" + bytes(4)
+"""Empty masked frames without the bit that ends a message."""
+
+
+@pytest.mark.parametrize("is_joined", [True, False], ids=["joined", "before it joins"])
+async def test_frames_that_end_no_message_count_too(served: Served, is_joined: bool) -> None:
+    """An empty continuation frame costs its sender six bytes, and is no message that the server could count."""
+    reader, writer = await upgraded(served, "w0")
     if is_joined:
         join = b'{"t":"join","incarnation":"u/1"}'
         writer.write(bytes([0x81, 0x80 | len(join)]) + bytes(4) + join)
@@ -84,6 +91,44 @@ async def test_frames_that_end_no_message_count_too(served: Served, is_joined: b
     writer.close()
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         await writer.wait_closed()
+
+
+async def test_the_members_of_one_job_hold_few_unread_bytes_together(served: Served) -> None:
+    """Members that never end a message filled the server's memory, 250 KB each, with the token of a job that no longer existed."""
+    held = MEMBER_MESSAGE - 1000
+    begun = b"\x01\xff" + held.to_bytes(8) + bytes(4) + b" " * held
+    fitting = MOST_UNREAD // len(begun)
+    connections = [await upgraded(served, f"m{number}") for number in range(fitting + 1)]
+    ends = [asyncio.create_task(reader.read()) for reader, _ in connections]
+    for _, writer in connections:
+        writer.write(begun)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+    cut, _ = await asyncio.wait(ends, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert len(cut) == 1, "a connection that is cut gives its bytes back, so the others stay"
+    for _, writer in connections:
+        writer.close()
+    await asyncio.gather(*ends, return_exceptions=True)
+
+
+@pytest.mark.parametrize("length", [0, 125, 126, 2**16 - 1, 2**16])
+def test_a_message_that_was_read_counts_no_longer(length: int) -> None:
+    """Heartbeats for weeks must not add up, and a message with many short frames must not count as less than it is."""
+    of_jobs: Counter[str] = Counter()
+    unread = Unread(of_jobs, "job")
+    head = 6 if length < 126 else 8 if length < 2**16 else 14
+    for _ in range(3):
+        assert unread.arrived(head + length)
+        unread.read("x" * length)
+    assert not of_jobs
+    unread.arrived(1000)
+    unread.read(b"x" * 100)
+    other = Unread(of_jobs, "job")
+    assert not other.arrived(MOST_UNREAD)
+    other.lost()
+    assert of_jobs == {"job": 1000 - 106}
+    unread.lost()
+    assert not of_jobs
 
 
 async def test_a_member_that_pings_now_and_then_is_answered(served: Served) -> None:
@@ -110,7 +155,7 @@ async def test_a_message_nested_too_deep_ends_its_connection_in_words(served: Se
 
 @pytest.fixture
 def pythons_own_recursion_limit() -> Iterator[None]:
-    """An environment of celpy raises it for the whole process, as another test may have done."""
+    """Set the limit of recursion as Python does: an environment of celpy raises it for the whole process, perhaps in another test."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)
     yield
