@@ -88,7 +88,7 @@ class Election:
     ) -> None:
         self.term = 0
         self._latest_term = 0
-        """The highest term that was seen here. A Lease that is made anew goes on from it, because listeners refuse earlier terms."""
+        """The highest term that was seen here. A new Lease goes on from it, because listeners refuse earlier terms."""
         self._kube = kube
         self._namespace = namespace
         self._name = name

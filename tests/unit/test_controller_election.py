@@ -1,4 +1,4 @@
-"""Of several controllers one works: by a Lease in an API server that is kept here as a dict with versions."""
+"""One of several controllers works: a Lease in an API server decides, which is a dict with versions here."""
 
 import asyncio
 

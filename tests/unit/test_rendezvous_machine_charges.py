@@ -1,4 +1,4 @@
-"""Whose restart it was, and when the job's budget is spent: by example, in virtual time."""
+"""Charge each restart to its cause, and tell when the budget of a job is spent: by example, in virtual time."""
 
 import pytest
 from msgspec import structs
