@@ -24,7 +24,7 @@ from elastic.signals.table import BUILT_IN
 LAUNCHER_INDEX = 0
 MOST_DIGITS = 9
 LONGEST_SAID = 1024
-"""Characters kept of a worker's condition: its end, which names the holder. Whoever may write the status of pods may make it very long."""
+"""Characters kept of a worker's condition: its end, which names the holder. A tenant can make it very long."""
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 GROUP = "elastic-training/group"
 """Label of a pod that can work only with its like: where they meet, or how many they are."""
