@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, pod_for, reasons, replica
 
+from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase
 from elastic.api import parse
@@ -111,7 +112,7 @@ def test_a_program_that_fails_for_good_still_fails_the_job() -> None:
     fail(cluster, "train-worker-0", 134, after_s=2)
     cluster.settle()
     assert cluster.state() == "Running", "a loss that explains it may still be reported"
-    cluster.now += timedelta(seconds=10)
+    cluster.now += timedelta(seconds=REPORTED_WITHIN_S)
     cluster.settle()
     assert cluster.state() == "Failed"
 
