@@ -31,7 +31,7 @@ def charged(restarts: dict[str, int]) -> int:
 
 
 async def owned(run: ElasticRun) -> list[str]:
-    """What the job has in the API, as `kind/name`."""
+    """Return the objects of the job in the API, as `kind/name`."""
     found = []
     for resource in OWNED:
         for item in (await run.kube.list(resource, namespace=NAMESPACE)).items:
@@ -58,7 +58,7 @@ async def test_a_job_is_scaled_up_and_down_without_losing_a_step_and_leaves_noth
         rescale = await until(lambda: _told_whole(run, to_size=2), "every phase of the rescale is in the status")
         assert (rescale["cause"], rescale["fromSize"]) == ("plan", 3)
         words = f"{rescale['reason']} (cause plan, rescale {rescale['id']})"
-        await run.training.until(f"an Event {words}", lambda t: any(e.message.endswith(words) for e in run.training.events))
+        await run.training.until(f"an Event {words}", lambda t: any(words in e.message for e in run.training.events))
         assert f'"id": "{rescale["id"]}"' in (cluster.data_dir / "rendezvous.log").read_text(), "one id in status, Event and log"
 
         assert {entry.partition("/")[0] for entry in await owned(run)} == {resource.kind for resource in OWNED}
@@ -70,7 +70,7 @@ async def test_a_job_is_scaled_up_and_down_without_losing_a_step_and_leaves_noth
 
 
 async def _told_whole(run: ElasticRun, *, to_size: int) -> dict[str, Any] | None:
-    """The last rescale once the status has all of it; until then it has the one before."""
+    """Return the last rescale once the status has all of it; until then the status has the one before."""
     rescale: dict[str, Any] = (await run.elastic()).get("lastRescale", {})
     is_whole = rescale.get("phases", {}).keys() >= {"detect", "notice", "drain", "round", "start", "firstStep"}
     return rescale if is_whole and rescale["toSize"] == to_size else None
@@ -132,7 +132,7 @@ async def _has_hung(run: ElasticRun) -> bool:
 
 
 async def _is_replaced(run: ElasticRun, before: dict[str, tuple[str, int]], name: str) -> bool:
-    """The successor may have another index: it is there before the one that goes has gone."""
+    """Return whether the pod is replaced. Its successor may have another index, and is there before the pod has gone."""
     uids = {uid for uid, _ in (await run.pods()).values()}
     return before[name][0] not in uids and len(uids) == 2
 
