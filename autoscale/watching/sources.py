@@ -24,7 +24,7 @@ from elastic.api.log_pattern import Part, numbers, parts_of
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 
 log = logging.getLogger(__name__)
 MOST_SOURCES = 512

@@ -14,7 +14,7 @@ from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
 from elastic.api.book import Leaving, Rescale
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
 
 
@@ -158,7 +158,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         restarts=dict(told.restarts),
         unsettled=told.unsettled[-wire.MAX_UNSETTLED :],
         settled_to=told.settled_to,
-        closed=wire.clipped(told.closed),
+        closed=bounds.clipped(told.closed),
         charged=tuple(
             wire.Charge(cause=charge.cause, age_s=_seconds((now - charge.at).total_seconds()), count=charge.count)
             for charge in told.charged[-wire.MAX_CHARGES :]
@@ -195,11 +195,11 @@ def _left_s(entry: Leaving, now: datetime) -> float:
 
 
 def _seconds(seconds: float) -> float:
-    return min(max(0.0, seconds), wire.MOST_SECONDS)
+    return min(max(0.0, seconds), bounds.MOST_SECONDS)
 
 
 def _count(number: int) -> int:
-    return min(number, wire.MOST_COUNTED)
+    return min(number, bounds.MOST_COUNTED)
 
 
 def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:

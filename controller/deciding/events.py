@@ -17,8 +17,8 @@ from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX
 from elastic.api.template import default_container
 from elastic.api.words import FAULT, UNFOLLOWED
+from elastic.membership.bounds import printable
 from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import printable
 from elastic.signals.signal import Meaning
 
 MOST_REMARKS = 3

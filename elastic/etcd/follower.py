@@ -17,7 +17,7 @@ from elastic.etcd.place import Place
 from elastic.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Expected, Member, Progress, Record, Records, Seal, Unusable, World
 from elastic.etcd.room import Room
 from elastic.etcd.store import Away, Compacted, Entry, Full, Refused, Store
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ class Follower:
 
     def _hold(self) -> None:
         has_room = self._room.has(self._job, self._bytes)
-        if len(self._entries) > 2 * wire.MAX_MEMBERS or self._bytes > MOST_BYTES or not has_room:
+        if len(self._entries) > 2 * bounds.MAX_MEMBERS or self._bytes > MOST_BYTES or not has_room:
             raise Refused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
 
     def _drop(self) -> None:

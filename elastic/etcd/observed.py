@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 
 from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 
@@ -100,7 +100,7 @@ def heard(
         fruitless=_fruitless(records) if expectation is not None else None,
         step=world.step if world is not None else None,
         highest=records.progress.step if records.progress is not None and phase is not WorldPhase.RUNNING else None,
-        reason=wire.clipped(_reason(records, standings, phase)),
+        reason=bounds.clipped(_reason(records, standings, phase)),
         closed=world.closed if world is not None else "",
         rescale=_rescale(world, phases) if world is not None else None,
         standing=_standing(world, records, age_s=age_s) if world is not None and stands and world.seats else None,
@@ -127,7 +127,7 @@ def _fruitless(records: Records) -> int:
 
 def unreached(job: str, why: str, *, generation: int) -> wire.World:
     """Says that nobody can be asked who is in the world: the job's pods are counted instead."""
-    return wire.World(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=wire.clipped(why))
+    return wire.World(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=bounds.clipped(why))
 
 
 def _seats(world: World, standings: Mapping[str, Standing], phase: WorldPhase) -> Iterator[wire.RankedMember]:
@@ -262,7 +262,7 @@ def expected_of(expectation: wire.Expectation) -> Expected:
         closed=expectation.closed,
         term=expectation.term,
         without_progress=expectation.budget.without_progress,
-        hang_s=None if expectation.budget.hang_s is None else min(expectation.budget.hang_s, wire.MOST_SECONDS),
+        hang_s=None if expectation.budget.hang_s is None else min(expectation.budget.hang_s, bounds.MOST_SECONDS),
         fruitless=expectation.fruitless,
         step=expectation.step,
         newcomers=expectation.newcomers,

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from elastic.membership.wire import (
+from elastic.membership.bounds import (
     MAX_MEMBERS,
     MOST_COUNTED,
     MOST_SECONDS,

@@ -2,7 +2,7 @@
 
 import signal
 
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 
 
 def with_status(status: int) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from elastic.membership.wire import MOST_COUNTED, Restart
+from elastic.membership.bounds import MOST_COUNTED
+from elastic.membership.wire import Restart
 
 
 @dataclass(frozen=True, slots=True)

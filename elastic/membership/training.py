@@ -5,8 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from elastic.membership.bounds import MAX_MEMBERS, CauseWord, Generation, Name, NameOrNone, Seconds, Step, Words
 from elastic.membership.hosts import Values
-from elastic.membership.wire import MAX_MEMBERS, CauseWord, Generation, Name, NameOrNone, Seconds, Step, Wire, Words
+from elastic.membership.wire import Wire
 
 
 class Report(Wire, frozen=True):

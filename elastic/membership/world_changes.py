@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, structs
 
+from elastic.membership.bounds import Generation, Name
 from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import MAX_UNSETTLED, Generation, Name, Restart, Wire, World, unreadable
+from elastic.membership.wire import MAX_UNSETTLED, Restart, Wire, World, unreadable
 
 MOST_RESTARTS = 256
 """Restarts of one line."""

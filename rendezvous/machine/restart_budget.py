@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from elastic.api.words import CHARGED, Cause
 from elastic.membership import window
+from elastic.membership.bounds import clipped
 from elastic.membership.exit_status import with_error, with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
-from elastic.membership.wire import Ended, Restart, clipped
+from elastic.membership.wire import Ended, Restart
 from rendezvous.machine.completion import has_finished
 from rendezvous.machine.state import accounting, progress
 from rendezvous.machine.state.job import Job

@@ -1,7 +1,8 @@
 """The job as others see it: the view of one member, and the world that the controller hears of."""
 
+from elastic.membership.bounds import MAX_MEMBERS, clipped
 from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import MAX_MEMBERS, RankedMember, Rescale, Standing, View, World, clipped
+from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
 from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of

@@ -12,8 +12,9 @@ from aiohttp import WSCloseCode, web
 
 from elastic.kube.errors import KubeError
 from elastic.membership import limits, protocol
+from elastic.membership.bounds import Name
 from elastic.membership.training import Forgotten, Report
-from elastic.membership.wire import Expectation, Name
+from elastic.membership.wire import Expectation
 from rendezvous.server.access import Gate
 from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.fault import Undecided

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import msgspec
 
+from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.training import Answer, Progress, Report, Signal
-from elastic.membership.wire import MAX_MEMBERS, Expectation, FromMember, Join, World
+from elastic.membership.wire import Expectation, FromMember, Join, World
 from rendezvous.machine import (
     Cut,
     Effect,

@@ -6,7 +6,7 @@ number of members that the job has.
 
 from collections.abc import Callable
 
-from elastic.membership.wire import MAX_MEMBERS
+from elastic.membership.bounds import MAX_MEMBERS
 from rendezvous.machine import Job
 from rendezvous.machine.presented import members_of
 from rendezvous.server.metered import Use

@@ -12,7 +12,7 @@ from controller.acting.link import RendezvousLink, expectation
 from controller.deciding.actions import Budget, End, SetExpectation
 from elastic.api.book import Charge, Leaving
 from elastic.api.words import Cause
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -395,4 +395,8 @@ def test_what_is_larger_than_a_message_holds_is_told_as_the_most_it_holds() -> N
         charged=(Charge(cause="user", at=long_ago),),
     )
     said = msgspec.json.decode(msgspec.json.encode(expectation(told, now=NOW)), type=wire.Expectation)
-    assert (said.budget.max_restarts, said.grace_s, said.charged[0].age_s) == (wire.MOST_COUNTED, wire.MOST_SECONDS, wire.MOST_SECONDS)
+    assert (said.budget.max_restarts, said.grace_s, said.charged[0].age_s) == (
+        bounds.MOST_COUNTED,
+        bounds.MOST_SECONDS,
+        bounds.MOST_SECONDS,
+    )

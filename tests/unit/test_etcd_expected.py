@@ -2,7 +2,7 @@
 
 from elastic.etcd.observed import expected_of
 from elastic.etcd.records import Leaving
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 
 
 def test_who_must_leave_who_may_have_to_and_by_when_stands_in_the_record() -> None:
@@ -19,7 +19,7 @@ def test_who_must_leave_who_may_have_to_and_by_when_stands_in_the_record() -> No
 def test_limits_that_agents_can_hold_are_theirs_and_others_the_controllers() -> None:
     own = wire.Budget(max_restarts=3, without_progress=2, hang_s=1e12)
     record = expected_of(wire.Expectation(budget=own, restarts={"user": 1, "hang": 2, "plan": 9}))
-    assert (record.max_restarts, record.without_progress, record.hang_s) == (3, 2, wire.MOST_SECONDS)
+    assert (record.max_restarts, record.without_progress, record.hang_s) == (3, 2, bounds.MOST_SECONDS)
     assert record.restarts == {"user": 1, "hang": 2}
     for budget in (wire.Budget(max_restarts=3, window_s=60), wire.Budget(max_restarts=3, by_cause={"hang": 1})):
         assert expected_of(wire.Expectation(budget=budget)).max_restarts is None

@@ -10,7 +10,7 @@ from test_etcd_records import EXAMPLES, FULL_EXPECTED
 from controller.deciding.rendezvous import etcd
 from elastic.etcd import observed, place, records
 from elastic.etcd.thread import own_place
-from elastic.membership import wire
+from elastic.membership import bounds
 from elastic_worker.etcd import charges, fields, group, settings
 from elastic_worker.etcd import records as theirs
 from elastic_worker.settings import TOKEN
@@ -52,7 +52,7 @@ def test_bounds_and_words_are_the_same() -> None:
         theirs.MEMBERS,
         theirs.PROGRESS,
     )
-    assert (wire.MAX_MEMBERS, wire.MAX_WORDS, wire.MOST_SECONDS) == (fields.MOST_MEMBERS, fields.LONGEST_WORDS, fields.MOST_SECONDS)
+    assert (bounds.MAX_MEMBERS, bounds.MAX_WORDS, bounds.MOST_SECONDS) == (fields.MOST_MEMBERS, fields.LONGEST_WORDS, fields.MOST_SECONDS)
     assert fields.MOST_RESTARTS == etcd.MOST_RESTARTS
     assert {standing.value for standing in observed.Standing} == {standing.value for standing in group.Standing}
     assert (observed.PLAN, observed.USER, observed.DISRUPTION) == (charges.PLAN, charges.USER, charges.DISRUPTION)

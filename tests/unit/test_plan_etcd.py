@@ -12,7 +12,7 @@ from controller.deciding.rendezvous import etcd
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Job
 from elastic.api.words import IN_WORLD
-from elastic.membership import wire
+from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
 from elastic_worker.agent import last_words
 from elastic_worker.agent.last_words import REFUSED, Unmet
@@ -65,7 +65,7 @@ def test_limits_of_progress_reach_the_agents_as_far_as_they_can_count() -> None:
     variables = environment(of_etcd(maxRestarts=2**31 - 1, maxRestartsWithoutProgress=3, hangTimeoutSeconds=2**31 - 1))
     conf = dict(entry.split("=") for entry in variables["PET_RDZV_CONF"].split(","))
     own = settings.read({}, conf, endpoint="etcd:2379", job="job-uid", nodes=(1, 3), local_address="10.0.0.1")
-    assert (own.rules.max_restarts, own.rules.without_progress, own.rules.hang_s) == (10**9, 3, wire.MOST_SECONDS)
+    assert (own.rules.max_restarts, own.rules.without_progress, own.rules.hang_s) == (10**9, 3, bounds.MOST_SECONDS)
 
 
 def test_the_users_own_settings_win() -> None:

@@ -10,7 +10,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, r
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
-from elastic.membership.wire import MAX_ERROR
+from elastic.membership.bounds import MAX_ERROR
 from elastic_worker.agent import last_words
 from elastic_worker.agent.last_words import USAGE, Failure, Unmet
 

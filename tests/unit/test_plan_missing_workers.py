@@ -10,7 +10,7 @@ from controller.deciding.rendezvous import latecomers
 from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
-from elastic.membership.wire import MAX_ERROR
+from elastic.membership.bounds import MAX_ERROR
 
 NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
 

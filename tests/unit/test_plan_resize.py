@@ -14,7 +14,7 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api.book import Rescale
 from elastic.kube.resources import PODS
-from elastic.membership.wire import MAX_MEMBERS
+from elastic.membership.bounds import MAX_MEMBERS
 
 
 def running(workers: int, *, lingering: bool = False) -> Cluster:

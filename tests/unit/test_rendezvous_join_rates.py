@@ -7,9 +7,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from rendezvous_group import Group
 
+from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import job_token
-from elastic.membership.wire import MAX_MEMBERS, Expectation
+from elastic.membership.wire import Expectation
 from rendezvous.machine import Job
 from rendezvous.server import metered
 from rendezvous.server.access import Gate

@@ -22,7 +22,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import hosts, training, wire, world_changes
+from elastic.membership import bounds, hosts, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
@@ -279,7 +279,7 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
 
     for root in ROOTS:
         visit(inspect.type_info(root))
-    bases = (wire.Wire, wire.Up, hosts.Message, world_changes.Restarts)
+    bases = (wire.Wire, bounds.Up, hosts.Message, world_changes.Restarts)
     kinds = {
         one
         for module in (wire, training, hosts, world_changes)

@@ -26,7 +26,7 @@ from elastic.api.book import LastLoss
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
 from elastic.api.words import Cause
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 from elastic.signals.signal import Meaning
 
 REPORTED_WITHIN_S = 30.0

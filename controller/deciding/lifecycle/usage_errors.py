@@ -7,7 +7,7 @@ with another code. What is said is cut and escaped.
 import re
 
 from controller.watching.snapshot import Container
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 from rendezvous.delivery import REFUSED, USAGE, unmet
 
 ARGPARSE_CODE = 2

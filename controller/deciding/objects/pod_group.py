@@ -17,7 +17,7 @@ from controller.deciding.settings import Settings
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job, Object, SchedulingPolicy
 from elastic.api.kinds import WORKER
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 
 VOLCANO = "volcano"
 GROUP_ANNOTATION, TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"

@@ -11,7 +11,7 @@ from controller.deciding.lifecycle import end_reasons
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import own_container
 from controller.watching.snapshot import Container, Pod
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 
 FEWEST = 2
 """An agent that found no store yet has another try."""

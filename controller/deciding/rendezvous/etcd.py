@@ -17,7 +17,7 @@ from elastic.api.names import RDZV_SECRET
 from elastic.api.rendezvous_choice import ETCDS, members_of, obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import Place
-from elastic.membership.wire import MOST_SECONDS
+from elastic.membership.bounds import MOST_SECONDS
 from rendezvous.delivery import has_closed
 
 DEFAULT_PORT = 2379

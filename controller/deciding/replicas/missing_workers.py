@@ -16,7 +16,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.watching.snapshot import ORDINARY_WAITS, Pod
 from elastic.api.job import JobStatus
 from elastic.api.kinds import WORKER
-from elastic.membership.wire import printable
+from elastic.membership.bounds import printable
 
 
 def in_words(view: JobView, *, held: Collection[str]) -> str:

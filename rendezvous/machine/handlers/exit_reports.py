@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from elastic.api.words import Cause
-from elastic.membership.wire import MAX_MEMBERS, Ended
+from elastic.membership.bounds import MAX_MEMBERS
+from elastic.membership.wire import Ended
 from rendezvous.machine.handlers.leaving_world import gone, with_loss
 from rendezvous.machine.restart_budget import with_known_cause, with_lone_restart
 from rendezvous.machine.state.accounting import Loss, is_lost
