@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from elastic.api.book import PLAIN
 from elastic.membership.hosts import HOST_NAME, UID
+from elastic.membership.in_place import Keys
 from elastic.membership.training import Progress, Report
 from elastic.membership.wire import Expectation, FromMember, Refused, View, World
 from elastic.membership.world_changes import WorldChange
@@ -49,6 +50,8 @@ def _longest(type: inspect.Type, path: str) -> int:
             return max(len(str(bound)) for bound in _ends(type, path))
         case inspect.FloatType():
             return LONGEST_FLOAT
+        case inspect.EnumType(cls=choices):
+            return max(_quoted(str(choice.value)) for choice in choices)
         case inspect.BoolType() | inspect.NoneType():
             return 5
         case _:
@@ -69,7 +72,7 @@ def _quoted(text: str) -> int:
 
 MEMBER_MESSAGE = max(longest_json(type) for type in get_args(FromMember))
 """One WebSocket message of a member."""
-MEMBER_VIEW = max(longest_json(View), longest_json(Refused))
+MEMBER_VIEW = max(longest_json(View), longest_json(Refused), longest_json(Keys))
 """One WebSocket message to a member; elastic_worker.agent.websocket accepts as much."""
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)

@@ -32,6 +32,7 @@ from elastic.membership.bounds import (
     clipped,
 )
 from elastic.membership.hosts import HostFacts, HostState
+from elastic.membership.in_place import Change, FromWorkers, Workers
 from elastic.membership.phases import WorldPhase
 
 
@@ -260,6 +261,7 @@ class Held(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     """The world that a member assumes it is in; sent on every connection, so that a restarted server can rebuild it.
 
     unacknowledged_restarts: restarts from the view of that world that may not be stored in the status yet: this member's share of them.
+    round, since 1.2: the last change in process that it heard of (elastic.membership.in_place).
     """
 
     id: Name
@@ -268,26 +270,28 @@ class Held(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     size: Size
     store: Address = ""
     unacknowledged_restarts: HeldRestarts = ()
+    round: KnownGeneration = 0
 
 
 class AtBarrier(Up, frozen=True, kw_only=True):
     """Message of a member at the barrier. store: its store, used if it becomes rank 0.
 
-    trouble: what broke the world for it, if neither the server nor a failed worker did. Since 1.2: alive: its processes live, so that a
-    member that nobody called has not failed. step: of the complete state that its processes hold; None if they hold none.
+    trouble: what broke the world for it, if neither the server nor a failed worker did. Since 1.2: alive: its processes live, and wait at
+    the boundary. step: of the complete state that they hold; None if they hold none. round: the change in process that called them.
     """
 
     trouble: Words = ""
     store: Address = ""
     alive: bool = False
     step: Step | None = None
+    round: Generation = 0
 
 
 class Join(AtBarrier, frozen=True, kw_only=True):
     """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier.
 
-    failed, status, failed_ago_s: at the barrier, one of its workers ended by itself in the held world (as in Failed). can_reform, since
-    1.2: its processes can enter another world without a restart.
+    failed, status, failed_ago_s: at the barrier, one of its workers ended by itself in the held world (as in Failed). workers, since
+    1.2: how many workers it has that can enter another world without a restart; 0 if there is one that cannot.
     """
 
     incarnation: Name
@@ -296,7 +300,7 @@ class Join(AtBarrier, frozen=True, kw_only=True):
     failed: bool = False
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     failed_ago_s: Seconds = 0.0
-    can_reform: bool = False
+    workers: Workers = 0
 
 
 class Ready(AtBarrier, frozen=True, kw_only=True):
@@ -342,7 +346,7 @@ class Finished(Up, frozen=True):
     generation: Generation
 
 
-FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished
+FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished | FromWorkers
 
 
 # --- server to member
@@ -358,6 +362,8 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     closed: if not empty: the job's world is closed for good, for this reason. done: all members of the world have finished or are gone.
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
     unacknowledged_restarts: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
+    Since 1.2: change: the change in process that it takes part in. provisional: it starts its workers in a world of its own, where they
+    wait for a place in the job's world.
     """
 
     generation: Generation = 0
@@ -374,6 +380,8 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     peers_finished: bool = False
     grace_s: Seconds = 30.0
     unacknowledged_restarts: HeldRestarts = ()
+    change: Change | None = None
+    provisional: bool = False
 
 
 class Refused(Wire, frozen=True):

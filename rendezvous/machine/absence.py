@@ -53,4 +53,12 @@ def _is_overdue(job: Job, member: Member) -> bool:
 def given_up_at(job: Job, name: str, broken_at: float) -> float:
     """Return when a member whose connection broke then counts as gone."""
     limits = job.limits
-    return broken_at + (limits.return_amid_failure_s if job.accounting.shows_loss_beside(name) else limits.return_s)
+    return broken_at + (return_amid_failure_s(job) if job.accounting.shows_loss_beside(name) else limits.return_s)
+
+
+def return_amid_failure_s(job: Job) -> float:
+    """Return how long a broken connection has to come back once other members have shown signs of a loss.
+
+    While the processes of the others live on, they stand still and wait for this.
+    """
+    return job.limits.return_amid_failure_s if job.in_place.stage is None else job.limits.return_in_process_s

@@ -109,7 +109,7 @@ def clean_steps(job: Job) -> dict[str, int]:
     """
     members = job.membership.members
     here = [members[name] for name in state_holders(job) if name in members]
-    if not all(member.can_reform for member in here):
+    if not all(member.workers for member in here):
         return {}
     return {member.name: member.step for member in here if member.step is not None}
 

@@ -7,7 +7,8 @@ closes into the next world. It skips the gathering when the current world cannot
 from dataclasses import replace
 
 from elastic.api.words import Cause
-from rendezvous.machine import reach
+from elastic.membership.in_place import Stage
+from rendezvous.machine import in_place, reach
 from rendezvous.machine.absence import without_absent, without_left
 from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from rendezvous.machine.completion import has_finished, with_completion, works_on
@@ -35,7 +36,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     job = apply_exit_reports(job)
     if job.accounting.closed:
         return job
-    job = _update_round(with_completion(without_left(job)))
+    job = _update_round(with_completion(without_left(in_place.settle(job))))
     if job.membership.is_draining:
         job = _close_round(_give_up_late(job))
     return job
@@ -45,7 +46,9 @@ def is_whole(job: Job) -> bool:
     """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
     group, known = job.membership, job.accounting
     world, unknown = group.world, group.unknown_ranks
-    if world is None or known.failures or known.hang_reason:
+    if world is None or known.failures or known.hang_reason or job.in_place.trouble:
+        return False
+    if known.alarms and job.in_place.stage is Stage.RUN:
         return False
     if unknown and (job.is_settled or unknown <= len(known.losses)):
         return False
@@ -62,8 +65,10 @@ def _update_round(job: Job) -> Job:
         return _must_form(job)
     world, wanted = group.world, target(job)
     assert world is not None
-    if not wanted or group.unknown_ranks or frozenset(wanted) == world.ranks.keys():
-        return job if group.is_draining else job.with_round(None)
+    if not wanted or group.unknown_ranks or frozenset(wanted) == world.ranks.keys() or in_place.has_ended_loops(job):
+        if group.is_draining:
+            return in_place.called_off(job) if job.in_place.stage is Stage.HOLD else job
+        return job.with_round(None)
     going = [name for name in world.ranks if name not in wanted]
     if going:
         return _drain(job, *_why_going(job, going))
@@ -90,11 +95,12 @@ def _must_form(job: Job) -> Job:
     if not group.members:
         return _with_min_reached(job.with_round(None), at=None)
     if group.is_draining:
-        return job
-    reason, cause = known.trouble or _alarm(job) or ("the first members have come", Cause.START.value)
+        return in_place.aborted(job) if job.in_place.stage in (Stage.HOLD, Stage.STOP) and _is_broken(job) else job
+    trouble = (job.in_place.trouble, Cause.DISRUPTION.value) if job.in_place.trouble else None
+    reason, cause = known.trouble or _alarm(job) or trouble or ("the first members have come", Cause.START.value)
     if known.trouble is None and group.world is not None and group.world.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if (known.failures or known.alarms) and not known.losses and works_on(job):
+    if _may_be_explained(job) and works_on(job):
         until = job.now + job.limits.peers_s
         if group.round is None or group.round.until > until:
             return job.with_round(Round(reason, cause, job.now, False, until))
@@ -103,10 +109,29 @@ def _must_form(job: Job) -> Job:
     return _drain(job, reason, cause)
 
 
+def _is_broken(job: Job) -> bool:
+    """Return whether the current world lost a member, or its communication broke."""
+    group, known = job.membership, job.accounting
+    ranks = group.world.ranks if group.world is not None else {}
+    return known.is_world_broken or bool(known.alarms) or any(name not in group.members for name in ranks)
+
+
+def _may_be_explained(job: Job) -> bool:
+    """Return whether a moment may show what broke the world.
+
+    A worker that fails may have ended because its peers just finished. In a world that changes in process, a worker that has ended its loop
+    says so before; there, only broken communication is unexplained.
+    """
+    known = job.accounting
+    if known.losses or (known.failures and not in_place.obstacle(job)):
+        return False
+    return bool(known.failures or known.alarms)
+
+
 def _alarm(job: Job) -> tuple[str, str] | None:
-    """Return reason and cause of a round that begins because members came uncalled while their processes live."""
+    """Return reason and cause of a round that begins because members could not communicate, though their processes live."""
     names = list(job.accounting.alarms)
-    return (f"{_list(names)} came to the barrier uncalled, with live processes", Cause.DISRUPTION.value) if names else None
+    return (f"{_list(names)} could not reach a peer", Cause.DISRUPTION.value) if names else None
 
 
 def _drain(job: Job, reason: str, cause: str) -> Job:
@@ -115,7 +140,12 @@ def _drain(job: Job, reason: str, cause: str) -> Job:
         return job
     began = group.round.began if group.round is not None else job.now
     until = job.now + group.grace_s + job.limits.drain_s
-    return _with_min_reached(job.with_round(Round(reason, cause, began, True, until, job.now)), at=None)
+    is_planned = is_whole(job)
+    job = _with_min_reached(job.with_round(Round(reason, cause, began, True, until, job.now)), at=None)
+    why = in_place.obstacle_to_begin(job)
+    if why:
+        return in_place.fallen_back(job, why) if job.in_place.stage is not None else job
+    return in_place.begin(job, is_planned=is_planned)
 
 
 def _with_min_reached(job: Job, *, at: float | None) -> Job:
@@ -145,6 +175,8 @@ def _close_round(job: Job) -> Job:
     job = _with_min_reached(job, at=reached_at)
     if _waits(job, chosen, since=reached_at) or awaits_state(job, chosen):
         return job
+    if group.round is not None and group.round.in_place and in_place.lacks_state(job, chosen):
+        return in_place.fallen_back(job, "no worker has a complete state of training")
     job = charge_restarts(_with_best_reason(taken_away(job)))
     return job if job.accounting.closed else _seal(job, chosen)
 
@@ -168,6 +200,8 @@ def _with_best_reason(job: Job) -> Job:
 def _waits(job: Job, chosen: tuple[str, ...], *, since: float) -> bool:
     """Whether the round stays open for somebody who is not here yet."""
     group = job.membership
+    if in_place.awaits(job):
+        return True
     if len(chosen) >= group.max:
         return False
     away, unknown = absent(group), group.unknown_ranks
@@ -187,6 +221,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     round = group.round
     assert round is not None
     by_rank = ranked(job, chosen)
+    steps = {name: step for name in by_rank if (step := group.members[name].step) is not None and group.survives(name)}
     generation = group.generation + 1
     holders, former = state_holders(job), group.world
     world = CurrentWorld(
@@ -200,18 +235,21 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         ranks=ranks_of(by_rank),
         heirs=holders.intersection(by_rank) or None,
         lost_state=bool(with_state(job)) and holders.isdisjoint(by_rank),
+        in_place=round.in_place,
         began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)
     for name in by_rank:
-        members[name] = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation, step=None)
-    return replace(
+        entered = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation, step=None)
+        members[name] = replace(entered, alive=False, provisional=False)
+    job = replace(
         job,
         membership=replace(group.in_world(world), members=members, generation=generation, round=None),
         accounting=held(job.accounting.in_new_world()),
         progress=progress.in_new_world(job.progress, now=job.now),
         timings=replace(job.timings, min_reached_at=None, first_sign_at=None, phases=_phases(job, round)),
     )
+    return in_place.sealed(job, steps) if round.in_place else in_place.restarted(job)
 
 
 def _phases(job: Job, round: Round) -> Phases:

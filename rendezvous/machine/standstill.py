@@ -24,6 +24,7 @@ def resumed(job: Job, pause_s: float) -> Job:
         job,
         membership=replace(group, members=members, round=replace(waiting, until=waiting.until + pause_s) if waiting is not None else None),
         progress=replace(job.progress, moved_at=later(job.progress.moved_at)),
+        in_place=replace(job.in_place, until=job.in_place.until + pause_s),
         timings=replace(
             timings,
             up_since=later(timings.up_since),

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import absence, reach, rounds, standstill
+from rendezvous.machine import absence, in_place, reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.handlers import messages
+from rendezvous.machine.handlers import messages, training
 from rendezvous.machine.handlers.arrivals import is_retired
 from rendezvous.machine.handlers.expectations import expect
 from rendezvous.machine.state.job import Job
@@ -93,7 +93,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                 is_quiet = False
                 job = expect(job, expectation)
             case Stepped(generation=generation, step=step):
-                job, is_news = messages.stepped(job, generation, step)
+                job, is_news = training.stepped(job, generation, step)
                 is_quiet = is_quiet and not is_news
             case Resumed(pause_s=pause_s):
                 is_quiet = False
@@ -146,13 +146,13 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_sign: bo
     thousands may lose their connections one by one.
     """
     limits, group, timings = job.limits, job.membership, job.timings
-    moments = [job.now + CALM_S, timings.up_since + limits.settle_s, timings.patient_until]
+    moments = [job.now + CALM_S, in_place.look_again_at(job), timings.up_since + limits.settle_s, timings.patient_until]
     if group.round is not None:
         moments.append(group.round.until)
         if timings.min_reached_at is not None:
             moments.append(timings.min_reached_at + limits.straggler_s)
     if has_lost:
-        moments.append(job.now + (limits.return_amid_failure_s if _has_sign(job) else limits.return_s))
+        moments.append(job.now + (absence.return_amid_failure_s(job) if _has_sign(job) else limits.return_s))
     if is_tick or is_first_sign:
         broken = [absence.given_up_at(job, m.name, m.broken_at) for m in group.members.values() if m.broken_at is not None]
         # The next tick drops a member whose time is already over when the first sign is heard.

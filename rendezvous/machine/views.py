@@ -3,6 +3,7 @@
 from elastic.membership.bounds import MAX_MEMBERS, clipped
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
+from rendezvous.machine import in_place
 from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
@@ -23,8 +24,12 @@ def view(job: Job, name: str) -> View:
     if job.may_tell_end:
         return View(closed=job.accounting.closed, grace_s=grace_s, done=True, leaving=why_leaving)
     if world is None or member.world_id != world.id or member.phase in (Phase.READY, Phase.BOOTING):
-        astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and member.generation > 0
-        why = f"{name} is leaving ({why_leaving})" if why_leaving else "the world went on without this member"
+        is_newcomer = member.generation == 0
+        starts = member.provisional and is_newcomer and in_place.is_under_way(job)
+        astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and (member.provisional if is_newcomer else True) and not starts
+        why = "the world went on without this member" if not is_newcomer else "all processes of the job restart"
+        if why_leaving:
+            why = f"{name} is leaving ({why_leaving})"
         return View(
             reform=why if astray else "",
             waiting=waiting(job, member),
@@ -33,8 +38,10 @@ def view(job: Job, name: str) -> View:
             grace_s=grace_s,
             done=member.phase is Phase.FINISHED,
             unacknowledged_restarts=share_of(job, name) if job.accounting.closed else (),
+            change=in_place.change_of(job, member),
+            provisional=starts,
         )
-    draining = group.is_draining and member.phase is Phase.RUNNING
+    draining = group.is_draining and member.phase is Phase.RUNNING and not (group.round is not None and group.round.in_place)
     return View(
         generation=world.generation,
         id=world.id,
@@ -47,13 +54,14 @@ def view(job: Job, name: str) -> View:
         done=job.is_done,
         peers_finished=name == group.last_at_work,
         unacknowledged_restarts=share_of(job, name),
+        change=in_place.change_of(job, member),
     )
 
 
 def in_all_views(job: Job) -> tuple[object, ...]:
     """Return the values on which the views of all members depend. The rest of a view depends on its member's messages."""
     group, known = job.membership, job.accounting
-    return group.world, known.unacknowledged_restarts, group.round, known.closed, group.expectation, job.is_done
+    return group.world, known.unacknowledged_restarts, group.round, known.closed, group.expectation, job.is_done, job.in_place.told
 
 
 def waiting(job: Job, member: Member) -> str:
@@ -80,7 +88,7 @@ def summary(job: Job) -> World:
         generation=group.generation if expectation is not None else 0,
         phase=_phase(job),
         members=_ranked_members(job, world) if world is not None else (),
-        waiting=tuple(m.name for m in group.members.values() if m.phase is Phase.READY)[:MAX_MEMBERS],
+        waiting=tuple(m.name for m in group.members.values() if m.phase is Phase.READY or m.provisional)[:MAX_MEMBERS],
         leaving=tuple(name for name in group.members if leave_notice(group, name, now=job.now) is not None)[:MAX_MEMBERS],
         restarts=dict(known.restarts),
         unacknowledged_restarts=known.unrecorded if expectation is not None else (),

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
+from elastic.membership.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
 from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
 from rendezvous.machine.invariants import broken
@@ -24,9 +25,18 @@ class Agent:
     is_refused: bool = False
     failed: bool = False
     status: int | None = None
-    can_reform: bool = False
+    is_able: bool = False
+    """Whether its program can change worlds in process."""
+    workers: int = 0
+    """How many of its workers have said hello."""
+    is_provisional: bool = False
     alive: bool = False
     step: int | None = None
+    trained: int | None = None
+    """The step of the state that its processes hold."""
+    round: int = 0
+    formed: int = 0
+    """The round in which its processes entered their world."""
     view: View = field(default_factory=View)
     entered: list[int] = field(default_factory=list)
 
@@ -46,19 +56,24 @@ class Agent:
         failed = self.is_ready and self.failed
         return Join(
             incarnation=self.incarnation,
-            held=self.held,
+            held=structs.replace(self.held, round=self.round) if self.held is not None else None,
             ready=self.is_ready,
             store=self.store,
             failed=failed,
             status=self.status,
-            can_reform=self.can_reform,
+            workers=self.workers,
             alive=self.is_ready and self.alive,
             step=self.step if self.is_ready else None,
+            round=self.round if self.is_ready and self.alive else 0,
         )
 
     def hear(self, view: View) -> None:
         self.view = view
-        if self.is_ready and view.generation > self.generation and not view.closed:
+        change = view.change
+        if view.provisional and self.is_ready and not self.alive:
+            self.is_ready, self.is_provisional, self.held = False, True, None
+        lives_on = change is not None and change.stage is Stage.FORM and self.workers > 0
+        if (lives_on or (self.is_ready and not self.alive)) and view.generation > self.generation and not view.closed:
             self.held = Held(
                 id=view.id,
                 generation=view.generation,
@@ -67,10 +82,15 @@ class Agent:
                 store=view.store,
                 unacknowledged_restarts=view.unacknowledged_restarts,
             )
+            if not lives_on:
+                self.workers, self.trained = 0, None
+            self.is_provisional = False
             self.is_ready = self.failed = self.alive = False
             self.step = None
             self.entered.append(view.generation)
-        elif self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
+        elif change is not None and change.stage is Stage.RUN and self.alive and view.generation == self.generation:
+            self.is_ready = self.alive = False  # the change was called off
+        if self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
             self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
 
 
@@ -109,7 +129,8 @@ class Group:
             "only a claim that could not be judged is dropped"
         )
         standing = self.job.membership.world
-        if standing is not None and standing is not before.membership.world and not standing.adopted:
+        former = before.membership.world
+        if standing is not None and not standing.adopted and (former is None or former.id != standing.id):
             assert standing.id not in self.sealed
             self.sealed[standing.id] = standing.by_rank
             self.new_worlds.append((standing.by_rank, self.job.membership.expectation))
@@ -170,10 +191,10 @@ class Group:
 
     # --- the members ---
 
-    def start(self, name: str, *, pod: str = "", is_ready: bool = True, can_reform: bool = False) -> Agent:
+    def start(self, name: str, *, pod: str = "", is_ready: bool = True, is_able: bool = False) -> Agent:
         """Let a fresh agent of this name join; one that is not ready boots while the others work."""
         self.starts += 1
-        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready, can_reform=can_reform)
+        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready, is_able=is_able)
         self.link(name)
         return agent
 
@@ -203,15 +224,76 @@ class Group:
         self.say(name, Leave(reason="SIGTERM", by_signal=True))
         del self.agents[name]
 
-    def come(self, name: str, *, alive: bool = False, step: int | None = None, trouble: str = "") -> None:
+    def come(self, name: str, *, trouble: str = "") -> None:
         """Stop working and stand at the barrier."""
         agent = self.agents[name]
-        agent.is_ready, agent.alive, agent.step = True, alive, step
-        self.say(name, Ready(after=agent.generation, store=agent.store, alive=alive, step=step, trouble=trouble))
+        agent.is_ready, agent.alive, agent.step, agent.workers, agent.trained = True, False, None, 0, None
+        agent.is_provisional = False
+        self.say(name, Ready(after=agent.generation, store=agent.store, trouble=trouble))
+
+    # --- the members' processes, if they can change worlds
+
+    def hello(self, name: str, *, workers: int = 1, step: int | None = None) -> None:
+        """All workers of a member wait at their first boundary."""
+        agent = self.agents[name]
+        agent.workers, agent.trained = workers, step
+        if agent.is_provisional:
+            agent.is_ready = agent.alive = True
+        self.say(name, Able(workers=workers, generation=agent.generation, step=step))
+
+    def obey(self, name: str) -> bool:
+        """Let a member's processes answer the change that it was told of; whether there was anything to answer."""
+        agent, change = self.agents[name], self.agents[name].view.change
+        if change is None or not agent.workers:
+            return False
+        match change.stage:
+            case Stage.HOLD if change.round > agent.round:
+                agent.round = change.round
+                self.say(name, Holds(round=change.round, step=(agent.trained or 0) + 1))
+            case Stage.STOP if not agent.is_ready:
+                agent.trained = change.step
+                self.at_boundary(name)
+            case Stage.ABORT if change.round > agent.round:
+                agent.round = change.round
+                self.at_boundary(name)
+            case Stage.FORM if change.round > agent.formed:
+                agent.round = agent.formed = change.round
+                agent.trained = change.step
+                self.say(name, Formed(round=change.round))
+            case _:
+                return False
+        return True
+
+    def at_boundary(self, name: str) -> None:
+        """Let a member's processes come to the barrier and live."""
+        agent = self.agents[name]
+        agent.is_ready, agent.alive, agent.step = True, True, agent.trained
+        self.say(name, Ready(after=agent.generation, store=agent.store, alive=True, step=agent.step, round=agent.round))
+
+    def obey_all(self) -> None:
+        """Let all processes answer until there is nothing to answer."""
+        while [name for name, agent in list(self.agents.items()) if agent.is_linked and self.obey(name)]:
+            pass
+
+    def obey_all_but(self, late: str, stage: Stage) -> None:
+        """Let all processes answer, except for one member that does not answer at this stage."""
+        while [name for name, agent in self.agents.items() if (name != late or not _is_at(agent, stage)) and self.obey(name)]:
+            pass
+
+    def train(self, *names: str, step: int) -> None:
+        """Let these members make steps up to this one."""
+        for name in names or list(self.agents):
+            agent = self.agents[name]
+            agent.trained = step
+            self.say(name, Progressed(generation=agent.generation, step=step))
+
+    def complain(self, name: str) -> None:
+        """A step of this member broke off, because its peers could not be reached."""
+        self.say(name, Complains(round=self.agents[name].round, words="Connection reset by peer"))
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]
-        agent.failed, agent.status = True, status
+        agent.failed, agent.status, agent.workers, agent.trained = True, status, 0, None
         self.say(name, Failed(generation=agent.generation, status=status, **why))
 
     def started(self, *names: str) -> None:
@@ -224,7 +306,7 @@ class Group:
     def come_all(self) -> None:
         """Everybody who is asked back, comes; and whose worker failed, comes by itself."""
         for name, agent in list(self.agents.items()):
-            if agent.is_working and (agent.view.reform or agent.failed):
+            if (agent.is_working or agent.is_provisional or agent.alive) and (agent.view.reform or agent.failed):
                 self.come(name)
 
     def world(self) -> dict[str, int]:
@@ -236,12 +318,20 @@ class Group:
         return {a.name: a.held.rank for a in working if a.held is not None}
 
 
-def group_of(count: int, *, can_reform: bool = False, **fields: object) -> Group:
+def _is_at(agent: Agent, stage: Stage) -> bool:
+    return agent.view.change is not None and agent.view.change.stage is stage
+
+
+def group_of(count: int, *, is_able: bool = False, **fields: object) -> Group:
     """Make a group whose members w0, w1, ... are all in one world."""
     group = Group()
     names = [f"w{index}" for index in range(count)]
     group.expect(*names, **fields)
     for name in names:
-        group.start(name, can_reform=can_reform)
+        group.start(name, is_able=is_able)
     assert len(group.world()) == count
+    if is_able:
+        for name in names:
+            group.hello(name)
+        group.obey_all()
     return group

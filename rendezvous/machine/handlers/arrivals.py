@@ -5,9 +5,12 @@ This module puts it where it belongs. A server that has just started also learns
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from elastic.api.words import Cause
+from elastic.membership.in_place import Stage
 from elastic.membership.wire import Held, Join, Ready
-from rendezvous.machine import presented, reach
+from rendezvous.machine import in_place, presented, reach
 from rendezvous.machine.handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
 from rendezvous.machine.restart_budget import with_presented
 from rendezvous.machine.state import accounting, progress
@@ -32,6 +35,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     if held is not None:
         held = presented.placed_near(job, held)
         job = _adopt(job, held) if held.id else job
+        job = _adopt_change(job, held, has_workers=message.workers > 0)
     if known is None:
         if held is None:
             job = replace(job, accounting=accounting.with_return(job.accounting, name))
@@ -40,12 +44,13 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
         job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
     step = message.step if message.ready else None
-    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, can_reform=message.can_reform, step=step)
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, workers=message.workers, step=step)
     job = replace(job, membership=job.membership.with_member(member))
     after = held.generation if held is not None else 0
     barrier = None
     if message.ready:
-        barrier = Ready(after=after, store=member.store, trouble=message.trouble, alive=message.alive, step=message.step)
+        barrier = Ready(after=after, store=member.store, trouble=message.trouble)
+        barrier = structs.replace(barrier, alive=message.alive, step=message.step, round=message.round)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
     return _place(job, member, held=held, barrier=barrier)
@@ -79,7 +84,7 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
         if not world.adopted:
             return ready(working, working.membership.members[member.name], barrier)
     phase = Phase.READY if barrier is not None else Phase.BOOTING
-    return job.change(member.name, phase=phase, world_id="", generation=generation)
+    return job.change(member.name, phase=phase, world_id="", generation=generation, alive=barrier is not None and barrier.alive)
 
 
 def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
@@ -116,6 +121,15 @@ def _adopt(job: Job, held: Held) -> Job:
         accounting=replace(job.accounting.in_new_world(), unacknowledged_restarts=believed),
         progress=progress.in_new_world(job.progress, now=job.now),
     )
+
+
+def _adopt_change(job: Job, held: Held, *, has_workers: bool) -> Job:
+    """Learn from what a member holds which changes in process there were, and that its world changes in process."""
+    known, world = job.in_place, job.membership.world
+    known = replace(known, round=max(known.round, held.round))
+    if world is not None and world.adopted and held.id == world.id and held.round and has_workers and known.stage in (None, Stage.FORM):
+        known = replace(known, stage=Stage.FORM, is_adopted=True, has_trained=True, until=job.now + in_place.RECEIVE_S)
+    return replace(job, in_place=known)
 
 
 def _retire(job: Job, member: Member, *, by: str) -> Job:

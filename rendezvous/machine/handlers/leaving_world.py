@@ -22,7 +22,8 @@ def with_loss(job: Job, loss: Loss) -> Job:
 def ready(job: Job, member: Member, message: Ready) -> Job:
     """Put the member at the barrier.
 
-    If it worked and nobody called it, its worker has ended. If its processes live, a peer of it may be lost, and nobody has failed.
+    If it worked and nobody called it, its worker has ended. If its processes live, it answers a change in process, and an answer to
+    another one than the present one changes nothing.
     """
     group = job.membership
     world = group.world
@@ -30,16 +31,18 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     is_uncalled = world is not None and not world.adopted and not group.is_draining
     if member.phase is Phase.RUNNING and message.after < member.generation:
         return job  # it left an older world than the one it was sealed into since
+    is_of_world = world is not None and member.generation == world.generation and member.name in world.ranks
+    if message.alive and is_of_world and not (group.round is not None and group.round.in_place and message.round == job.in_place.round):
+        return job
     was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
         words = f"{member.name}: {message.trouble}"
         job = with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, words))
-    elif is_uncalled and message.alive and was_working:
-        job = replace(job, accounting=accounting.with_alarm(job.accounting, member.name))
-    elif is_uncalled and not message.alive and (was_working or member.name in job.accounting.alarms):
+    elif is_uncalled and was_working:
         job = failed(job, member, status=None)
     store = message.store or member.store
-    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=store, step=message.step)
+    state = {"alive": message.alive, "step": message.step, "provisional": member.provisional and message.alive}
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=store, **state)
 
 
 def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
@@ -49,8 +52,12 @@ def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, 
 
 
 def is_leaving_world(job: Job) -> bool:
-    """Whether the world is being left for another reason than a failure: what ends now says nothing."""
-    return job.membership.is_draining and not job.accounting.failures
+    """Return whether the world is being left for another reason than a failure, so that the end of a process says nothing.
+
+    In a change in process no process is asked to end.
+    """
+    round = job.membership.round
+    return round is not None and round.draining and not round.in_place and not job.accounting.failures
 
 
 def gone_as_told(job: Job, name: str, *, words: str) -> Job:

@@ -6,11 +6,12 @@ A message speaks for the incarnation of its connection. A message that arrives l
 from dataclasses import replace
 
 from elastic.api.words import Cause
+from elastic.membership.in_place import FromWorkers
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.handlers.arrivals import join
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
-from rendezvous.machine.state import progress
+from rendezvous.machine.handlers.workers import hear
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
 
@@ -36,6 +37,9 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
             return _finished(job, member, message.generation)
         case Beat():
             return job
+        case _ if isinstance(message, FromWorkers):
+            return hear(job, job.membership.members[name], message)
+    return job
 
 
 def lose(job: Job, *, name: str, incarnation: str) -> Job:
@@ -44,23 +48,6 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
     if member is None or member.incarnation != incarnation or member.broken_at is not None:
         return job
     return job.change(name, broken_at=job.now)
-
-
-def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
-    """Return the job after training reported a step, and whether the controller must hear of it.
-
-    It must hear of the first step of a world, which ends its rescale, and of the first one after restarts without progress.
-    """
-    world, phases, before = job.membership.world, job.timings.phases, job.progress
-    if world is None or generation != world.generation:
-        return job, False
-    ends_rescale = phases is not None and phases.stepped is None
-    if phases is not None and ends_rescale:
-        phases = replace(phases, started=phases.started or job.now, stepped=job.now)
-        job = replace(job, timings=replace(job.timings, phases=phases))
-    after = progress.stepped(before, step, now=job.now)
-    is_news = after != before and (before.step_in_world is None or after.fruitless != before.fruitless)
-    return replace(job, progress=after), ends_rescale or is_news
 
 
 def _leave(job: Job, member: Member, message: Leave) -> Job:
@@ -78,7 +65,9 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     world = job.membership.world
     if world is None or message.generation != world.generation:
         return job
-    if member.world_id != world.id and member.name not in job.accounting.alarms:
+    if member.alive:
+        return job.change(member.name, alive=False)  # its processes came to the barrier, and end there
+    if member.world_id != world.id:
         return job
     if is_leaving_world(job):
         return job

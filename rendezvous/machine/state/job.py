@@ -1,6 +1,6 @@
-"""Everything the machine knows about one job, in four parts that each say one thing.
+"""Everything the machine knows about one job, in five parts that each say one thing.
 
-Its members, what their ends count for, how far training has come, and when what happened.
+Its members, what their ends count for, how far training has come, the change in process, and when what happened.
 """
 
 from dataclasses import dataclass, field, replace
@@ -8,6 +8,7 @@ from typing import Any
 
 from elastic.membership.wire import Budget
 from rendezvous.machine.state.accounting import Accounting
+from rendezvous.machine.state.in_place import InPlace
 from rendezvous.machine.state.membership import Membership, Round
 from rendezvous.machine.state.progress import Progress
 from rendezvous.machine.state.timings import Limits, Timings
@@ -24,6 +25,7 @@ class Job:
     membership: Membership = field(default_factory=Membership)
     accounting: Accounting = field(default_factory=Accounting)
     progress: Progress = field(default_factory=Progress)
+    in_place: InPlace = field(default_factory=InPlace)
 
     @property
     def budget(self) -> Budget:

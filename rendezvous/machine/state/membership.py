@@ -41,8 +41,12 @@ class Member:
     broken_at: float | None = None
     has_left: bool = False
     """it had finished, and its agent has ended in good order"""
-    can_reform: bool = False
-    """Its processes can enter another world without a restart."""
+    workers: int = 0
+    """How many workers it has that can enter another world without a restart; 0 if there is one that cannot."""
+    alive: bool = False
+    """It is at the barrier, and its processes live."""
+    provisional: bool = False
+    """Its workers run in a world of their own, where they wait for a place in the job's world."""
     step: int | None = None
     """Step of the complete state that its processes hold at the barrier; None if they hold none, or it has not said."""
 
@@ -74,6 +78,8 @@ class CurrentWorld:
     """the members that came with the state of training; None where that is not known"""
     lost_state: bool = False
     """the world before had the state of training, and none of its holders is in this world"""
+    in_place: bool = False
+    """its processes lived on when it was formed"""
     began_unseen: bool = False
     """this server never saw the world before at work, so it cannot tell for how long training stood still"""
 
@@ -109,6 +115,8 @@ class Round:
     """when it stops waiting: gathering for expected newcomers, draining for members that do not come"""
     notified_at: float | None = None
     """when its members were notified"""
+    in_place: bool = False
+    """whether the processes live on"""
 
 
 @dataclass(frozen=True, slots=True)

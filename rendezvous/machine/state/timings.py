@@ -17,6 +17,8 @@ class Limits:
     """for a broken connection to come back"""
     return_amid_failure_s: float = 0.4
     """for it to come back once a worker of another member has failed: the two are signs of one loss"""
+    return_in_process_s: float = 0.15
+    """the same, if the processes of the other members live on and stand still until then"""
     settle_s: float = 15.0
     """after the server's start, before silence counts as absence"""
     silence_s: float = 19.0

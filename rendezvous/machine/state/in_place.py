@@ -1,0 +1,42 @@
+"""The change in process that a job is in, or was in last."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from elastic.membership.in_place import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """The change in process. `round` only rises; `stage` is None while the world does not change in process."""
+
+    round: int = 0
+    stage: Stage | None = None
+    until: float = math.inf
+    """When a world that forms counts as failed."""
+    step: int | None = None
+    """The steps that all make before they stop, or the step of the state that the world began with."""
+    donors: tuple[int, ...] = ()
+    holds: Mapping[str, int] = field(default_factory=dict)
+    """The steps that the members promised not to begin."""
+    formed: frozenset[str] = frozenset()
+    trouble: str = ""
+    """Why the world could not be formed."""
+    attempts: int = 0
+    """How many worlds in a row could not be formed."""
+    why_plain: str = ""
+    """Why the world restarts its processes at a change, although some of its workers could live on."""
+    able_since: float | None = None
+    """When the first member of the world said that its workers can change worlds."""
+    has_trained: bool = False
+    """Whether the members have had a state of training in a world of this kind, so that a world without one is a loss."""
+    is_adopted: bool = False
+    """Whether an earlier server formed the world, and its members have yet to say that they are in it."""
+    blip_step: int | None = None
+    """The step at which the communication last broke though nobody was lost."""
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """Return what members are told of it."""
+        return self.round, self.stage, self.step, self.donors, self.why_plain, self.is_adopted
