@@ -203,6 +203,7 @@ class Rescale(Wire, frozen=True):
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
     step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
     has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
+    in_process: the processes lived on.
     """
 
     id: Name
@@ -213,6 +214,7 @@ class Rescale(Wire, frozen=True):
     step_after: Step | None = None
     state_lost: bool = False
     began_unseen: bool = False
+    in_process: bool = False
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):

@@ -6,6 +6,7 @@ Tests and the simulation check it after each step. The server does not, because 
 import math
 from collections.abc import Iterator
 
+from elastic.membership.in_place import Stage
 from elastic.membership.wire import MAX_UNSETTLED
 from rendezvous.machine.handlers.arrivals import RETIRED_KEPT
 from rendezvous.machine.handlers.exit_reports import EXPLAINED_KEPT
@@ -15,7 +16,14 @@ from rendezvous.machine.state.membership import Phase, ranks_of
 
 def broken(before: Job, after: Job) -> list[str]:
     """Return the invariants that do not hold after a step from one state to the next; none if the engine is right."""
-    return [*_of_world(after), *_of_members(after), *_of_round(after), *_of_accounting(after), *_of_step(before, after)]
+    return [
+        *_of_world(after),
+        *_of_members(after),
+        *_of_round(after),
+        *_of_accounting(after),
+        *_of_change(before, after),
+        *_of_step(before, after),
+    ]
 
 
 def _of_world(job: Job) -> Iterator[str]:
@@ -70,6 +78,34 @@ def _of_round(job: Job) -> Iterator[str]:
             yield "the round began in the future"
     if timings.doubt_since is not None and timings.first_doubt_at is None:
         yield "a doubt has no beginning, so it has no end"
+
+
+def _of_change(before: Job, after: Job) -> Iterator[str]:
+    """Yield what is wrong with the change in process."""
+    known, group, world = after.in_place, after.membership, after.membership.world
+    if known.round < before.in_place.round:
+        yield f"the number of the change falls from {before.in_place.round} to {known.round}"
+    is_round = group.round is not None and group.round.in_place
+    if is_round != (known.stage in (Stage.HOLD, Stage.STOP, Stage.ABORT)) and not after.accounting.closed and not after.is_done:
+        yield f"the change is at {known.stage}, and the round is {group.round}"
+    if known.stage is not None and known.stage is not Stage.ABORT and world is None and group.members and not after.accounting.closed:
+        yield f"the change is at {known.stage}, and there is no world"
+    if world is not None and not known.formed <= world.ranks.keys():
+        yield f"members that are not in the world have formed it: {sorted(known.formed - world.ranks.keys())}"
+    if known.stage is Stage.STOP and known.step != max(known.holds.values(), default=None):
+        yield f"members stop after step {known.step}, and promised {dict(known.holds)}"
+    if known.stage is Stage.FORM and not known.is_adopted and world is not None:
+        if not known.donors or not all(rank < world.size for rank in known.donors):
+            yield f"the donors of a world of {world.size} have the ranks {known.donors}"
+        if known.step and known.has_trained and known.round == before.in_place.round and before.in_place.stage is not Stage.FORM:
+            donors = [before.membership.members.get(world.by_rank[rank] or "") for rank in known.donors]
+            if not all(donor is not None and donor.step == known.step for donor in donors):
+                yield f"not all of the donors {known.donors} have said that they hold step {known.step}"
+    for name, member in group.members.items():
+        if member.alive and member.phase is not Phase.READY:
+            yield f"{name} is {member.phase}, and alive at the barrier"
+        if member.provisional and member.phase not in (Phase.BOOTING, Phase.READY):
+            yield f"{name} is {member.phase}, and in a world of its own"
 
 
 def _of_accounting(job: Job) -> Iterator[str]:

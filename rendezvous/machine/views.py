@@ -170,4 +170,5 @@ def _rescale(job: Job) -> Rescale | None:
         step_after=job.progress.first_in_world,
         state_lost=world.lost_state,
         began_unseen=world.began_unseen,
+        in_process=world.in_place,
     )

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Protocol
 
+from elastic.membership.in_place import Put
 from elastic.membership.training import Report
 from elastic.membership.wire import View
 from rendezvous.machine import Event, Job
+from rendezvous.server.exchange import Exchange
 from rendezvous.server.fault import FaultLadder
 from rendezvous.server.story import Story
 
@@ -22,11 +24,14 @@ class Link(Protocol):
     def close(self) -> None:
         """Close; the member may come back."""
 
+    def give(self, exchange: Exchange) -> None:
+        """Send what the exchange has that this member lacks; never blocks."""
+
 
 class ActiveJob:
     """A job of this server."""
 
-    __slots__ = ("asks", "fault", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
+    __slots__ = ("asks", "exchange", "fault", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -36,6 +41,7 @@ class ActiveJob:
         self.is_due = False
         """Whether a decision on the inbox is under way: at the end of this turn of the loop, or with the timer after a failed one."""
         self.story = Story()
+        self.exchange = Exchange()
         self.fault = FaultLadder()
         self.asks = False
         """Whether the state was dropped, and the controller must send its expectation again."""
@@ -52,6 +58,13 @@ class ActiveJob:
         """Put an event into the inbox, behind the others or before them."""
         self.story.note(event, at)
         self.inbox.insert(0 if is_first else len(self.inbox), event)
+
+    def put(self, name: str, incarnation: str, message: Put) -> None:
+        """Pass a value on to the members of the world."""
+        world = self.job.membership.world
+        if self._is_linked(name, incarnation) and self.exchange.put(self.job, name, message) and world is not None:
+            for member in world.ranks.keys() & self.links.keys():
+                self.links[member][1].give(self.exchange)
 
     def refuse(self, name: str, incarnation: str, reason: str) -> None:
         """End the connection of a replaced incarnation, if it is still there."""

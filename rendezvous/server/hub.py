@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from elastic.membership.bounds import MAX_MEMBERS
+from elastic.membership.in_place import Put
 from elastic.membership.training import Answer, Progress, Report, Signal
 from elastic.membership.wire import Expectation, FromMember, Join, World
 from rendezvous.machine import (
@@ -64,7 +65,7 @@ class Full(Exception):
 
 
 OLD_REPORTS_SEEN = 2
-"""With each report so many of the oldest are looked at, so that those of members that are gone do not stay."""
+"""How many of the oldest reports are looked at with each new one, so that reports of gone members do not stay."""
 UNEXPECTED = 64
 """Members that may present themselves beyond the expected ones: pods may come before the expectation that names them."""
 
@@ -136,18 +137,22 @@ class Hub:
             previous[1].close()
         elif previous is not None:
             previous[1].end(REPLACED)
+        if active.exchange.round:
+            link.give(active.exchange)
         self._apply(active, Said(name, message.incarnation, message))
 
     def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
         """Take a message of a member's connection."""
-        active = self._jobs.get(uid)
-        if active is not None:
+        if (active := self._jobs.get(uid)) is None:
+            return
+        if isinstance(message, Put):
+            active.put(name, incarnation, message)
+        else:
             self._apply(active, Said(name, incarnation, message))
 
     def detach(self, uid: str, *, name: str, incarnation: str, link: Link) -> None:
         """Note that a member's connection broke."""
-        active = self._jobs.get(uid)
-        if active is None or name not in active.links or active.links[name][1] is not link:
+        if (active := self._jobs.get(uid)) is None or name not in active.links or active.links[name][1] is not link:
             return
         del active.links[name]
         self._apply(active, Lost(name, incarnation))
@@ -159,15 +164,13 @@ class Hub:
         return self._news.version
 
     def job(self, uid: str) -> Job | None:
-        active = self._jobs.get(uid)
-        return active.job if active is not None else None
+        return active.job if (active := self._jobs.get(uid)) is not None else None
 
     def jobs(self) -> list[Job]:
         return [active.job for active in self._jobs.values()]
 
     def world(self, uid: str) -> World | None:
-        active = self._jobs.get(uid)
-        return self._world(active) if active is not None else None
+        return self._world(active) if (active := self._jobs.get(uid)) is not None else None
 
     def changed_since(self, version: int) -> tuple[list[str], list[str]]:
         """Return the jobs that changed after this version of the hub, and those that were forgotten."""
@@ -193,8 +196,7 @@ class Hub:
 
     def report(self, uid: str, report: Report) -> Answer:
         """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
-        active = self._jobs.get(uid)
-        if active is None or report.member not in active.job.membership.members:
+        if (active := self._jobs.get(uid)) is None or report.member not in active.job.membership.members:
             return Answer()
         reports = active.reports
         reports.pop(report.member, None)

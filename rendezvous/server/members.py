@@ -11,8 +11,10 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from elastic.membership.in_place import Keys
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.wire import Failed, FromMember, Join, Refused, View
+from rendezvous.server.exchange import Exchange
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.metered import Rate, Unread, meter
 
@@ -25,18 +27,31 @@ _decoder = msgspec.json.Decoder(FromMember)
 
 
 class Connection:
-    """A member's WebSocket as the hub's Link. Only the newest view is sent; older unsent ones are dropped."""
+    """A member's WebSocket as the hub's Link.
+
+    Only the newest view is sent; older unsent ones are dropped. Values of the exchange follow the view.
+    """
 
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.Transport | None) -> None:
         self._socket = socket
         self._transport = transport
         self._next: View | None = None
+        self._exchange: Exchange | None = None
+        self._given = (0, 0)
+        """The round of the exchange of which this member got values last, and how many."""
         self._sending: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         """Kept until the connection is gone: the loop itself keeps no task alive."""
 
     def send(self, view: View) -> None:
         self._next = view
+        self._send_soon()
+
+    def give(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._send_soon()
+
+    def _send_soon(self) -> None:
         if self._sending is None and self._ending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send_newest())
 
@@ -53,13 +68,21 @@ class Connection:
 
     async def _send_newest(self) -> None:
         try:
-            while self._next is not None:
-                view, self._next = self._next, None
-                await self._socket.send_str(msgspec.json.encode(view).decode())
+            while (message := self._take()) is not None:
+                await self._socket.send_str(msgspec.json.encode(message).decode())
         except (ConnectionError, RuntimeError):
             pass  # the reader notices the broken connection
         finally:
             self._sending = None
+
+    def _take(self) -> View | Keys | None:
+        """Return the next message to send; None if there is none."""
+        view, self._next = self._next, None
+        if view is not None or self._exchange is None:
+            return view
+        number, keys = self._exchange.after(*self._given)
+        self._given = (self._exchange.round, number)
+        return keys
 
     async def _end(self, code: WSCloseCode, last: Refused | None) -> None:
         """Close with a code, then abort: a peer that does not read must not keep the connection open."""

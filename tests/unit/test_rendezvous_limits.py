@@ -22,7 +22,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import bounds, hosts, training, wire, world_changes
+from elastic.membership import bounds, hosts, in_place, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
@@ -38,6 +38,7 @@ FROM_MEMBER = get_args(wire.FromMember)
 ROOTS = (
     *FROM_MEMBER,
     wire.View,
+    in_place.Keys,
     wire.Refused,
     wire.Expectation,
     wire.World,
@@ -77,6 +78,8 @@ def _largest(type: inspect.Type, filler: str) -> Any:
             return most if most is not None else less - 1  # type: ignore[operator]
         case inspect.FloatType(le=most):
             return -1.7976931348623157e308 if most is None and type.gt is None and type.ge is None else 31622399.999999996
+        case inspect.EnumType(cls=choices):
+            return max((str(choice.value) for choice in choices), key=len)
         case inspect.BoolType():
             return False
         case inspect.NoneType():
@@ -282,9 +285,9 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
     bases = (wire.Wire, bounds.Up, hosts.Message, world_changes.Restarts)
     kinds = {
         one
-        for module in (wire, training, hosts, world_changes)
+        for module in (wire, in_place, training, hosts, world_changes)
         for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, bases)
+        if isinstance(one, type) and issubclass(one, (*bases, in_place.Change, in_place.Values, in_place.Keys))
     }
     assert kinds - {*bases, wire.AtBarrier} == seen
 

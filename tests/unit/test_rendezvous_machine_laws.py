@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import structs
 from rendezvous_group import Group
 
+from elastic.membership.in_place import Formed, Stage, Unable, Unformed
 from elastic.membership.wire import Budget, Leaving, Ready
 from rendezvous.machine import Phase, Said, Stepped, Tick
 from rendezvous.machine.choose import leave_notice
@@ -145,6 +146,65 @@ class Membership(RuleBasedStateMachine):
         self.group.new_worlds.clear()
 
 
+class Living(Membership):
+    """The same members, most of which have processes that live on when the world changes."""
+
+    @precondition(lambda self: self.group.agents)
+    @rule(data=st.data(), what=st.sampled_from(["hello", "obey", "obey", "train", "complain", "die", "end loop", "unformed", "stale"]))
+    def something_happens_to_processes(self, data: st.DataObject, what: str) -> None:
+        group = self.group
+        name = data.draw(st.sampled_from(sorted(group.agents)))
+        agent = group.agents[name]
+        is_here = agent.is_linked and not agent.is_refused
+        match what:
+            case "hello" if is_here and not agent.workers and (agent.is_working or agent.is_provisional):
+                group.hello(name)
+            case "obey" if is_here:
+                group.obey(name)
+            case "train" if is_here and agent.workers and agent.is_working and agent.formed == agent.round:
+                group.train(name, step=(agent.trained or 0) + 1)
+            case "complain" if is_here and agent.workers:
+                group.complain(name)
+            case "die" if is_here and agent.workers and agent.held is not None:
+                group.fail(name)
+                group.come(name)
+            case "end loop" if is_here and agent.workers and agent.is_working:
+                agent.workers = 0
+                group.say(name, Unable(words="the loop has ended"))
+            case "unformed" if is_here and agent.workers:
+                group.say(name, Unformed(round=agent.round, words="Connection refused"))
+            case "stale" if is_here and agent.workers:
+                group.say(name, Formed(round=data.draw(st.integers(0, agent.round))))
+
+    @rule()
+    def calm_follows(self) -> None:
+        """Whatever happened: if links hold and processes answer, all that may train soon do, in one world."""
+        group = self.group
+        for _ in range(4):
+            for name, agent in group.agents.items():
+                if agent.is_linked and not agent.is_refused and not agent.workers and (agent.is_working or agent.is_provisional):
+                    group.hello(name)
+            group.obey_all()
+            group.come_all()
+            group.advance(1)
+        super().calm_follows()
+        group.obey_all()
+        stages = {agent.view.change.stage for agent in group.agents.values() if agent.view.change is not None and agent.is_working}
+        assert stages <= {Stage.RUN, Stage.PLAIN}, (group.job, group.agents)
+
+    @invariant()
+    def a_world_that_trains_has_one_state(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        change = self.group.job.in_place
+        if change.stage is not Stage.RUN:
+            return
+        world = self.group.job.membership.world
+        assert world is not None
+        inside = [self.group.agents[name] for name in world.ranks if name in self.group.agents]
+        assert all(agent.formed == change.round or not agent.workers or not agent.is_linked for agent in inside), inside
+
+
 class TwoServers(RuleBasedStateMachine):
     """Two servers serve one job by mistake: worlds may come twice, but nobody is led to believe in another's."""
 
@@ -198,5 +258,7 @@ LAWS = settings(
 )
 TestTwoServers = TwoServers.TestCase
 TestTwoServers.settings = LAWS
+TestLiving = Living.TestCase
+TestLiving.settings = LAWS
 TestMembership = Membership.TestCase
 TestMembership.settings = LAWS
