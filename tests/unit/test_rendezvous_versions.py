@@ -137,14 +137,18 @@ async def test_a_member_says_what_its_processes_hold_only_to_a_server_that_knows
     told = settings.Settings(
         host="127.0.0.1", port=served.port, job="job", member="w0", pod_uid="u", address="a", token=token, ca=served.ca
     )
-    agent = Presence(told, on_signal=lambda number: None, can_reform=True)
+    agent = Presence(told, on_signal=lambda number: None)
+    agent.introduce = lambda: ({"can_reform": True}, [{"t": "able", "generation": 3, "workers": 1}] if not living else [])
     can_reform = {"can_reform": True} if living else {}
     agent.start()
     try:
         async with asyncio.timeout(30):
             await served.hub.has_heard(1)
-            agent.announce_ready(after=3, store="a:1", alive=True, step=7)
+            agent.enter(View({"generation": 3, "id": "3-s", "size": 1}))
+            agent.announce_ready(after=3, store="a:1")
             await served.hub.has_heard(2)
+            agent.stand_by(round=0, step=7)
+            await served.hub.has_heard(3)
             for link in served.hub.links:
                 link.close()
             await served.hub.has_heard(3)
