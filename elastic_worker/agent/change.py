@@ -4,19 +4,21 @@ The server's View.change is the whole state of a change, and a worker hears the 
 answers to an older round are ignored. Pure: the caller has sockets, threads and the clock.
 """
 
-import base64
-import binascii
 import json
+import re
 import typing
 
 from elastic_worker.agent.view import Change, View
 
 MOST_WORDS = 300
 MOST_KEY = 256
-MOST_VALUE = 32 * 1024
-MOST_PUTS = 64
+MOST_VALUE = 16 * 1024
+"""Characters of a value in base64 (elastic.membership.in_place)."""
+MOST_PUTS = 16
 """Number of values that one worker may put into the exchange of a round."""
 MOST_NUMBER = 2**53
+PLAIN = re.compile(r"[!#-\[\]-~]+\Z")
+BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
 MOST_KEYS_LINE = 48 * 1024
 MOST_EXCHANGE = 64 * 1024 * 1024
 """Bytes of the exchange of one round that an agent keeps."""
@@ -113,33 +115,32 @@ class LocalChange:
 
     @property
     def world_round(self) -> int:
-        """Return the round in which the present world was formed, -1 if it was not formed in process."""
+        """Return the round in which the present world is formed, -1 if it was not formed in process."""
         return self._formed[1]
 
     def introduction(self) -> typing.Tuple[Message, typing.List[Message]]:
         """Return the fields that a new connection adds to Join, and the messages that it repeats after Join."""
-        if not self.is_used:
-            return {}, []
-        fields = {"round": self.round}  # type: Message
-        if self.able:
-            fields.update(able=self.able, can_reform=True)
+        fields = {"workers": self.able} if self.able else {}
         puts = [put for worker in self.workers.values() for put in worker.puts.values()]
         return fields, [message for kind, message in self._said.items() if kind != "ready"] + puts
 
     def follow(self, view: View) -> bool:
         """Take the server's newest view. Return whether it puts this agent into another world in process."""
         change = view.change
-        if change is None or change.round < self.round or change.phase not in PHASES:
+        if change is None or change.phase not in PHASES or (change.round < self.round and change.phase != "plain"):
             return False
         if change.round > self.round:
             self._begin_round(change.round)
         self._change = change
+        if change.phase == "run" and change.round != self.world_round and "ready" in self._said:
+            del self._said["ready"]
+            self.up.append({"t": "resume"})  # the change is called off, and the workers train on in their world
         self._update()
         is_new = change.phase == "form" and bool(view.generation) and (view.generation, change.round) != self._formed
         if is_new:
             self.generation, self._rank, self._size = view.generation, view.rank, view.size
             self._formed = (view.generation, change.round)
-            for kind in ("ready", "complains", "stepped"):
+            for kind in ("ready", "formed", "complains", "stepped"):
                 self._said.pop(kind, None)
             if "able" in self._said:
                 self._said["able"] = {"t": "able", "generation": view.generation, "workers": len(self.workers)}
@@ -158,7 +159,7 @@ class LocalChange:
     def _begin_round(self, round: int) -> None:
         self.round = round
         self._exchange, self._exchange_bytes = {}, 0
-        for kind in ("holds", "formed", "unformed"):
+        for kind in ("holds", "unformed"):
             self._said.pop(kind, None)
         for worker in self.workers.values():
             worker.puts, worker.keys = {}, set()
@@ -248,14 +249,12 @@ class LocalChange:
 
     def _put(self, worker: LocalWorker, message: Message) -> None:
         key, value = message.get("key"), message.get("value")
-        if not isinstance(key, str) or not isinstance(value, str) or len(key) > MOST_KEY or len(value) > 2 * MOST_VALUE:
-            raise BrokenRule("a key or value is no text, or is too long")
-        try:
-            size = len(base64.b64decode(value, validate=True))
-        except (binascii.Error, ValueError) as error:
-            raise BrokenRule("a value is not in base64") from error
-        if size > MOST_VALUE or (key not in worker.puts and len(worker.puts) >= MOST_PUTS):
-            raise BrokenRule("it put more than {} values, or one of {} bytes".format(MOST_PUTS, size))
+        if not isinstance(key, str) or len(key) > MOST_KEY or not PLAIN.match(key):
+            raise BrokenRule("a key is not 1 to {} printable characters".format(MOST_KEY))
+        if not isinstance(value, str) or len(value) > MOST_VALUE or not BASE64.match(value):
+            raise BrokenRule("a value is not in base64, or has more than {} characters".format(MOST_VALUE))
+        if key not in worker.puts and len(worker.puts) >= MOST_PUTS:
+            raise BrokenRule("it put more than {} values".format(MOST_PUTS))
         put = {"t": "put", "round": self.round, "key": key, "value": value}
         if worker.puts.get(key) != put:
             worker.puts[key] = put
@@ -276,11 +275,12 @@ class LocalChange:
             self._say("able", generation=self.generation, workers=len(workers), **_lowest(worker.step for worker in workers))
             if not self.generation:
                 self._say("ready", round=round, **_lowest(worker.step for worker in workers))
-        if all(worker.holds[0] == round for worker in workers):
+        is_asked = self._change is not None and self._change.phase in ("hold", "stop", "abort")
+        if is_asked and all(worker.holds[0] == round for worker in workers):
             self._say("holds", round=round, step=max(worker.holds[1] for worker in workers))
-        if all(worker.at[0] == round for worker in workers) and self._formed[1] != round:
+        if is_asked and all(worker.at[0] == round for worker in workers):
             self._say("ready", round=round, **_lowest(worker.at[1] for worker in workers))
-        if all(worker.formed == round for worker in workers) and "formed" not in self._said:
+        if round == self.world_round and all(worker.formed == round for worker in workers) and "formed" not in self._said:
             self._say("formed", round=round)
             self.up.append({"t": "started"})
         if self.world_round >= 0 and all(worker.stepped[0] == self.world_round for worker in workers):
@@ -319,7 +319,12 @@ class LocalChange:
                 secret=self._secret(self.generation, change.round),
                 address=self._address,
             )
-        return message if is_formed or change.phase not in ("form", "run") else None
+        if change.phase == "form":
+            return message if is_formed else None
+        if change.phase == "run":
+            # A new worker has no part in a change that ended before its hello.
+            return message if worker.heard is not None and worker.heard["round"] == change.round else None
+        return message
 
 
 def _lowest(steps: typing.Iterable[typing.Optional[int]]) -> Message:
@@ -358,4 +363,4 @@ def _words(message: Message) -> str:
     words = message.get("words", "")
     if not isinstance(words, str):
         raise BrokenRule("its words are no text")
-    return words[:MOST_WORDS]
+    return words[:MOST_WORDS].encode("utf-8", "replace").decode()  # half a surrogate pair would break the connection to the server

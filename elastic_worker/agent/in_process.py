@@ -183,10 +183,11 @@ class InProcess:
         assert self._door is not None
         view = self._presence.view
         if self._workers is not None and self._store is not None and self._change.follow(view):
-            self._presence.move(view, round=self._change.round)
+            self._presence.move(view)
             self._workers.move(view.generation, rank=view.rank, local_size=self._change.local_size)
             self._store.detach()
             log.info("generation %s, entered in process: rank %s of %s", view.generation, view.rank, view.size)
+        self._presence.note_round(self._change.round)
         for round, items in self._presence.take_keys():
             self._change.add_keys(round, items)
         self._change.pass_time(time.monotonic())
@@ -199,6 +200,8 @@ class InProcess:
     def _tell_server(self, message: typing.Dict[str, typing.Any]) -> None:
         if message["t"] == "ready":
             self._presence.stand_by(round=message["round"], step=message.get("step"))
+        elif message["t"] == "resume":
+            self._presence.resume()
         elif message["t"] == "started":
             self._presence.report_state("started", generation=self._change.generation)
         else:

@@ -33,7 +33,7 @@ OUTBOX = 256
 _AT = "at"
 """When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
 
-SINCE_1_2 = ("alive", "step", "can_reform", "able", "round")
+SINCE_1_2 = ("alive", "step", "workers", "round")
 """Fields of `join` and `ready` that a server of an older minor version does not know. It never gets them."""
 KNOWN_BEFORE = ("join", "ready", "beat", "leave", "failed", "started", "finished")
 """Messages that a server of an older minor version knows."""
@@ -64,6 +64,7 @@ class Presence(PresenceThread):
         """Hear that there is a new view or new keys."""
         self._keys = []  # type: typing.List[typing.Tuple[int, typing.Dict[str, str]]]
         self._left_in_process = set()  # type: typing.Set[int]
+        self._round = 0
         self._settings = settings
         self._tls = settings.tls()
         self._incarnation = process_id(settings.pod_uid or settings.member)
@@ -100,10 +101,23 @@ class Presence(PresenceThread):
         with self.changed:
             self._is_ready = True
             self._trouble = ""
-            self._living = {"alive": True} if step is None else {"alive": True, "step": step}
+            self._living = {"alive": True, "round": round}
+            if step is not None:
+                self._living["step"] = step
             after = self._held["generation"] if self._held is not None else 0
-            self._outbox.append(dict(self._living, t="ready", after=after, store=self._store, round=round))
+            self._outbox.append(dict(self._living, t="ready", after=after, store=self._store))
         self._wake.up()
+
+    def resume(self) -> None:
+        """Leave the barrier for the same world, because the change is called off."""
+        with self.changed:
+            self._is_ready = False
+            self._living = {}
+
+    def note_round(self, round: int) -> None:
+        """Present from now on that this agent has heard of this change in process."""
+        with self.changed:
+            self._round = max(self._round, round)
 
     def enter(self, view: View) -> None:
         """Present this world from now on as the one that this agent is in."""
@@ -114,13 +128,11 @@ class Presence(PresenceThread):
             self._held = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
             self._held["uncounted"] = view.unacknowledged_restarts
 
-    def move(self, view: View, *, round: int) -> None:
+    def move(self, view: View) -> None:
         """Enter this world in process. A failure in the world before counts in this one, because the server may not know it yet."""
         with self.changed:
             left, former = set(self._left_in_process), self._held["generation"] if self._held is not None else 0
             self.enter(view)
-            assert self._held is not None
-            self._held["round"] = round
             if view.generation == former:
                 return
             self._left_in_process = left | {0, former}
@@ -242,7 +254,7 @@ class Presence(PresenceThread):
     def _introduction(self) -> Message:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
         if self._held is not None:
-            message["held"] = self._held
+            message["held"] = dict(self._held, round=self._round) if self._round else self._held
         if self._is_ready:
             message.update(self._living)
         if self._is_ready and self._trouble:
