@@ -109,6 +109,8 @@ class InProcess:
         self._wake_up()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
+        else:
+            self._wake.close()
         os.environ.pop(settings.WORLD, None)
 
     def _open(self) -> bool:
@@ -122,7 +124,7 @@ class InProcess:
             self._presence.on_news = self._wake_up
             self._thread = threading.Thread(target=self._serve, name="elastic-door", daemon=True)
             self._thread.start()
-        return self._thread.is_alive()
+        return not self._is_over
 
     def _wake_up(self) -> None:
         with contextlib.suppress(OSError):  # the thread has ended
@@ -136,6 +138,7 @@ class InProcess:
         try:
             self._run(self._door)
         finally:
+            self._is_over = True
             self._door.close()
             self._wake.close()
 
