@@ -1,4 +1,4 @@
-"""What an agent tells the server of its workers in a change in process, and what each worker hears."""
+"""An agent speaks for its workers in a change in process, and tells each of them its part."""
 
 from __future__ import annotations
 
@@ -316,10 +316,12 @@ def test_only_a_workers_first_hello_is_taken(hello: Said) -> None:
 
 
 TEXT = st.sampled_from(["hello", "holds", "at", "put", "formed", "receives", "unformed", "complains", "stepped", "done", "leave", ""])
-ODD = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.integers(2**52, 2**64), st.floats(), st.text(max_size=3), st.lists(st.none()))
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 3), st.integers(2**52, 2**64), st.floats(), st.text(max_size=3), st.lists(st.none())
+)
 
 
-@given(st.lists(st.fixed_dictionaries({"t": TEXT}, optional={name: ODD for name in ("round", "step", "key", "value", "words", "bytes")})))
+@given(st.lists(st.fixed_dictionaries({"t": TEXT}, optional=dict.fromkeys(("round", "step", "key", "value", "words", "bytes"), ODD))))
 def test_no_message_of_a_worker_speaks_for_more_than_its_own_member(messages: list[Said]) -> None:
     """It can make its member unable, late or faulty. It cannot say that a worker failed, or that the member leaves."""
     change, (worker, _) = changing(2)

@@ -1,4 +1,4 @@
-"""Who may come in at an agent's door for its workers, and what costs a worker its connection."""
+"""An agent's door admits its workers only, and a broken rule costs a worker its connection."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def test_another_user_is_sent_away(place: Place, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "said", [b"no JSON\n", b"[]\n", b"\xff\n", b"[" * 60_000 + b"\n", b'"' + b"x" * doors.LONGEST_LINE + b'"\n', b"x" * (doors.LONGEST_LINE + 1)]
+    "said",
+    [b"no JSON\n", b"[]\n", b"\xff\n", b"[" * 60_000 + b"\n", b'"' + b"x" * doors.LONGEST_LINE + b'"\n', b"x" * (doors.LONGEST_LINE + 1)],
 )
 def test_a_line_that_is_no_message_costs_the_connection_and_no_other(place: Place, said: bytes) -> None:
     other, kept = place.open()
@@ -158,7 +159,7 @@ def test_a_worker_has_twenty_messages_a_second_and_a_burst_of_a_hundred(place: P
 
 
 def test_a_worker_that_does_not_read_is_dropped_and_nobody_waits_for_it(place: Place) -> None:
-    client, connection = place.open()
+    _, connection = place.open()
     line: dict[str, Any] = {"t": "keys", "items": {"k": "A" * 60_000}}
     sent = 0
     while connection.is_open:

@@ -25,7 +25,7 @@ TOLD = settings.Settings(host="h", port=1, job="job-uid", member="m", pod_uid="u
 
 
 class Store:
-    """What the agent's store knows of its workers."""
+    """The agent's store, which knows how many workers there are."""
 
     def __init__(self, local_size: int) -> None:
         self.local_size = local_size
