@@ -145,7 +145,7 @@ def job(tmp_path: Path, server: ScriptedServer) -> Iterator[Job]:
 
 
 def test_a_job_that_grew_in_process_ends_without_waiting_for_the_agents_it_began_with(job: Job) -> None:
-    """torchrun waits at its end for as many agents as its world had when it started the workers: 3 here, and 1 in the newcomer."""
+    """Torchrun waits at its end for as many agents as its world had when it started the workers: 3 here, and 1 in the newcomer."""
     job.start("w0", "w1", "w2")
     job.stand_by("w3")
     everybody = ("w0", "w1", "w2", "w3")
@@ -213,9 +213,7 @@ def test_a_stopped_worker_is_killed_and_counts_as_failed(job: Job) -> None:
     assert "it was stopped (state T)" in failed["error"]
 
 
-def test_warm_workers_come_in_through_the_door_and_a_new_server_learns_their_state(
-    tmp_path: Path, server: ScriptedServer
-) -> None:
+def test_warm_workers_come_in_through_the_door_and_a_new_server_learns_their_state(tmp_path: Path, server: ScriptedServer) -> None:
     """Their parent is the fork server, and torchrun's child is a stub that says whom it stands for."""
     job = Job(tmp_path / "warm", server, library=tmp_path / "library")
     try:
