@@ -24,7 +24,7 @@ Ended = typing.Callable[[int, typing.Optional[int]], None]
 
 
 def children_of_this_process() -> typing.Set[int]:
-    """The pids of our direct children."""
+    """Return the pids of our direct children."""
     pids = set()  # type: typing.Set[int]
     try:
         for task in os.listdir("/proc/self/task"):
@@ -36,7 +36,10 @@ def children_of_this_process() -> typing.Set[int]:
 
 
 def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
-    """Whether a child has ended, and its status as a shell reports it; None where it was reaped already and no Popen object has it."""
+    """Return whether a child has ended, and its status as a shell reports it.
+
+    The status is None if the child was reaped already and no Popen object has it.
+    """
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
@@ -47,7 +50,10 @@ def end_of(pid: int) -> typing.Tuple[bool, typing.Optional[int]]:
 
 
 def status_of_reaped(pid: int) -> typing.Optional[int]:
-    """The status that a Popen object of this process has of a child. It may have reaped the child a moment before it notes the status."""
+    """Return the status that a Popen object of this process has of a child.
+
+    The object may have reaped the child a moment before it notes the status.
+    """
     owners = [found for found in gc.get_objects() if issubclass(type(found), subprocess.Popen) and getattr(found, "pid", 0) == pid]
     for _ in range(REAPED_POLLS if owners else 0):
         for owner in owners:
@@ -84,7 +90,7 @@ class ChildWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop watching, because the world of these children is over."""
+        """Stop watching, because the world of these children has ended."""
         with self._lock:
             self._is_over = True
 
@@ -94,18 +100,22 @@ class ChildWatch:
             self._reported.wait_for(lambda: not self._unreported, timeout_s)
 
     def running(self) -> typing.List[int]:
-        """The children that have not ended yet."""
+        """Return the children that have not ended yet, as far as the thread has seen them."""
         with self._lock:
             return list(self._running)
 
+    def present(self) -> typing.Set[int]:
+        """Return the children that exist now, including those that the thread has not seen yet."""
+        return children_of_this_process() - self._before
+
     @property
     def succeeded(self) -> int:
-        """How many children have ended with 0."""
+        """Return how many children have ended with 0."""
         with self._lock:
             return self._succeeded
 
     def finish(self, pid: int) -> bool:
-        """Kill a child and let it count as ended with 0, here and in torch. False where it has ended already, or does not end.
+        """Kill a child and let it count as ended with 0, here and in torch. Return False if it has ended already, or does not end.
 
         subprocess assumes status 0 for a child that was reaped elsewhere, as it is here. Only the thread in which torch polls its children
         may call this, so that torch cannot reap the child first.
@@ -124,7 +134,7 @@ class ChildWatch:
         return False
 
     def kill(self, pids: typing.Iterable[int]) -> typing.List[int]:
-        """Kill those of these children that still run; returns them."""
+        """Kill those of these children that still run, and return them."""
         killed = []
         with self._lock:
             for pid in pids:

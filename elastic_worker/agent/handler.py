@@ -1,7 +1,8 @@
 """torchrun's rendezvous handler, and its backend `elastic`, which meets at the rendezvous server.
 
 The handler waits at the barrier, hosts the generation's store on rank 0, sends torchrun back to the barrier when the world changes, and
-kills workers that do not stop. The rendezvous decides who is in the world and which restarts are charged to the job.
+kills workers that do not stop. The rendezvous decides who is in the world and which restarts are charged to the job. If the workers change
+worlds in process (in_process.py), torchrun notices nothing.
 """
 
 import datetime
@@ -23,6 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from elastic_worker import settings
 from elastic_worker.agent import early_end, last_words, worker_stderr
+from elastic_worker.agent.in_process import InProcess
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
@@ -32,6 +34,8 @@ from elastic_worker.warm import readiness
 log = logging.getLogger(__name__)
 
 OnSignal = typing.Callable[[int], None]
+Meeting = typing.Tuple[Rendezvous, typing.Optional[InProcess]]
+"""An agent's rendezvous, and its workers' changes of worlds in process if the rendezvous has them."""
 BACKEND = "elastic"
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
 STORE_CONNECT = datetime.timedelta(seconds=2)
@@ -40,30 +44,33 @@ AWAY_S = 600.0
 DENIED_S = 15.0
 POLL_S = 1.0
 WORKERS_PORT = "elastic/workers_port"
+ASTRAY = "a world was formed in which its living workers were not asked to change"
+OUTSIDE = "a worker failed before it came into a world"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Torchrun calls this with its rendezvous options."""
+    """Create the handler from torchrun's rendezvous options."""
     own = settings.read(os.environ, endpoint=parameters.endpoint, job=parameters.run_id, local_address=parameters.local_addr)
     away_s = float(parameters.get_as_int("server_away_timeout") or AWAY_S)
 
-    def presence(on_signal: OnSignal) -> Rendezvous:
-        return Presence(own, on_signal=on_signal)
+    def meeting(on_signal: OnSignal) -> Meeting:
+        presence = Presence(own, on_signal=on_signal)
+        return presence, InProcess(presence, own)
 
-    return ElasticHandler(presence, backend=BACKEND, job=own.job, address=own.address, away_s=away_s)
+    return ElasticHandler(meeting, backend=BACKEND, job=own.job, address=own.address, away_s=away_s)
 
 
 class ElasticHandler(RendezvousHandler):
     """One agent's side of a rendezvous. The backends differ only in their presence."""
 
     def __init__(
-        self, presence: typing.Callable[[OnSignal], Rendezvous], *, backend: str, job: str, address: str, away_s: float = AWAY_S
+        self, meeting: typing.Callable[[OnSignal], Meeting], *, backend: str, job: str, address: str, away_s: float = AWAY_S
     ) -> None:
         self._backend = backend
         self._job = job
         self._address = address
         self._away_s = away_s
-        self._presence = presence(self._on_signal)
+        self._presence, self._in_process = meeting(self._on_signal)
         self._is_started = False
         self._has_wake_fd = False
         self._is_terminating = threading.Event()
@@ -72,6 +79,7 @@ class ElasticHandler(RendezvousHandler):
         self._workers = None  # type: typing.Optional[LocalWorkers]
         self._stderr = worker_stderr.of_this_process()
         self._failure = None  # type: typing.Optional[last_words.Failure]
+        self._astray = 0
 
     # --- what torchrun calls ---
 
@@ -92,6 +100,8 @@ class ElasticHandler(RendezvousHandler):
             own = open_tcp_store(self._address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
             self._presence.announce_ready(after=self._generation, store="{}:{}".format(self._address, own.port), trouble=trouble)
             view = self._wait_for_world()
+            if view.provisional:
+                return self._enter(View({"size": 1, "store": "{}:{}".format(self._address, own.port)}), own)
             self._generation = view.generation
             self._presence.enter(view)
             store = own if view.rank == 0 else self._connect(view)
@@ -110,9 +120,13 @@ class ElasticHandler(RendezvousHandler):
         reason = self._presence.refused or view.closed or view.reform
         if not reason and self._store is not None and self._store.broke:
             reason = "the world broke before its workers had started"
+        if not reason and self._in_process is not None and self._in_process.is_astray(view):
+            self._astray, reason = view.generation, ASTRAY
         if not reason:
             return 0
         log.info("going back to the rendezvous: %s", reason)
+        if self._in_process is not None:
+            self._in_process.stop()
         workers.rejoin(view.grace_s)
         return 1
 
@@ -130,6 +144,8 @@ class ElasticHandler(RendezvousHandler):
             self._store.close()
         if self._is_started:
             self._presence.leave("finished" if self._workers is not None and self._workers.has_finished else "torchrun ended")
+        if self._in_process is not None:
+            self._in_process.close()
         if self._has_wake_fd:
             signal.set_wakeup_fd(-1)
         self._presence.close()
@@ -152,17 +168,26 @@ class ElasticHandler(RendezvousHandler):
         self._presence.start()
 
     def _leave_world(self) -> str:
-        """Leave the last world. Returns the reason if its store was lost; empty after a rescale or a failed worker."""
-        trouble = ""
+        """Leave the last world. Return the reason if its store was lost; empty after a rescale or a failed worker."""
+        trouble = ASTRAY if self._astray else ""
         if self._store is not None:
             if self._store.broke:
                 trouble = "the store of generation {} was lost".format(self._generation)
             self._store.close()
-        if self._workers is not None and trouble:
-            self._workers.end()
-        elif self._workers is not None:
-            self._workers.close()
-        self._failure = self._workers.failure if self._workers is not None else None
+        workers = self._workers
+        if workers is not None and trouble:
+            workers.end()
+        elif workers is not None:
+            workers.close()
+        if self._in_process is not None:
+            self._in_process.end()
+        self._failure = workers.failure if workers is not None else None
+        if workers is not None:
+            if not (workers.generation or workers.is_rejoining):
+                last_words.write(os.environ, failure=self._failure)
+                _end(OUTSIDE)  # torchrun would start the workers again and again, and the server counts only ends in a world
+            self._generation = max(self._generation, workers.generation, self._astray)
+        self._astray = 0
         self._store, self._workers = None, None
         return trouble
 
@@ -179,7 +204,7 @@ class ElasticHandler(RendezvousHandler):
             if view.closed:
                 last_words.write(os.environ, closed=view.closed, failure=self._failure)
                 _end("the rendezvous is closed: {}".format(view.closed))
-            if view.generation > self._generation:
+            if view.generation > self._generation or self._is_provisional(view):
                 return view
             if view.finished:
                 # RendezvousGracefulExitError would be the way, but torchrun 2.13 catches it and then fails because there is no result.
@@ -194,14 +219,20 @@ class ElasticHandler(RendezvousHandler):
                 logged_reason = view.waiting
                 log.info("waiting at the rendezvous: %s", logged_reason)
 
+    def _is_provisional(self, view: View) -> bool:
+        """Return whether workers shall start in a world of their own, and change from there in process."""
+        return view.provisional and not view.generation and self._in_process is not None and self._in_process.can_begin()
+
     def _unmet(self, why: str, words: str) -> str:
-        """Say in the container's message why this agent ends at the barrier; returns the words."""
+        """Say in the container's message why this agent ends at the barrier, and return the words."""
         last_words.write(os.environ, unmet=last_words.Unmet(why, words), failure=self._failure)
         return words
 
     def _has_news(self) -> bool:
         presence = self._presence
-        return bool(presence.refused or presence.view.closed or presence.view.finished) or presence.view.generation > self._generation
+        view = presence.view
+        has_world = view.generation > self._generation or self._is_provisional(view)
+        return bool(presence.refused or view.closed or view.finished) or has_world
 
     def _connect(self, view: View) -> typing.Optional[Store]:
         """Connect to the store of this world, which rank 0 hosts; None if it cannot be reached."""
@@ -220,14 +251,19 @@ class ElasticHandler(RendezvousHandler):
     def _enter(self, view: View, store: Store) -> RendezvousInfo:
         generation = view.generation
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
-        self._workers = LocalWorkers(self._presence, generation=generation, is_terminating=self._is_terminating, stderr=self._stderr)
+        self._workers = LocalWorkers(
+            self._presence, generation=generation, is_terminating=self._is_terminating, stderr=self._stderr, rank=view.rank
+        )
         self._workers.begin()
         os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
+        os.environ.pop(settings.WORLD, None)
+        if self._in_process is not None:
+            self._in_process.begin(self._workers, self._store)
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
         return RendezvousInfo(self._store, view.rank, view.size, self._workers_store(view, self._store))  # type: ignore[arg-type]
 
     def _workers_store(self, view: View, store: AgentStore) -> RendezvousStoreInfo:
-        """Where workers meet: at the agents' store, or at one that rank 0's worker opens if this torch cannot share the agents'."""
+        """Return the address of the workers' store: the agents', or a store of rank 0's worker if this torch cannot share the agents'."""
         host, _, port = view.store.rpartition(":")
         if not self.use_agent_store:
             if view.rank == 0:
@@ -237,7 +273,7 @@ class ElasticHandler(RendezvousHandler):
         return RendezvousStoreInfo(host, int(port))
 
     def _is_over(self, generation: int) -> bool:
-        """Whether this world is over, so that waiting for its members is pointless."""
+        """Return whether this world has ended, so that waiting for its members is pointless."""
         view = self._presence.view
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
 

@@ -33,10 +33,16 @@ OUTBOX = 256
 _AT = "at"
 """When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
 
-SINCE_1_2 = ("alive", "step", "can_reform")
+SINCE_1_2 = ("alive", "step", "workers", "round")
 """Fields of `join` and `ready` that a server of an older minor version does not know. It never gets them."""
+KNOWN_BEFORE = ("join", "ready", "beat", "leave", "failed", "started", "finished")
+"""Messages that a server of an older minor version knows."""
+IN_PROCESS_MINOR = 2
+"""Minor version of a server that changes worlds in process."""
 
 Message = typing.Dict[str, typing.Any]
+Introduction = typing.Tuple[Message, typing.List[Message]]
+"""Fields that a new connection adds to Join, and messages that it repeats after Join."""
 
 
 def _ago_s(at: float) -> float:
@@ -48,10 +54,17 @@ class Presence(PresenceThread):
 
     peer = "the rendezvous server"
 
-    def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None], can_reform: bool = False) -> None:
-        """Prepare the connection. `can_reform`: the processes of this agent can enter another world without a restart."""
+    def __init__(self, settings: Settings, *, on_signal: typing.Callable[[int], None]) -> None:
         super().__init__(on_signal=on_signal)
-        self._can_reform = can_reform
+        self.minor = 0
+        """Minor version of the messages that the last server named."""
+        self.introduce = lambda: ({}, [])  # type: typing.Callable[[], Introduction]
+        """Return this agent's state in a change of worlds in process. It is called with the lock."""
+        self.on_news = lambda: None  # type: typing.Callable[[], None]
+        """Hear that there is a new view or new keys."""
+        self._keys = []  # type: typing.List[typing.Tuple[int, typing.Dict[str, str]]]
+        self._left_in_process = set()  # type: typing.Set[int]
+        self._round = 0
         self._settings = settings
         self._tls = settings.tls()
         self._incarnation = process_id(settings.pod_uid or settings.member)
@@ -67,34 +80,79 @@ class Presence(PresenceThread):
 
     # --- for the agent's thread ---
 
-    def announce_ready(self, *, after: int, store: str, trouble: str = "", alive: bool = False, step: typing.Optional[int] = None) -> None:
-        """Report that this agent left the world `after` and waits at the barrier for the next one.
-
-        `alive`: its processes live. `step`: the step of the complete state that they hold.
-        """
+    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+        """Report that this agent left the world `after` and waits at the barrier for the next one."""
         with self.changed:
             self._is_ready = True
             self._store = store
             self._trouble = trouble
-            self._living = {"alive": True} if alive else {}
-            if step is not None:
-                self._living["step"] = step
+            self._living = {}
             self._failed = self._states.get("failed", self._failed)
             self._states.clear()
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
-            message = dict(self._living, t="ready", after=after, store=store)  # type: Message
+            message = {"t": "ready", "after": after, "store": store}  # type: Message
             if trouble:
                 message["trouble"] = trouble
             self._outbox.append(message)
         self._wake.up()
+
+    def stand_by(self, *, round: int, step: typing.Optional[int] = None) -> None:
+        """Report that this agent waits at the barrier with living processes, which hold the complete state of this step."""
+        with self.changed:
+            self._is_ready = True
+            self._trouble = ""
+            self._living = {"alive": True, "round": round}
+            if step is not None:
+                self._living["step"] = step
+            after = self._held["generation"] if self._held is not None else 0
+            self._outbox.append(dict(self._living, t="ready", after=after, store=self._store))
+        self._wake.up()
+
+    def resume(self) -> None:
+        """Leave the barrier for the same world, because the change is called off."""
+        with self.changed:
+            self._is_ready = False
+            self._living = {}
+
+    def note_round(self, round: int) -> None:
+        """Present from now on that this agent has heard of this change in process."""
+        with self.changed:
+            self._round = max(self._round, round)
 
     def enter(self, view: View) -> None:
         """Present this world from now on as the one that this agent is in."""
         with self.changed:
             self._is_ready = False
             self._failed = None
+            self._left_in_process.clear()
             self._held = {"id": view.id, "generation": view.generation, "rank": view.rank, "size": view.size, "store": view.store}
             self._held["uncounted"] = view.unacknowledged_restarts
+
+    def move(self, view: View) -> None:
+        """Enter this world in process. A failure in the world before counts in this one, because the server may not know it yet."""
+        with self.changed:
+            left, former = set(self._left_in_process), self._held["generation"] if self._held is not None else 0
+            self.enter(view)
+            if view.generation == former:
+                return
+            self._left_in_process = left | {0, former}
+            self._states.pop("started", None)
+            for message in self._states.values():
+                message["generation"] = view.generation
+                self._outbox.append(message)
+        self._wake.up()
+
+    def send(self, message: Message) -> None:
+        """Send a message once. `introduce` repeats it if that is needed."""
+        with self.changed:
+            self._outbox.append(message)
+        self._wake.up()
+
+    def take_keys(self) -> typing.List[typing.Tuple[int, typing.Dict[str, str]]]:
+        """Return the values of the exchange that have come since the last call, with their rounds."""
+        with self.changed:
+            taken, self._keys = self._keys, []
+            return taken
 
     def report_state(self, kind: str, **fields: typing.Any) -> None:
         """Report a state of the current world once; it is sent again after each reconnect."""
@@ -104,6 +162,8 @@ class Presence(PresenceThread):
         with self.changed:
             if kind in self._states:
                 return
+            if message.get("generation") in self._left_in_process and self._held is not None:
+                message["generation"] = self._held["generation"]
             self._states[kind] = message
             self._outbox.append(message)
         self._wake.up()
@@ -163,8 +223,11 @@ class Presence(PresenceThread):
         with self.changed:
             leaving = [message for message in self._outbox if message["t"] == "leave"]
             self._outbox.clear()
-            self._outbox.append(self._introduction())
+            self.minor = websocket.minor
+            fields, repeated = self.introduce()
+            self._outbox.append(dict(self._introduction(), **fields))
             self._outbox.extend(self._states.values())
+            self._outbox.extend(repeated)
             self._outbox.extend(leaving)
             self._denied = ""
             self._away_since = None
@@ -191,9 +254,7 @@ class Presence(PresenceThread):
     def _introduction(self) -> Message:
         message = {"t": "join", "incarnation": self._incarnation, "ready": self._is_ready, "store": self._store}  # type: Message
         if self._held is not None:
-            message["held"] = self._held
-        if self._can_reform:
-            message["can_reform"] = True
+            message["held"] = dict(self._held, round=self._round) if self._round else self._held
         if self._is_ready:
             message.update(self._living)
         if self._is_ready and self._trouble:
@@ -211,8 +272,10 @@ class Presence(PresenceThread):
                 if not self._outbox:
                     return
                 message = dict(self._outbox.popleft())
-            if websocket.minor < 2 and message["t"] in ("join", "ready"):
-                message = {name: value for name, value in message.items() if name not in SINCE_1_2}
+            if websocket.minor < IN_PROCESS_MINOR:
+                if message["t"] not in KNOWN_BEFORE:
+                    continue
+                message = _without_news(message)
             if _AT in message:
                 message["ago_s"] = _ago_s(message.pop(_AT))
             websocket.send(json.dumps(message, separators=(",", ":")))
@@ -224,6 +287,8 @@ class Presence(PresenceThread):
             with self.changed:
                 if "refused" in fields:
                     self._refused = str(fields["refused"])
+                elif "keys" in fields:
+                    self._keep_keys(fields["keys"])
                 else:
                     self._view = View(fields)
                     self._has_view = True
@@ -232,4 +297,24 @@ class Presence(PresenceThread):
                 self.changed.notify_all()
                 if self._refused:
                     return True
+        if texts:
+            self.on_news()
         return False
+
+    def _keep_keys(self, keys: typing.Any) -> None:
+        if not isinstance(keys, dict) or not isinstance(keys.get("items"), dict):
+            raise ValueError("the server sent keys without items")
+        round = int(keys.get("round", 0))
+        if any(known != round for known, _ in self._keys):
+            self._keys = []
+        self._keys.append((round, keys["items"]))
+
+
+def _without_news(message: Message) -> Message:
+    """Return the message without the fields that servers before minor version 2 do not know."""
+    if message["t"] not in ("join", "ready"):
+        return message
+    known = {name: value for name, value in message.items() if name not in SINCE_1_2}
+    if "round" in known.get("held", {}):
+        known["held"] = {name: value for name, value in known["held"].items() if name != "round"}
+    return known

@@ -1,4 +1,4 @@
-"""What the presences of all backends have in common: one thread that other threads and signals wake, and what it last learnt.
+"""The common part of the presences of all backends: one thread that other threads and signals wake, and the newest facts.
 
 A backend says in `_run` what the thread does, and in `_note_leave` what it keeps when the agent leaves.
 """

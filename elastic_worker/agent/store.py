@@ -1,7 +1,7 @@
-"""The store that torchrun's agents of one generation share. A wait in it ends when the world is over.
+"""The store that torchrun's agents of one generation share. A wait in it ends with the world.
 
 torch waits minutes for keys of its peers, and the agent fails if they do not arrive. Here the wait ends once the rendezvous says that the
-world is over. The agent gets a harmless made-up answer and returns to the barrier when it next polls the rendezvous.
+world has ended. The agent gets a harmless made-up answer and returns to the barrier when it next polls the rendezvous.
 """
 
 import datetime
@@ -62,7 +62,8 @@ class AgentStore:
         self._role_info = b""
         self._timeout = datetime.timedelta(seconds=300)
         self.broke = False
-        """Whether an answer was made up because the world was over."""
+        """Whether an answer was made up because the world had ended."""
+        self._is_detached = False
 
     @property
     def timeout(self) -> datetime.timedelta:
@@ -74,6 +75,18 @@ class AgentStore:
     def close(self) -> None:
         """Drop the TCPStore. If this agent hosts it, the waits of its peers end."""
         self._store = None
+
+    @property
+    def local_size(self) -> int:
+        """Return the number of workers that torchrun starts here, 0 as long as it has not said it."""
+        return int(json.loads(self._role_info or b"{}").get("local_world_size", 0))
+
+    def detach(self) -> None:
+        """Answer everything at once from now on, because the workers have entered another world in process.
+
+        torchrun still has the number of agents with which it began, and would wait for it at its end. Rank 0 of then may be gone.
+        """
+        self._is_detached = True
 
     def set(self, key: str, value: typing.Union[str, bytes]) -> None:
         if key == "{}{}".format(ROLE_INFO, self._rank):
@@ -112,20 +125,22 @@ class AgentStore:
             except RuntimeError:
                 if store.check(keys):
                     return
-                if self._is_over():
+                if self._is_detached or self._is_over():
                     raise WorldOver() from None
                 if time.monotonic() >= until:
                     raise
 
     def _try(self, ask: typing.Callable[[Store], Answer], made_up: Answer) -> Answer:
-        """Ask the store. If the store is gone or the world is over, return the made-up answer."""
+        """Ask the store. If the store is gone or the world has ended, return the made-up answer."""
+        if self._is_detached:
+            return made_up
         if self._store is None:
             self.broke = True
             return made_up
         try:
             return ask(self._store)
         except (RuntimeError, WorldOver):
-            self.broke = True
+            self.broke = not self._is_detached
             return made_up
 
     def _made_up_ranks(self) -> bytes:

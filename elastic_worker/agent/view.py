@@ -1,11 +1,25 @@
-"""What an agent's handler sees of a rendezvous, and what it reports to it. Each backend implements Rendezvous."""
+"""Describe a member's view of its rendezvous, and its reports to it. Each backend implements Rendezvous."""
 
 import threading
 import typing
 
 
+class Change:
+    """The present change of worlds in process. elastic/membership/wire.py describes the fields."""
+
+    def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
+        if not isinstance(fields, dict):
+            raise ValueError("a change is a JSON object, not {!r}".format(fields))
+        self.round = int(fields.get("round", 0))
+        self.phase = str(fields.get("phase", ""))
+        step = fields.get("step")
+        self.step = None if step is None else int(step)
+        self.donors = tuple(int(rank) for rank in fields.get("donors", ()))
+        self.why = str(fields.get("why", ""))
+
+
 class View:
-    """What one member knows of its rendezvous. elastic/membership/wire.py describes the fields."""
+    """One member's knowledge of its rendezvous. elastic/membership/wire.py describes the fields."""
 
     def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
         self.generation = int(fields.get("generation", 0))
@@ -22,13 +36,16 @@ class View:
         self.peers_finished = bool(fields.get("peers_finished", False))
         self.grace_s = float(fields.get("grace_s", 30.0))
         self.unacknowledged_restarts = fields.get("uncounted", [])
+        self.provisional = bool(fields.get("provisional", False))
+        change = fields.get("change")
+        self.change = None if change is None else Change(change)
 
 
 class Rendezvous(typing.Protocol):
     """One agent's side of a rendezvous; it lives as long as the agent. A thread of its own keeps the view current."""
 
     peer: str
-    """What this agent talks to, in words."""
+    """The name of the other side, in words."""
     changed: threading.Condition
     """Notified when the view changes."""
 
@@ -37,23 +54,23 @@ class Rendezvous(typing.Protocol):
 
     @property
     def wake_fd(self) -> int:
-        """For signal.set_wakeup_fd: a signal wakes the thread, which acts at once."""
+        """Return the descriptor for signal.set_wakeup_fd: a signal wakes the thread, which acts at once."""
 
     @property
     def view(self) -> View:
-        """The newest view."""
+        """Return the newest view."""
 
     @property
     def refused(self) -> str:
-        """Why this incarnation must end; empty if it need not."""
+        """Return why this incarnation must end; empty if it need not."""
 
     @property
     def denied(self) -> str:
-        """Why the peer denies this agent everything; empty if it does not."""
+        """Return why the peer denies this agent everything; empty if it does not."""
 
     @property
     def away_s(self) -> float:
-        """How long the peer has not been reached."""
+        """Return for how long the peer has not been reached."""
 
     def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
         """Report that this agent left the world `after` and waits at the barrier for the next one."""

@@ -1,6 +1,9 @@
 """The workers of one generation on this agent: reports how they ended and why, and kills those that do not stop."""
 
+import contextlib
 import logging
+import os
+import signal
 import threading
 import time
 import typing
@@ -10,6 +13,7 @@ from elastic_worker.agent.first_failure import End
 from elastic_worker.agent.last_words import Failure, exception_line
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.worker_stderr import WorkerStderr
+from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.gloo_deadlock.last_workers import LastWorkers
 
 log = logging.getLogger(__name__)
@@ -17,15 +21,19 @@ log = logging.getLogger(__name__)
 SIGTERM_DELAY_S = 0.3
 """How long the report of a worker that ended by SIGTERM is delayed. If the whole pod ends, the agent gets SIGTERM within this time."""
 PEERS_WAIT_S = 0.3
-"""How long to wait for the end of other workers where one seems to have fallen because of them."""
+"""How long to wait for the end of other workers if one seems to have fallen because of them."""
 REPORT_WAIT_S = 1.0
 """How long to wait until ChildWatch reports an end that torch has seen already."""
 LAST_REPORT_WAIT_S = 2.0
-"""The same where torchrun ends. What has not been reported by then is lost: the job would count as unfinished until its pod has ended."""
+"""The same wait at the end of torchrun. A report that is not sent by then is lost: the job counts as unfinished until its pod has ended."""
 
 
 class LocalWorkers:
-    """The workers of one generation. `is_terminating` is set once the whole pod is ending. `failure`: how the first of them failed."""
+    """The workers of one generation, or of several worlds that they enter in process.
+
+    `is_terminating` is set once the whole pod is ending. `failure`: how the first of them failed. Generation 0: they run in a provisional
+    world.
+    """
 
     def __init__(
         self,
@@ -34,7 +42,10 @@ class LocalWorkers:
         generation: int,
         is_terminating: threading.Event,
         stderr: typing.Optional[WorkerStderr] = None,
+        rank: int = 0,
     ) -> None:
+        """Prepare the watch. `rank`: this agent's, with which the workers begin."""
+        self._first_rank, self._rank_offset = rank, 0
         self.failure = None  # type: typing.Optional[Failure]
         self._stderr = stderr if stderr is not None else WorkerStderr()
         self._presence = presence
@@ -44,6 +55,7 @@ class LocalWorkers:
         self.has_finished = False
         self._has_failed = threading.Event()
         self._is_over = False
+        self._killed = {}  # type: typing.Dict[int, str]
         self._kill_timer = None  # type: typing.Optional[threading.Timer]
         self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note)
         self._last_workers = LastWorkers()
@@ -51,8 +63,32 @@ class LocalWorkers:
     def begin(self) -> None:
         self._watch.begin()
 
+    def move(self, generation: int, *, rank: int, local_size: int) -> None:
+        """Note that these workers have entered another world in process, in which this agent has another rank."""
+        self.generation = generation
+        self._rank_offset = (rank - self._first_rank) * local_size
+
+    def child_of(self, pid: int) -> int:
+        """Return the child through which this worker process was started: the process itself, or its stub. 0 for other processes."""
+        for child in self._watch.present():
+            if child == pid:
+                return child
+            with contextlib.suppress(procfs.Unreadable):
+                if procfs.worker_of(child) == pid:
+                    return child
+        return 0
+
+    def kill(self, pid: int, words: str) -> None:
+        """Kill a worker process. The report of its failure has these words."""
+        child = self.child_of(pid)
+        if child and self._is_spontaneous():
+            self._killed[child] = words
+            log.error("worker process %s is killed: %s", pid, words)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def rejoin(self, grace_s: float) -> None:
-        """The world changes: torch stops the workers now; those that still run after the grace are killed."""
+        """Note that the world changes: torch stops the workers now. Kill those that still run after the grace."""
         self.is_rejoining = True
         pids = self._watch.running()
         self._kill_timer = threading.Timer(grace_s, self._kill, (pids, grace_s))
@@ -75,26 +111,27 @@ class LocalWorkers:
             log.error("worker process %s hangs in torch's known deadlock at the end of a gloo job; this agent %s: %s", pid, outcome, wait)
 
     def close(self) -> None:
-        """Torch came back to the barrier. Unless it was asked to, a worker failed: make sure that the server learns of it."""
+        """Make sure that the server learns of a failed worker: torch came back to the barrier, and nobody had asked it to."""
         if not self.is_rejoining and not self._has_failed.wait(REPORT_WAIT_S):
             self._presence.report_state("failed", generation=self.generation, detail="torchrun restarts its workers")
         self.end()
 
     def end_with_torchrun(self) -> None:
-        """Torchrun ends, because it saw its workers end: stop watching once their ends are reported."""
+        """Stop watching once the ends of the workers are reported. Torchrun ends, because it saw its workers end."""
         if self._is_spontaneous():
             self._watch.wait_for_reports(LAST_REPORT_WAIT_S)
         self.end()
 
     def end(self) -> None:
-        """Stop watching: what these workers do no longer matters."""
+        """Stop watching, because these workers no longer matter."""
         self._is_over = True
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self._watch.end()
 
     def _on_start(self) -> None:
-        self._presence.report_state("started", generation=self.generation)
+        if self.generation:
+            self._presence.report_state("started", generation=self.generation)
 
     def _on_end(self, pid: int, status: typing.Optional[int]) -> None:
         if status == 0:
@@ -115,13 +152,15 @@ class LocalWorkers:
             fields["status"] = first.status
         source = self._stderr.of(first.pid)
         if source is not None:
-            self.failure = Failure(source.rank, source.tail())
+            self.failure = Failure(source.rank + self._rank_offset, source.tail())
             fields.update(rank=self.failure.rank, error=self.failure.line)
+        if first.pid in self._killed:
+            fields["error"] = self._killed[first.pid]
         self._presence.report_state("failed", at=first.began_at, **fields)
         self._has_failed.set()
 
     def _first_of(self, pid: int, status: typing.Optional[int], seen_at: float) -> End:
-        """Of this worker and those that end with it, the one that failed first."""
+        """Return the first failure of this worker and those that end with it."""
         deadline = seen_at + PEERS_WAIT_S
         ends = {pid: self._end(pid, status, seen_at)}
         while True:
@@ -136,6 +175,8 @@ class LocalWorkers:
             time.sleep(children.POLL_S)
 
     def _end(self, pid: int, status: typing.Optional[int], seen_at: float) -> End:
+        if pid in self._killed:
+            return End(pid, status, seen_at, error=self._killed[pid])
         source = self._stderr.of(pid)
         if source is None:
             return End(pid, status, seen_at)

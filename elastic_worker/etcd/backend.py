@@ -6,8 +6,7 @@ import typing
 
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
-from elastic_worker.agent.handler import ElasticHandler, OnSignal
-from elastic_worker.agent.view import Rendezvous
+from elastic_worker.agent.handler import ElasticHandler, Meeting, OnSignal
 from elastic_worker.etcd import settings
 from elastic_worker.etcd.liveness import AlivePort
 from elastic_worker.etcd.presence import EtcdPresence
@@ -20,7 +19,7 @@ BACKEND = "elastic-etcd"
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Torchrun calls this with its rendezvous options."""
+    """Create the handler from torchrun's rendezvous options."""
     own = settings.read(
         os.environ,
         parameters.config,
@@ -31,14 +30,14 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     )
     reports, alive = _reports(), _alive(own.address)
 
-    def presence(on_signal: OnSignal) -> Rendezvous:
-        return EtcdPresence(own, on_signal=on_signal, reports=reports, alive=alive)
+    def meeting(on_signal: OnSignal) -> Meeting:
+        return EtcdPresence(own, on_signal=on_signal, reports=reports, alive=alive), None
 
-    return ElasticHandler(presence, backend=BACKEND, job=own.job, address=own.address, away_s=own.away_s)
+    return ElasticHandler(meeting, backend=BACKEND, job=own.job, address=own.address, away_s=own.away_s)
 
 
 def _reports() -> typing.Optional[Reports]:
-    """Where this agent's workers report their steps: they inherit the path."""
+    """Return the place to which this agent's workers report their steps. They inherit the path."""
     os.environ.pop(REPORTS, None)
     try:
         reports = Reports()
@@ -50,7 +49,7 @@ def _reports() -> typing.Optional[Reports]:
 
 
 def _alive(address: str) -> typing.Optional[AlivePort]:
-    """Where peers see at once that this agent has ended; without it they wait for its lease."""
+    """Return the port at which peers see at once that this agent has ended. Without it they wait for its lease."""
     try:
         return AlivePort(address)
     except OSError as error:

@@ -26,6 +26,7 @@ def test_a_workers_own_variables_may_differ() -> None:
         "TORCHELASTIC_RESTART_COUNT": "1",
         "ELASTIC_GENERATION": "7",
         "ELASTIC_REPORTS": "/tmp/elastic-abc/reports",
+        "ELASTIC_WORLD": "/tmp/elastic-abc/world",
         "CUDA_VISIBLE_DEVICES": "2",
     }
     assert differences.of_environment(before, before, asked) == ""

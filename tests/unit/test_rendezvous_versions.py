@@ -137,23 +137,29 @@ async def test_a_member_says_what_its_processes_hold_only_to_a_server_that_knows
     told = settings.Settings(
         host="127.0.0.1", port=served.port, job="job", member="w0", pod_uid="u", address="a", token=token, ca=served.ca
     )
-    agent = Presence(told, on_signal=lambda number: None, can_reform=True)
+    agent = Presence(told, on_signal=lambda number: None)
+    # An older server must not get a message that it does not know.
+    agent.introduce = lambda: ({"can_reform": True}, [] if living else [{"t": "able", "generation": 0, "workers": 1}])
     can_reform = {"can_reform": True} if living else {}
     agent.start()
     try:
         async with asyncio.timeout(30):
             await served.hub.has_heard(1)
-            agent.announce_ready(after=3, store="a:1", alive=True, step=7)
+            agent.announce_ready(after=0, store="a:1")
             await served.hub.has_heard(2)
+            agent.stand_by(round=0, step=7)
+            await served.hub.has_heard(3)
             for link in served.hub.links:
                 link.close()
-            await served.hub.has_heard(3)
+            await served.hub.has_heard(4)
     finally:
         await asyncio.to_thread(agent.close)
-    first, ready, again = served.hub.heard[:3]
+    first, waits, lives, again = served.hub.heard[:4]
     assert first == wire.Join(incarnation=first.incarnation, ready=False, **can_reform)
-    assert ready == wire.Ready(after=3, store="a:1", **living)
+    assert waits == wire.Ready(after=0, store="a:1")
+    assert lives == wire.Ready(after=0, store="a:1", **living)
     assert again == wire.Join(incarnation=first.incarnation, store="a:1", **living, **can_reform)
+    assert all(isinstance(said, wire.Leave | wire.Beat) for said in served.hub.heard[4:])
 
 
 async def test_a_member_of_0_4_0_is_understood_as_before(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
