@@ -14,6 +14,7 @@ Users' programs and images name `elastic_worker.report`, `elastic_worker.trainin
 must not move.
 """
 
+import importlib
 import typing
 
 if typing.TYPE_CHECKING:
@@ -25,7 +26,5 @@ __version__ = "0.4.0"
 def __getattr__(name: str) -> typing.Any:
     """Import Run at its first use, because it imports torch."""
     if name == "Run":
-        from elastic_worker.training import run
-
-        return run.Run
+        return importlib.import_module("elastic_worker.training.run").Run
     raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))

@@ -16,6 +16,7 @@ rates         learning-rate rules for a global batch that follows the size
 fsdp          shards inside a fixed group, and replicas that come and go
 """
 
+import importlib
 import typing
 
 if typing.TYPE_CHECKING:
@@ -30,7 +31,5 @@ PLACES = {"Run": "run", "Step": "run", "Loader": "data", "Sampler": "sampler"}
 def __getattr__(name: str) -> typing.Any:
     """Import a name at its first use, because most modules import torch and `control` must work without it."""
     if name in PLACES:
-        import importlib
-
         return getattr(importlib.import_module("elastic_worker.training." + PLACES[name]), name)
     raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))

@@ -17,6 +17,7 @@ import typing
 
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.forks import keep_from_children
+from elastic_worker.training.idle import Idle
 
 PHASES = ("hold", "stop", "abort", "form", "run")
 LONGEST_LINE = 64 * 1024
@@ -97,6 +98,7 @@ class Control:
     def start(self, **hello: object) -> None:
         """Say hello, and begin to listen."""
         self.send("hello", **hello)
+        self._idle = Idle(threading.get_native_id(), threading.get_ident())
         threading.Thread(target=self._listen, name="elastic-control", daemon=True).start()
 
     def begin_step(self) -> bool:
@@ -108,6 +110,12 @@ class Control:
             self._is_inside = True
             self._began = time.monotonic()
             return True
+
+    def check_step(self) -> None:
+        """Raise Over if the world has ended inside the step."""
+        with self.news:
+            if self._is_leaving() and self._change.phase != "stop":
+                raise Over("round {} has ended round {}".format(self._change.round, self._entered))
 
     def commit(self) -> None:
         """Count the step that `begin_step` began."""
@@ -302,8 +310,10 @@ class Control:
                 return
             with self.news:
                 epoch, deadline = self._breaks, self._deadline
-            if epoch is not None:
-                self._connections.break_off(epoch)
+            if epoch is None:
+                self._idle.begin()
+            elif self._connections.break_off(epoch) == 0 and self._idle.look():
+                self._stuck("gloo has forgotten an operation when its connections ended")
             if deadline is not None and time.monotonic() > deadline[0]:
                 self._stuck(deadline[1])
 

@@ -35,7 +35,8 @@ class Exchange(Store):
 
     def wait(self, keys: typing.List[str], timeout: typing.Optional[datetime.timedelta] = None) -> None:
         """Wait until all these keys have values."""
-        self._take(keys, self._timeout_s if timeout is None else timeout.total_seconds())
+        # gloo gives its own timeout, a fifth of the time that it allows for a connection.
+        self._take(keys, max(self._timeout_s, timeout.total_seconds() if timeout else 0.0))
 
     def check(self, keys: typing.List[str]) -> bool:
         """Return whether all these keys have values by now."""

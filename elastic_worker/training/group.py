@@ -18,6 +18,8 @@ from elastic_worker.training.exchange import Exchange
 FORMING_S = 3.0
 FORMING_PER_RANK_S = 0.05
 """gloo waits for a peer that died meanwhile until this timeout, and nothing can break that wait off."""
+CONNECT_FACTOR = 5
+"""gloo waits five times its timeout for each connection."""
 
 Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
 
@@ -36,12 +38,13 @@ class Group:
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
         within_s = FORMING_S + FORMING_PER_RANK_S * size
-        connections.begin()
+        connections.begin(size)
         store = Exchange(control, connections, round=round, timeout_s=within_s)
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
         dist.distributed_c10d._world.group_count = 0
-        timeout = datetime.timedelta(seconds=within_s)
+        timeout = datetime.timedelta(seconds=within_s / CONNECT_FACTOR)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+        connections.formed()
 
     def settle(self) -> None:
         """Give collectives torch's usual time. Until now the group had the short timeout of forming."""
@@ -78,12 +81,14 @@ class Group:
 class Parallel:
     """Stands for the wrapper of the present world; it may be kept, because it refers to no group."""
 
-    def __init__(self, group: Group, model: torch.nn.Module) -> None:
+    def __init__(self, group: Group, model: torch.nn.Module, check: "typing.Callable[[], None]") -> None:
         self._group = group
+        self._check = check
         self._model = model
 
     def __call__(self, *args: typing.Any, **named: typing.Any) -> typing.Any:
-        """Run the wrapper."""
+        """Run the wrapper, unless the world has ended: a collective that meets closing connections may be forgotten by gloo."""
+        self._check()
         wrapper = self._group.wrapper
         if wrapper is None:
             raise RuntimeError("There is no world outside of `for step in run.steps(...)`. Use your own model there.")

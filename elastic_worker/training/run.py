@@ -68,7 +68,7 @@ class Run:
         self._loader = data if isinstance(data, Loader) or data is None else Loader(data, Sampler(len(data), batch, seed=seed))
         self._own_model = model
         self._group = Group(model, ddp or {})
-        self._parallel = Parallel(self._group, model)
+        self._parallel = Parallel(self._group, model, self._check)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
         self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
@@ -138,6 +138,11 @@ class Run:
             self._boundary.note()
         if self._group.wrapper is not None:
             self._group.wrapper.require_backward_grad_sync = True
+
+    def _check(self) -> None:
+        """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
+        if self._control is not None:
+            self._control.check_step()
 
     def _commit(self) -> None:
         self._worlds.is_writing = False
@@ -222,6 +227,7 @@ class Step:
         """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
         run = self._run
         batch = run.batch if run._loader is None else run._loader.sampler.batch
+        run._check()
         (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":

@@ -268,6 +268,7 @@ class Plane:
     def _abort(self) -> None:
         self.round += 1
         self.phase = "stopping"
+        self._blip_at = 0.0
         for pid in self.world:
             if pid in self.members:
                 member = self.members[pid]
@@ -474,4 +475,5 @@ def summary(changes: list[Change]) -> Iterator[str]:
         ms = sorted(1000 * change.seconds for change in some)
         names = {name: None for change in some for name in change.phases}
         phases = " ".join(f"{name} {1000 * statistics.median(c.phases[name] for c in some if name in c.phases):.0f}" for name in names)
-        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {ms[int(0.95 * (len(ms) - 1) + 0.5)]:5.0f} max {ms[-1]:5.0f}  {phases}"
+        p95 = ms[int(0.95 * (len(ms) - 1) + 0.5)]
+        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {p95:5.0f} max {ms[-1]:5.0f}  {phases}"

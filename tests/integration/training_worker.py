@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo  # noqa: F401  # the first DistributedDataParallel imports it, which takes as long as torch
+import torch._dynamo  # the first DistributedDataParallel imports it, which takes as long as torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
