@@ -27,6 +27,7 @@ from elastic_worker.training.control import Control
 from elastic_worker.training.data import Loader
 from elastic_worker.training.group import Group, Parallel
 from elastic_worker.training.sampler import Sampler, weight
+from elastic_worker.training.saves import Saves
 from elastic_worker.training.worlds import Worlds
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ VERDICT_S = 1.0
 """Seconds that a RuntimeError of the program waits for the news that the world has ended."""
 LOST_PEER_S = 10.0
 """The same for an error of gloo's connections, which says itself that a peer is gone: its loss may be noticed later."""
+LAST_SAVE_S = 600.0
+"""Seconds that the save at the end of the loop may take."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -73,6 +76,7 @@ class Run:
         sampler = None if self._loader is None else self._loader.sampler
         self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
         self._control = None  # type: typing.Optional[Control]
+        self._saves = None if save is None else Saves(save, save_every_s)
         self._committed = 0
         optimizer.register_step_pre_hook(self._worlds.note_writing)
 
@@ -95,6 +99,8 @@ class Run:
                 yield step
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
+            if self._saves is not None:
+                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self.rank == 0)
         finally:
             if self._control is not None:
                 self._control.done()
@@ -109,15 +115,20 @@ class Run:
     def _begin(self) -> None:
         if self._loader is not None:
             self._loader.start()  # before there are sockets, which its workers would inherit
+        step = None
+        if self._saves is not None:
+            self._saves.check(self._worlds.objects)
+            step = self._saves.restore(self._worlds.objects)
+        self._committed = step or 0
         path = environment.take_door()
         if path is None:
             self._begin_plain("no agent of ours has started it")
             return
         connections = Connections()
         self._control = control = Control(path, connections)
-        why = self._worlds.begin(control, connections)
+        why = self._worlds.begin(control, connections, step=step)
         if why is not None:
-            self._control, self._committed = None, control.step
+            self._control = None
             self._begin_plain(why)
 
     def _begin_plain(self, why: str) -> None:
@@ -151,6 +162,8 @@ class Run:
         else:
             self._control.commit()
             self._worlds.note_step()
+        if self._saves is not None:
+            self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""

@@ -13,6 +13,7 @@ from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Change, Control
 from elastic_worker.training.group import FORMING_PER_RANK_S, FORMING_S, Group
 from elastic_worker.training.sampler import Sampler
+from elastic_worker.training.snapshot import load, states_of
 
 ALLOWANCE_S = 10.0
 """Seconds that the main thread may take longer than all its waits, until the watchdog ends the process."""
@@ -23,6 +24,25 @@ class Ranked(typing.Protocol):
 
     rank: int
     size: int
+
+
+class Progress:
+    """The part of the state that belongs to the loop, as an object with a state like a model's."""
+
+    def __init__(self, sampler: typing.Optional[Sampler]) -> None:
+        self.size = None  # type: typing.Optional[int]
+        """Size of the world that the state comes from."""
+        self._sampler = sampler
+
+    def state_dict(self) -> "typing.Dict[str, typing.Any]":
+        """Return the state."""
+        return {"size": self.size, "sampler": self._sampler and self._sampler.state_dict()}
+
+    def load_state_dict(self, state: "typing.Mapping[str, typing.Any]") -> None:
+        """Take a state."""
+        self.size = state["size"]
+        if self._sampler is not None and state["sampler"] is not None:
+            self._sampler.load_state_dict(state["sampler"])
 
 
 class Worlds:
@@ -44,13 +64,11 @@ class Worlds:
         self._has_state = False
         """Whether this worker has trained, was restored or was levelled. A fresh worker's random weights are nobody's state."""
         self._run = run
-        self._model = model
-        self._optimizer = optimizer
         self._group = group
-        self._sampler = sampler
-        self._extra = extra
-        self._size = None  # type: typing.Optional[int]
-        """Size of the world that the state comes from."""
+        self._model = model
+        self._progress = Progress(sampler)
+        self.objects = {"model": model, "optimizer": optimizer, "extra": dict(extra), "run": self._progress}
+        """The objects whose states are the state of the training."""
         self._has_news = False
 
     def note_writing(self, *_: typing.Any) -> None:
@@ -63,10 +81,14 @@ class Worlds:
             self._has_news = False
             self._control.send("stepped", round=self._control.entered, step=self._control.step)
 
-    def begin(self, control: Control, connections: Connections) -> typing.Optional[str]:
-        """Stand by and enter the first world; return the reason if this job does not change worlds in process."""
+    def begin(self, control: Control, connections: Connections, *, step: typing.Optional[int]) -> typing.Optional[str]:
+        """Stand by and enter the first world; return the reason if this job does not change worlds in process.
+
+        step: the step of the save from which the state was restored.
+        """
         self._control, self._connections = control, connections
-        states.take_apart(self.state())  # raises now, and not at the first loss, if the state cannot travel
+        self._has_state, control.step = step is not None, step or 0
+        states.take_apart(states_of(self.objects))  # raises now, and not at the first loss, if the state cannot travel
         control.start(
             pid=os.getpid(),
             local_rank=environment.own("LOCAL_RANK", 0),
@@ -78,29 +100,6 @@ class Worlds:
     def change(self) -> None:
         """Leave the present world, and enter the next one."""
         self._next()
-
-    def state(self) -> "typing.Dict[str, typing.Any]":
-        """Return the whole state; its tensors are those that train."""
-        return {
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "extra": {name: one.state_dict() for name, one in self._extra.items()},
-            "run": {"size": self._size, "sampler": self._sampler and self._sampler.state_dict()},
-        }
-
-    def load(self, state: "typing.Mapping[str, typing.Any]", *, is_in_place: bool = False) -> None:
-        """Take a state.
-
-        is_in_place: the tensors of the model have the new values already.
-        """
-        if not is_in_place:
-            self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        for name, one in self._extra.items():
-            one.load_state_dict(state["extra"][name])
-        self._size = state["run"]["size"]
-        if self._sampler is not None and state["run"]["sampler"] is not None:
-            self._sampler.load_state_dict(state["run"]["sampler"])
 
     # --- from one world to the next
 
@@ -146,7 +145,7 @@ class Worlds:
         environment.write(world)
         self._run.rank, self._run.size = rank, size
         self._has_news = True
-        old, self._size = self._size, size
+        old, self._progress.size = self._progress.size, size
         if old is not None and old != size:
             for rule in self.rules:
                 rule(old, size)
@@ -164,7 +163,7 @@ class Worlds:
         if rank not in world["donors"] or len(world["donors"]) >= size:
             yield
             return
-        parts = transfer.Parts.of(self.state(), int(world["step"]))
+        parts = transfer.Parts.of(states_of(self.objects), int(world["step"]))
         host = str(world["address"])
         with contextlib.closing(
             transfer.Donor(parts, host=host, round=round, rank=rank, size=size, secret=bytes.fromhex(world["secret"]))
@@ -190,7 +189,7 @@ class Worlds:
         self._has_state = self._has_state and not is_in_place
         state = transfer.receive(
             (str(host), int(port)),
-            self.state(),
+            states_of(self.objects),
             round=round,
             donor=donor,
             rank=rank,
@@ -200,6 +199,10 @@ class Worlds:
             is_in_place=is_in_place,
             tell=tell,
         )
-        model = self._model.state_dict()
-        self.load(state, is_in_place=is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model.values()))
+        model = self._model.state_dict().values()
+        # The model's tensors hold the new values already, unless some are on a GPU or are no tensors.
+        has_model = is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model)
+        strange = load({name: one for name, one in self.objects.items() if name != "model" or not has_model}, state)
+        if set(strange) - {"model"}:
+            raise states.BadState("only one of donor and receiver has {}".format(", ".join(strange))[:300])
         self.is_writing = False
