@@ -1,15 +1,30 @@
-"""What runs inside a training container: standard library and torch only, Python 3.9 syntax.
+"""Code for training containers: standard library and torch only, Python 3.9 syntax.
 
 report          training programs import it: send a step, learn whether to stop or to checkpoint
+training        training programs import it: a loop whose processes live on while workers come and go
 torchrun        the entry point by which torchrun finds the rendezvous backend `elastic`
-settings        what the pod's environment says
+settings        reads the pod's environment
 agent/          runs in torchrun's agent: the rendezvous handler, its connection to the server, the workers of this agent
 gloo_deadlock/  finds workers that hang in torch's deadlock at the end of a gloo job
 warm/           a fork server with torch imported, from which workers start
 startup/        runs before the user's command: copies this package into the pod, checks the interpreter, waits for a name
 mpi/            the `kubectl` of MPI launchers
 
-`elastic_worker.report` and `elastic_worker.torchrun` are named by users' programs and by images; they must not move.
+Users' programs and images name `elastic_worker.report`, `elastic_worker.training`, `elastic_worker.Run` and `elastic_worker.torchrun`. They
+must not move.
 """
 
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from elastic_worker.training.run import Run as Run
+
 __version__ = "0.4.0"
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import Run at its first use, because it imports torch."""
+    if name == "Run":
+        return importlib.import_module("elastic_worker.training.run").Run
+    raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))

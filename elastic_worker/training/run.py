@@ -1,0 +1,264 @@
+"""The training loop of a program whose world changes while its processes live on.
+
+    run = Run(model, optimizer, data=dataset, batch=256)
+    for step in run.steps(10_000):
+        with step:
+            for x, y in step.batches():
+                step.backward(loss_of(run.model(x), y), samples=len(x))
+            optimizer.step()
+            optimizer.zero_grad()
+
+Only the main thread forms and leaves process groups: at a step's boundary, or after a collective has raised. A step counts once it is
+committed. A step that breaks off is tried again in the next world.
+"""
+
+import logging
+import traceback
+import types
+import typing
+
+import torch
+import torch.distributed as dist
+
+from elastic_worker.training import environment
+from elastic_worker.training.boundary import Boundary
+from elastic_worker.training.connections import Connections
+from elastic_worker.training.control import Control
+from elastic_worker.training.data import Loader
+from elastic_worker.training.group import Group, Parallel
+from elastic_worker.training.sampler import Sampler, weight
+from elastic_worker.training.saves import Saves
+from elastic_worker.training.worlds import Worlds
+
+log = logging.getLogger(__name__)
+
+VERDICT_S = 1.0
+"""Seconds that a RuntimeError of the program waits for the news that the world has ended."""
+LOST_PEER_S = 10.0
+"""The same for an error of gloo's connections, which says itself that a peer is gone: its loss may be noticed later."""
+LAST_SAVE_S = 600.0
+"""Seconds that the save at the end of the loop may take."""
+LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+
+
+class Run:
+    """Training with one model and one optimizer, in one process, under torchrun, or in worlds that change."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        batch: int,
+        data: typing.Any = None,
+        seed: int = 0,
+        extra: "typing.Optional[typing.Mapping[str, typing.Any]]" = None,
+        save: typing.Optional[str] = None,
+        save_every_s: float = 300.0,
+        ddp: "typing.Optional[typing.Mapping[str, typing.Any]]" = None,
+    ) -> None:
+        """Describe the training; nothing waits before `steps`.
+
+        data: a dataset with indices, or a Loader; without it, feed your own batches by step.number, run.rank and run.size.
+        batch: samples of one step, of all ranks together, at every size of the world.
+        extra: more objects with state_dict and load_state_dict, by name; they are saved and sent to newcomers.
+        ddp: arguments of DistributedDataParallel.
+        """
+        self.size = environment.own("WORLD_SIZE", 1)
+        """Number of workers in the present world. Read it in each step."""
+        self.rank = environment.own("RANK", 0)
+        self.batch = batch
+        self._loader = data if isinstance(data, Loader) or data is None else Loader(data, Sampler(len(data), batch, seed=seed))
+        self._own_model = model
+        self._group = Group(model, ddp or {})
+        self._parallel = Parallel(self._group, model, self._check)
+        self._boundary = Boundary(model, optimizer)
+        sampler = None if self._loader is None else self._loader.sampler
+        self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
+        self._control = None  # type: typing.Optional[Control]
+        self._saves = None if save is None else Saves(save, save_every_s)
+        self._committed = 0
+        optimizer.register_step_pre_hook(self._worlds.note_writing)
+
+    @property
+    def model(self) -> typing.Any:
+        """Return the model to call in a step: the program's own, or one that averages gradients over the present world."""
+        return self._own_model if self._group.wrapper is None else self._parallel
+
+    def on_resize(self, rule: "typing.Callable[[int, int], typing.Any]") -> "typing.Callable[[int, int], typing.Any]":
+        """Call `rule(old, new)` on every rank whenever the size of the world has changed, for example to adapt a learning rate."""
+        self._worlds.rules.append(rule)
+        return rule
+
+    def steps(self, until: int) -> "typing.Iterator[Step]":
+        """Yield steps until so many are committed, counted from the beginning of the training."""
+        self._begin()
+        try:
+            while not self._is_finished(until):
+                step = Step(self)
+                yield step
+                if not step.is_entered:
+                    raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
+            if self._saves is not None:
+                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self.rank == 0)
+        finally:
+            if self._control is not None:
+                self._control.done()
+
+    @property
+    def committed(self) -> int:
+        """Return the number of committed steps."""
+        return self._control.step if self._control is not None else self._committed
+
+    # --- the environment
+
+    def _begin(self) -> None:
+        if self._loader is not None:
+            self._loader.start()  # before there are sockets, which its workers would inherit
+        step = None
+        if self._saves is not None:
+            self._saves.check(self._worlds.objects)
+            step = self._saves.restore(self._worlds.objects)
+        self._committed = step or 0
+        path = environment.take_door()
+        if path is None:
+            self._begin_plain("no agent of ours has started it")
+            return
+        connections = Connections()
+        self._control = control = Control(path, connections)
+        why = self._worlds.begin(control, connections, step=step)
+        if why is not None:
+            self._control = None
+            self._begin_plain(why)
+
+    def _begin_plain(self, why: str) -> None:
+        if not environment.is_distributed():
+            return
+        log.warning("This job does not change its world while its processes run: %s.", why)
+        self._group.form_from_environment()
+        self._group.wrap(is_level=False)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    # --- one step
+
+    def _enter(self) -> None:
+        control = self._control
+        if control is not None:
+            while not control.begin_step():
+                self._worlds.change()
+            self._boundary.note()
+        if self._group.wrapper is not None:
+            self._group.wrapper.require_backward_grad_sync = True
+
+    def _check(self) -> None:
+        """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
+        if self._control is not None:
+            self._control.check_step()
+
+    def _commit(self) -> None:
+        self._worlds.is_writing = False
+        if self._control is None:
+            self._committed += 1
+        else:
+            self._control.commit()
+            self._worlds.note_step()
+        if self._saves is not None:
+            self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
+
+    def _failed(self, error: BaseException) -> bool:
+        """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
+        control = self._control
+        if control is None:
+            return False
+        if not (isinstance(error, RuntimeError) and self._has_ended(control, error)):
+            control.give_up_step()
+            return False
+        traceback.clear_frames(error.__traceback__)  # they refer to the old group
+        self._boundary.put_back()
+        self._worlds.change()
+        return True
+
+    def _has_ended(self, control: Control, error: RuntimeError) -> bool:
+        """Wait until the agent says whether the world has ended, or until the error counts as the program's own."""
+        if control.is_ending():
+            return True
+        words = "{}: {}".format(type(error).__name__, error)
+        control.complain(words)
+        return control.is_ending(LOST_PEER_S if any(sign in words for sign in LOST_PEER) else VERDICT_S)
+
+    def _is_finished(self, until: int) -> bool:
+        """Return whether all workers have committed the last step.
+
+        They wait for each other in the last world. A worker whose last step broke off gets the state from a peer that is still there.
+        """
+        if self.committed < until:
+            return False
+        control = self._control
+        if control is None:
+            return True
+        control.finish(True)
+        try:
+            if not control.is_ending():
+                dist.barrier()
+                return True
+        except RuntimeError as error:
+            if not self._has_ended(control, error):
+                raise
+        finally:
+            control.finish(False)
+        self._worlds.change()
+        return self._is_finished(until)
+
+
+class Step:
+    """A step of the loop as a context: it commits at its end, and swallows the end of a world."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.number = run.committed
+        """Number of the step, counted from 0."""
+        self.is_entered = self.is_broken = False
+        self._is_stand_in = False
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Return whether this is rank 0 and the step counts. After a step that broke off it is false, because the step is tried again."""
+        return self._run.rank == 0 and not self.is_broken
+
+    def batches(self) -> "typing.Iterator[typing.Any]":
+        """Yield this rank's micro-batches. Gradients are averaged in the backward of the last one only."""
+        run = self._run
+        if run._loader is None:
+            raise RuntimeError("Run has no data. Pass data=..., or make your own batches from step.number, run.rank and run.size.")
+        for micro in run._loader.batches(self.number, run.rank, run.size):
+            self._is_stand_in = micro.samples == 0
+            if run._group.wrapper is not None:
+                run._group.wrapper.require_backward_grad_sync = micro.is_last
+            yield micro.values
+
+    def backward(self, loss: torch.Tensor, *, samples: int) -> None:
+        """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
+        run = self._run
+        batch = run.batch if run._loader is None else run._loader.sampler.batch
+        run._check()
+        (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> "Step":
+        """Begin the step, in the next world if the present one ends here."""
+        self.is_entered = True
+        self._run._enter()
+        self.number = self._run.committed
+        return self
+
+    def __exit__(
+        self,
+        kind: "typing.Optional[typing.Type[BaseException]]",
+        error: typing.Optional[BaseException],
+        trace: typing.Optional[types.TracebackType],
+    ) -> bool:
+        """Commit the step, or form the next world and swallow the error."""
+        if error is None:
+            self._run._commit()
+            return False
+        self.is_broken = True
+        return self._run._failed(error)

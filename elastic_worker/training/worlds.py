@@ -1,0 +1,208 @@
+"""Takes a worker from one world to the next: leaves the old group, forms the new one, and brings the state level with the newest one."""
+
+import contextlib
+import json
+import os
+import typing
+
+import torch
+
+from elastic_worker.training import environment, transfer
+from elastic_worker.training import state as states
+from elastic_worker.training.connections import Connections
+from elastic_worker.training.control import Change, Control
+from elastic_worker.training.group import FORMING_PER_RANK_S, FORMING_S, Group
+from elastic_worker.training.sampler import Sampler
+from elastic_worker.training.snapshot import load, states_of
+
+ALLOWANCE_S = 10.0
+"""Seconds that the main thread may take longer than all its waits, until the watchdog ends the process."""
+
+
+class Ranked(typing.Protocol):
+    """The part of Run that follows the worlds."""
+
+    rank: int
+    size: int
+
+
+class Progress:
+    """The part of the state that belongs to the loop, as an object with a state like a model's."""
+
+    def __init__(self, sampler: typing.Optional[Sampler]) -> None:
+        self.size = None  # type: typing.Optional[int]
+        """Size of the world that the state comes from."""
+        self._sampler = sampler
+
+    def state_dict(self) -> "typing.Dict[str, typing.Any]":
+        """Return the state."""
+        return {"size": self.size, "sampler": self._sampler and self._sampler.state_dict()}
+
+    def load_state_dict(self, state: "typing.Mapping[str, typing.Any]") -> None:
+        """Take a state."""
+        self.size = state["size"]
+        if self._sampler is not None and state["sampler"] is not None:
+            self._sampler.load_state_dict(state["sampler"])
+
+
+class Worlds:
+    """The worlds of one worker, one after the other."""
+
+    def __init__(
+        self,
+        run: Ranked,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        group: Group,
+        *,
+        sampler: typing.Optional[Sampler],
+        extra: "typing.Mapping[str, typing.Any]",
+    ) -> None:
+        self.rules = []  # type: typing.List[typing.Callable[[int, int], typing.Any]]
+        self.is_writing = False
+        """Whether an optimizer step has begun since the last commit: the state may be half of one step and half of another."""
+        self._has_state = False
+        """Whether this worker has trained, was restored or was levelled. A fresh worker's random weights are nobody's state."""
+        self._run = run
+        self._group = group
+        self._model = model
+        self._progress = Progress(sampler)
+        self.objects = {"model": model, "optimizer": optimizer, "extra": dict(extra), "run": self._progress}
+        """The objects whose states are the state of the training."""
+        self._has_news = False
+
+    def note_writing(self, *_: typing.Any) -> None:
+        """Note that the optimizer begins to write. It is the hook before each optimizer step."""
+        self.is_writing = True
+
+    def note_step(self) -> None:
+        """Tell the agent of the first step of a world."""
+        if self._has_news:
+            self._has_news = False
+            self._control.send("stepped", round=self._control.entered, step=self._control.step)
+
+    def begin(self, control: Control, connections: Connections, *, step: typing.Optional[int]) -> typing.Optional[str]:
+        """Stand by and enter the first world; return the reason if this job does not change worlds in process.
+
+        step: the step of the save from which the state was restored.
+        """
+        self._control, self._connections = control, connections
+        self._has_state, control.step = step is not None, step or 0
+        states.take_apart(states_of(self.objects))  # raises now, and not at the first loss, if the state cannot travel
+        control.start(
+            pid=os.getpid(),
+            local_rank=environment.own("LOCAL_RANK", 0),
+            torch=str(torch.__version__),
+            step=self._step(),
+        )
+        return self._next()
+
+    def change(self) -> None:
+        """Leave the present world, and enter the next one."""
+        self._next()
+
+    # --- from one world to the next
+
+    def _step(self) -> typing.Optional[int]:
+        return self._control.step if self._has_state and not self.is_writing else None
+
+    def _next(self) -> typing.Optional[str]:
+        after = self._control.place
+        while True:
+            change = self._control.next_change(after)
+            if change is None:
+                return self._control.plain
+            after = change.place
+            if change.phase == "abort":
+                self._group.leave()
+            # After a stop, the group stays until the next one is formed: peers may still read what this worker has sent.
+            if change.phase in ("stop", "abort"):
+                self._control.at_boundary(change.round, self._step())
+            elif change.phase == "form" and self._form(change):
+                return None
+
+    def _form(self, change: Change) -> bool:
+        """Return whether the world of this change stands and trains."""
+        world, control = change.fields, self._control
+        rank, size = int(world["rank"]), int(world["size"])
+        try:
+            self._group.leave()
+            control.enter(change.round, 3 * (FORMING_S + FORMING_PER_RANK_S * size) + ALLOWANCE_S)
+            with self._given(world, change.round):
+                self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
+                if self._step() != world["step"] and not self._is_first_donor(world):
+                    self._pull(world, change.round)
+                self._has_state = True
+                with control.news:
+                    control.step = int(world["step"])
+                self._group.wrap(is_level=True)
+                control.formed(change.round)
+            self._group.settle()
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            self._group.leave()
+            control.unformed(change.round, "{}: {}".format(type(error).__name__, error))
+            return False
+        environment.write(world)
+        self._run.rank, self._run.size = rank, size
+        self._has_news = True
+        old, self._progress.size = self._progress.size, size
+        if old is not None and old != size:
+            for rule in self.rules:
+                rule(old, size)
+        return True
+
+    def _is_first_donor(self, world: "typing.Mapping[str, typing.Any]") -> bool:
+        """Return whether this worker's random weights are those with which the training begins."""
+        is_fresh = not self._has_state and not self.is_writing
+        return is_fresh and int(world["rank"]) in world["donors"]
+
+    @contextlib.contextmanager
+    def _given(self, world: "typing.Mapping[str, typing.Any]", round: int) -> "typing.Iterator[None]":
+        """Give the state to members that lack it meanwhile, if this worker is a donor."""
+        rank, size = int(world["rank"]), int(world["size"])
+        if rank not in world["donors"] or len(world["donors"]) >= size:
+            yield
+            return
+        parts = transfer.Parts.of(states_of(self.objects), int(world["step"]))
+        host = str(world["address"])
+        with contextlib.closing(
+            transfer.Donor(parts, host=host, round=round, rank=rank, size=size, secret=bytes.fromhex(world["secret"]))
+        ) as donor:
+            self._control.put(round, "state/{}".format(rank), json.dumps([host, donor.port]).encode())
+            yield
+
+    def _pull(self, world: "typing.Mapping[str, typing.Any]", round: int) -> None:
+        """Get the state of a donor. A worker with a whole state of its own keeps that until the new one is complete."""
+        control, rank = self._control, int(world["rank"])
+        donors = [int(donor) for donor in world["donors"]]
+        local_size = max(1, int(world.get("local_size", 1)))
+        near = [donor for donor in donors if donor % local_size == rank % local_size] or donors
+        donor = near[rank % len(near)]
+        within_s = FORMING_S + FORMING_PER_RANK_S * int(world["size"])
+        host, port = json.loads(control.get(round, ["state/{}".format(donor)], within_s)[0])
+
+        def tell(size: int) -> None:
+            control.extend(round, ALLOWANCE_S + transfer.STALL_S)
+            control.send("receives", round=round, bytes=size)
+
+        is_in_place = self._step() is None
+        self._has_state = self._has_state and not is_in_place
+        state = transfer.receive(
+            (str(host), int(port)),
+            states_of(self.objects),
+            round=round,
+            donor=donor,
+            rank=rank,
+            step=int(world["step"]),
+            secret=bytes.fromhex(world["secret"]),
+            connections=self._connections,
+            is_in_place=is_in_place,
+            tell=tell,
+        )
+        model = self._model.state_dict().values()
+        # The model's tensors hold the new values already, unless some are on a GPU or are no tensors.
+        has_model = is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model)
+        strange = load({name: one for name, one in self.objects.items() if name != "model" or not has_model}, state)
+        if set(strange) - {"model"}:
+            raise states.BadState("only one of donor and receiver has {}".format(", ".join(strange))[:300])
+        self.is_writing = False

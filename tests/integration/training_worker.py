@@ -1,0 +1,139 @@
+"""A training program for the lab, and the process from which its workers are forked with torch imported.
+
+The program trains a small network next to a ledger: a parameter per sample, whose value counts how often the sample was used. Standard
+input has a JSON object per line: the options of the next worker. The answer is the worker's pid.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch._dynamo  # the first DistributedDataParallel imports it, which takes as long as torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel  # noqa: F401
+
+from elastic_worker.training.run import Run
+
+BATCH = 48
+SAMPLES = 20 * BATCH
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, id: int) -> tuple[torch.Tensor, int]:
+        return torch.sin(id * torch.arange(1, 17, dtype=torch.float64)), id
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)
+        )
+        self.ledger = torch.nn.Parameter(torch.zeros(SAMPLES))
+        self.double()
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return (self.net(x).squeeze(1) ** 2 + self.ledger[ids]).mean()
+
+
+def train(options: dict, folder: Path) -> None:
+    """Train until so many steps are committed, and write the result."""
+    torch.set_num_threads(1)
+    # Newcomers and the first rank have other random weights, so that a state that does not travel is noticed.
+    model = Model(options.get("width", 32), options.get("seed", 7))
+    ledger = {"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}
+    optimizer = torch.optim.SGD([{"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}, ledger])
+    run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, ddp={"bucket_cap_mb": options.get("bucket_mb", 0.02)})
+    fast, sizes = folder / "fast", []
+    run.on_resize(lambda old, new: sizes.append((old, new)))
+    for step in run.steps(options["until"]):
+        with step:
+            _misbehave(options, folder, step.number, run.rank)
+            for x, ids in step.batches():
+                loss = run.model(x, ids)
+                if not (step.number % 16 == 0 and fast.exists()) and not options.get("is_fast"):
+                    time.sleep(options.get("compute_s", 0.0))
+                step.backward(loss, samples=len(ids))
+            if options.get("half_at") == step.number:
+                _half_step(optimizer, options, folder)
+            optimizer.step()
+            optimizer.zero_grad()
+        if step.number % 16 == 0 and fast.exists():
+            options["is_fast"] = True
+    steps = run.committed
+    expected = torch.zeros(SAMPLES)
+    for number in range(steps):
+        for id in run._loader.sampler.ids(number):
+            expected[id] += 1
+    wrong = int(((-model.ledger.detach() - expected).abs() > 1e-6).sum())
+    vector = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])[::7].tolist()
+    result = {"steps": steps, "wrong": wrong, "vector": vector, "sizes": sizes, "rank": run.rank, "size": run.size}
+    draft = folder / f"draft-{os.getpid()}"
+    draft.write_text(
+        json.dumps({**result, "environment": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ELASTIC_WORLD")}})
+    )
+    draft.replace(folder / f"result-{os.getpid()}")
+
+
+def _misbehave(options: dict, folder: Path, step: int, rank: int) -> None:
+    if options.get("raise_at") == step:
+        raise {"ValueError": ValueError, "RuntimeError": RuntimeError}[options["error"]]("the program's own error")
+    if options.get("hang_at") == step:
+        (folder / f"hangs-{os.getpid()}").touch()
+        time.sleep(600)
+
+
+def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) -> None:
+    """Write half of a step, and wait for a peer as an optimizer with collectives does."""
+
+    def write(*_: object) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.data.add_(1.0)
+        (folder / f"half-{os.getpid()}").touch()
+        dist.recv(torch.zeros(1), src=options["half_from"])
+
+    optimizer.register_step_pre_hook(write)
+
+
+def main() -> None:
+    """Fork a worker for each line."""
+    folder = Path(sys.argv[1])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        options = json.loads(line)
+        pid = os.fork()
+        if pid:
+            print(pid, flush=True)
+            continue
+        code = 1
+        with contextlib.suppress(SystemExit):
+            try:
+                errors = os.open(folder / f"stderr-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
+                os.dup2(errors, 2)
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                faulthandler.enable()
+                faulthandler.register(signal.SIGUSR2)
+                os.environ.update(options.get("environment", {}))
+                train(options, folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+        sys.stderr.flush()
+        (folder / f"exit-{os.getpid()}").write_text(str(code))
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
