@@ -323,7 +323,7 @@ class LocalChange:
             return message if is_formed else None
         if change.phase == "run":
             # A new worker has no part in a change that ended before its hello.
-            return message if worker.heard is not None and worker.heard["round"] == change.round else None
+            return message if worker.heard is not None else None
         return message
 
 

@@ -1,4 +1,4 @@
-"""What torchrun's agent is given instead of a store: nothing that it waits for outlives its world."""
+"""The store of torchrun's agents ends every wait with its world."""
 
 import datetime
 import json
@@ -82,3 +82,25 @@ def test_a_store_without_libuv_is_used_where_torchs_own_switch_says_so() -> None
     environment: dict[str, str] = {}
     assert open_tcp_store("127.0.0.1", 0, environment, is_master=True, timeout=timeout).libuvBackend
     assert environment == {}
+
+
+def test_after_a_change_in_process_the_store_is_not_asked_at_all() -> None:
+    """Rank 0 of the world in which the workers began may be on a node that is lost: a question there takes torch 300 s."""
+
+    class Unreachable:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"it was asked: {name}")
+
+    store = AgentStore(Unreachable(), rank=0, size=3, is_over=lambda: False)
+    store.detach()
+    store.add("torchelastic/agent/terminal_state/num_members", 1)
+    store.set("torchelastic/agent/terminal_state/last_member", "")
+    store.wait(["torchelastic/agent/terminal_state/last_member"])
+    assert not store.broke, "torchrun is not to come back to the barrier"
+
+
+def test_a_wait_ends_with_a_change_in_process() -> None:
+    first, _ = stores(2, over=threading.Event())
+    threading.Timer(0.3, first.detach).start()
+    first.wait(["never"])
+    assert not first.broke
