@@ -22,13 +22,17 @@ def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | N
     return None
 
 
-def candidates(group: Membership) -> list[Member]:
-    """Everybody who could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival."""
+def candidates(job: Job) -> list[Member]:
+    """Return the members that could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival.
+
+    A member at the barrier has living processes if, and only if, the world changes in process.
+    """
+    group, alive = job.membership, job.changes_in_process
     members = group.members
     by_rank = group.world.by_rank if group.world is not None else ()
     survivors = [members[name] for name in by_rank if name is not None and group.survives(name)]
-    able = [m for m in survivors if m.phase is Phase.READY or m.phase is Phase.RUNNING]
-    newcomers = [m for m in members.values() if m.phase is Phase.READY and not group.survives(m.name)]
+    able = [m for m in survivors if (m.phase is Phase.READY and m.alive == alive) or m.phase is Phase.RUNNING]
+    newcomers = [m for m in members.values() if m.phase is Phase.READY and m.alive == alive and not group.survives(m.name)]
     return able + sorted(newcomers, key=attrgetter("arrived"))
 
 
@@ -49,7 +53,7 @@ def target(job: Job) -> tuple[str, ...]:
     group = job.membership
     if group.expectation is None:
         return ()
-    able = candidates(group)
+    able = candidates(job)
     staying = [m.name for m in able if m.name in group.expected and m.name not in group.notices]
     held_back = _held_back(group, able)
     kept = [name for name in held_back if group.notices[name].when_replaced]

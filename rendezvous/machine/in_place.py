@@ -86,7 +86,7 @@ def settle(job: Job) -> Job:
         job = _with_formed(job)
     elif group.world is not None and not group.is_draining:
         job = _with_hellos(job)
-    return _with_provisional(job)
+    return job
 
 
 def sealed(job: Job, steps: Mapping[str, int]) -> Job:
@@ -157,12 +157,6 @@ def change_of(job: Job, member: Member) -> Change | None:
     if known.stage is None and known.why_plain and is_of_world:
         return Change(stage=Stage.PLAIN, why=known.why_plain)
     return None
-
-
-def is_under_way(job: Job) -> bool:
-    """Return whether the world changes in process, or would at the next change: newcomers then start in worlds of their own."""
-    round = job.membership.round
-    return job.in_place.stage is not None if round is None or not round.draining else round.in_place
 
 
 def has_ended_loops(job: Job) -> bool:
@@ -245,9 +239,9 @@ def _with_hellos(job: Job) -> Job:
     return sealed(job, {member.name: member.step for member in able if member.step is not None})
 
 
-def _with_provisional(job: Job) -> Job:
+def with_provisional(job: Job) -> Job:
     """Let newcomers, whose processes do not run, start them while the world trains; call them back if that is of no use any more."""
-    is_wanted = is_under_way(job)
+    is_wanted = job.changes_in_process
     changed = {}
     for name, member in job.membership.members.items():
         if is_wanted and member.phase is Phase.READY and not member.alive:

@@ -94,13 +94,9 @@ def _of_change(before: Job, after: Job) -> Iterator[str]:
         yield f"members that are not in the world have formed it: {sorted(known.formed - world.ranks.keys())}"
     if known.stage is Stage.STOP and known.step != max(known.holds.values(), default=None):
         yield f"members stop after step {known.step}, and promised {dict(known.holds)}"
-    if known.stage is Stage.FORM and not known.is_adopted and world is not None:
-        if not known.donors or not all(rank < world.size for rank in known.donors):
-            yield f"the donors of a world of {world.size} have the ranks {known.donors}"
-        if known.step and known.has_trained and known.round == before.in_place.round and before.in_place.stage is not Stage.FORM:
-            donors = [before.membership.members.get(world.by_rank[rank] or "") for rank in known.donors]
-            if not all(donor is not None and donor.step == known.step for donor in donors):
-                yield f"not all of the donors {known.donors} have said that they hold step {known.step}"
+    has_donors = world is None or (bool(known.donors) and max(known.donors) < world.size)
+    if known.stage is Stage.FORM and not known.is_adopted and world is not None and not has_donors:
+        yield f"the donors of a world of {world.size} have the ranks {known.donors}"
     for name, member in group.members.items():
         if member.alive and member.phase is not Phase.READY:
             yield f"{name} is {member.phase}, and alive at the barrier"

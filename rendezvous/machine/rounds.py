@@ -39,7 +39,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     job = _update_round(with_completion(without_left(in_place.settle(job))))
     if job.membership.is_draining:
         job = _close_round(_give_up_late(job))
-    return job
+    return in_place.with_provisional(job)
 
 
 def is_whole(job: Job) -> bool:

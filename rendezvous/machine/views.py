@@ -25,7 +25,7 @@ def view(job: Job, name: str) -> View:
         return View(closed=job.accounting.closed, grace_s=grace_s, done=True, leaving=why_leaving)
     if world is None or member.world_id != world.id or member.phase in (Phase.READY, Phase.BOOTING):
         is_newcomer = member.generation == 0
-        starts = member.provisional and is_newcomer and in_place.is_under_way(job)
+        starts = member.provisional and is_newcomer and job.changes_in_process
         astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and (member.provisional if is_newcomer else True) and not starts
         why = "the world went on without this member" if not is_newcomer else "all processes of the job restart"
         if why_leaving:

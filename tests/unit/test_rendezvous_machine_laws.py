@@ -193,6 +193,18 @@ class Living(Membership):
         assert stages <= {Stage.RUN, Stage.PLAIN}, (group.job, group.agents)
 
     @invariant()
+    def the_donors_of_a_world_hold_its_state(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        change, world = self.group.job.in_place, self.group.job.membership.world
+        if change.stage is not Stage.FORM or change.is_adopted or world is None:
+            return
+        donors = [self.group.agents.get(str(world.by_rank[rank])) for rank in change.donors]
+        assert all(donor is None or not donor.workers or donor.trained in (change.step, None) for donor in donors), (change, donors)
+        if change.step:
+            assert any(donor is None or not donor.workers or donor.trained is not None for donor in donors), (change, donors)
+
+    @invariant()
     def a_world_that_trains_has_one_state(self) -> None:
         if not hasattr(self, "group"):
             return

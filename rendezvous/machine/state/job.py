@@ -56,6 +56,14 @@ class Job:
         expectation = self.membership.expectation
         return bool(self.accounting.closed) and expectation is not None and bool(expectation.closed)
 
+    @property
+    def changes_in_process(self) -> bool:
+        """Whether the world changes in process, or would at the next change: newcomers then start in worlds of their own."""
+        round = self.membership.round
+        if self.is_done:
+            return False
+        return self.in_place.stage is not None if round is None or not round.draining else round.in_place
+
     def change(self, name: str, **changes: Any) -> "Job":
         """The same job with one member changed."""
         return replace(self, membership=self.membership.change(name, **changes))
