@@ -65,7 +65,6 @@ class LocalChange:
         self.up = []  # type: typing.List[Message]
         self.round = 0
         """The newest round that the server has named. It rises over all worlds of this agent."""
-        self._change: typing.Optional[Change] = None
         self._exchange = {}  # type: typing.Dict[str, str]
         self._exchange_bytes = 0
         self.begin(0)
@@ -78,6 +77,7 @@ class LocalChange:
         self.is_used = False
         """Whether a worker has said hello, so that the job's workers use the library."""
         self._is_unable = False
+        self._change: typing.Optional[Change] = None
         self._rank = self._size = 0
         self._formed = (-1, -1)
         """The generation and round of the last world that this agent entered in process."""

@@ -78,7 +78,7 @@ def _apart(value: typing.Any, path: Path, tensors: "typing.Dict[Path, torch.Tens
         return ["l" if isinstance(value, list) else "t", inner]
     if isinstance(value, (bytes, bytearray)):
         return ["b", base64.b64encode(value).decode()]
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # numpy's arrays and scalars
+    if hasattr(value, "tolist") and hasattr(value, "dtype") and not isinstance(value, torch.Tensor):  # numpy's arrays and scalars
         return _apart(torch.as_tensor(value) if getattr(value, "ndim", 0) else value.tolist(), path, tensors)
     raise BadState(
         "a {} at {} of the state cannot travel to another worker; use tensors, numbers, strings, bytes, lists, tuples and dicts".format(

@@ -58,18 +58,21 @@ class Changes:
     def _kill_forming(self) -> None:
         first, *others = self._random.sample(self._lab.plane.world, 2)
         self._lab.kill(first, kind="kill forming")
-        self._while_forming(lambda: self._lab.kill(*others[: len(self._lab.plane.world) - 2]))
+        self._kill_while_forming(lambda: others[0])
 
     def _kill_donor(self) -> None:
         """Kill the donor while a newcomer gets the state."""
         self._lab.start_standing_by("kill donor")
-        self._while_forming(lambda: self._lab.kill(self._lab.plane.world[0]))
+        self._kill_while_forming(lambda: self._lab.plane.world[0])
 
-    def _while_forming(self, act: Callable[[], None]) -> None:
+    def _kill_while_forming(self, victim: Callable[[], int]) -> None:
+        """Kill a worker while the next world forms, unless nobody else has the state."""
         plane = self._lab.plane
         if plane.wait(lambda: plane.phase == "forming" or plane.is_calm(), 5.0) and plane.phase == "forming":
             time.sleep(self._random.uniform(0.0, 0.03))
-            act()
+            with plane.news:
+                if plane.holders & plane.members.keys() - {victim()}:
+                    self._lab.kill(victim())
 
     def _victim(self) -> int:
         return self._random.choice(self._lab.plane.world)

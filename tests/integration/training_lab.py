@@ -26,7 +26,8 @@ LOOK_S = 0.05
 BLIP_S = 0.5
 """Seconds after a complaint until the plane calls the members together again, although none is lost."""
 PATIENCE_S = 60.0
-LOST, GONE = "lost", "gone"
+SPARE_STEPS = 100
+"""Steps from the one that the lab knows to the last one: every rank must learn the number before it is there."""
 
 
 @dataclass
@@ -73,6 +74,8 @@ class Plane:
         self.round = self.generation = 0
         self.phase = "stable"
         self.start_size = start_size
+        self.holders: set[int] = set()
+        """Workers that had the newest state when the present world began to form."""
         self.changes: list[Change] = []
         self.problems: list[str] = []
         self.unformed: list[str] = []
@@ -324,6 +327,7 @@ class Plane:
             member.connection.close()
         members = [one for one in inside if one not in going] + coming
         holders = [one for one in holders if one in members] or members[:1]
+        self.holders = {one.pid for one in holders}
         self.pulled += sum(one not in holders for one in members if one in inside)
         self.world = [one.pid for one in members]
         self.generation += 1
@@ -393,11 +397,12 @@ class Lab:
                 os.kill(pid, sign)
 
     def finish(self, within_s: float = PATIENCE_S) -> list[dict]:
-        """Let the workers end their loop quickly, and return the results of the last world's."""
-        (self.folder / "fast").touch()
-        world = list(self.plane.world)
+        """Let the workers end their loop, and return the results of those in the last world."""
+        self.until((self.folder / "step").exists)
+        (self.folder / "draft-until").write_text(str(int((self.folder / "step").read_text()) + SPARE_STEPS))
+        (self.folder / "draft-until").replace(self.folder / "until")
         self.until(lambda: all((self.folder / f"result-{pid}").exists() for pid in self.plane.world), within_s)
-        return [json.loads((self.folder / f"result-{pid}").read_text()) for pid in self.plane.world or world]
+        return [json.loads((self.folder / f"result-{pid}").read_text()) for pid in self.plane.world]
 
     def until(self, holds: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
         """Wait for files of the workers."""
@@ -405,6 +410,14 @@ class Lab:
         while not holds():
             assert time.monotonic() < end, self.explain()
             time.sleep(0.01)
+
+    def results(self) -> list[dict]:
+        """Return the results of all workers that have ended."""
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("result-*"))]
+
+    def settle_or_end(self) -> None:
+        """Wait until every rank trains in the newest world, or has ended its loop."""
+        assert self.plane.wait(lambda: self.plane.is_calm() or self.plane.is_finishing), self.explain()
 
     def reference(self, steps: int) -> list[float]:
         """Return the weights of the same training in a single process."""

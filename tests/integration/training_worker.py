@@ -19,10 +19,12 @@ import torch._dynamo  # the first DistributedDataParallel imports it, which take
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
+from elastic_worker.training import control as controls
 from elastic_worker.training.run import Run
 
 BATCH = 48
 SAMPLES = 20 * BATCH
+PROGRESS_EVERY = 8
 
 
 class Samples(torch.utils.data.Dataset):
@@ -47,6 +49,19 @@ class Model(torch.nn.Module):
         return (self.net(x).squeeze(1) ** 2 + self.ledger[ids]).mean()
 
 
+class Until:
+    """The number of steps after which the training ends: given, or read from a file that the lab writes some time before."""
+
+    def __init__(self, folder: Path, number: int | None) -> None:
+        self._path = folder / "until"
+        self.number = number
+
+    def __gt__(self, step: int) -> bool:
+        if self.number is None and self._path.exists():
+            self.number = int(self._path.read_text())
+        return self.number is None or step < self.number
+
+
 def train(options: dict, folder: Path) -> None:
     """Train until so many steps are committed, and write the result."""
     torch.set_num_threads(1)
@@ -54,23 +69,26 @@ def train(options: dict, folder: Path) -> None:
     model = Model(options.get("width", 32), options.get("seed", 7))
     ledger = {"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}
     optimizer = torch.optim.SGD([{"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}, ledger])
-    run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, ddp={"bucket_cap_mb": options.get("bucket_mb", 0.02)})
-    fast, sizes = folder / "fast", []
+    ddp = {"bucket_cap_mb": options.get("bucket_mb", 0.02)}
+    controls.LEAVE_S = options.get("leave_s", controls.LEAVE_S)
+    run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, ddp=ddp, save=options.get("save"))
+    until, sizes, first = Until(folder, options.get("until")), [], None
     run.on_resize(lambda old, new: sizes.append((old, new)))
-    for step in run.steps(options["until"]):
+    for step in run.steps(until):
+        first = step.number if first is None else first
         with step:
             _misbehave(options, folder, step.number, run.rank)
             for x, ids in step.batches():
                 loss = run.model(x, ids)
-                if not (step.number % 16 == 0 and fast.exists()) and not options.get("is_fast"):
+                if until.number is None or options.get("until"):
                     time.sleep(options.get("compute_s", 0.0))
                 step.backward(loss, samples=len(ids))
             if options.get("half_at") == step.number:
                 _half_step(optimizer, options, folder)
             optimizer.step()
             optimizer.zero_grad()
-        if step.number % 16 == 0 and fast.exists():
-            options["is_fast"] = True
+        if step.is_first_rank and step.number % PROGRESS_EVERY == 0:
+            (folder / "step").write_text(str(step.number))
     steps = run.committed
     expected = torch.zeros(SAMPLES)
     for number in range(steps):
@@ -78,7 +96,7 @@ def train(options: dict, folder: Path) -> None:
             expected[id] += 1
     wrong = int(((-model.ledger.detach() - expected).abs() > 1e-6).sum())
     vector = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])[::7].tolist()
-    result = {"steps": steps, "wrong": wrong, "vector": vector, "sizes": sizes, "rank": run.rank, "size": run.size}
+    result = {"steps": steps, "wrong": wrong, "vector": vector, "sizes": sizes, "rank": run.rank, "size": run.size, "first": first}
     draft = folder / f"draft-{os.getpid()}"
     draft.write_text(
         json.dumps({**result, "environment": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ELASTIC_WORLD")}})
@@ -107,8 +125,11 @@ def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) ->
 
 
 def main() -> None:
-    """Fork a worker for each line."""
+    """Train with the options that are given, or fork a worker for each line."""
     folder = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        train(json.loads(sys.argv[2]), folder)
+        return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     for line in sys.stdin:

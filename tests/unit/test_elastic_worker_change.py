@@ -153,6 +153,21 @@ def test_a_new_worker_hears_nothing_of_a_change_that_ended_before_its_hello() ->
     assert change.lines(worker) == []
 
 
+def test_new_workers_hear_nothing_of_the_change_that_their_predecessors_did_not_survive() -> None:
+    """The server gave the round up and restarted the workers. An answer to it would put the new ones to the barrier."""
+    change, (worker,) = changing()
+    change.follow(view(6, "abort"))
+    assert len(change.lines(worker)) == 1
+    change.stop()
+    say(change, worker, "at", round=6, step=4)
+    assert change.take_up() == [], "torchrun stops it"
+    change.begin(4, lambda: 1)
+    again = change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
+    change.follow(View({"generation": 4}))
+    assert change.lines(again) == []
+    assert kinds(change.take_up()) == ["able"]
+
+
 def test_answers_to_an_older_round_change_nothing_and_to_a_newer_one_break_the_rules() -> None:
     change, (worker,) = changing()
     change.take_up()

@@ -1,0 +1,183 @@
+"""Real training processes whose world changes: every sample is used exactly once, and the weights are those of a single process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from training_changes import Changes
+from training_lab import Lab, lab
+
+from elastic.local.ports import free_port
+
+pytestmark = pytest.mark.torch
+WORKER = Path(__file__).parent / "training_worker.py"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+    """Start a lab with a first world."""
+    with contextlib.ExitStack() as opened:
+
+        def begin(size: int, **options: object) -> Lab:
+            one = opened.enter_context(lab(tmp_path, size, **{"compute_s": 0.005, **options}))
+            one.begin(size)
+            return one
+
+        yield begin
+
+
+def assert_exact(one: Lab, *, ranks: int) -> list[dict]:
+    """Let the training end, and compare it with the same training in a single process."""
+    results = one.finish()
+    assert len(results) == ranks
+    steps = {result["steps"] for result in results}
+    assert len(steps) == 1
+    assert [result["wrong"] for result in results] == [0] * ranks, "samples that were not used exactly as often as they should"
+    assert sorted(result["environment"]["RANK"] for result in results) == sorted(map(str, range(ranks)))
+    assert {result["environment"]["WORLD_SIZE"] for result in results} == {str(ranks)}
+    expected = one.reference(steps.pop())
+    for result in results:
+        assert max(abs(a - b) for a, b in zip(result["vector"], expected, strict=True)) < 1e-12
+    assert one.plane.problems == []
+    return results
+
+
+def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: Callable[..., Lab]) -> None:
+    one = start(4)
+    changes = Changes(one, 4, seed=5, spare=1)
+    kinds = [changes.one(kind) for kind in ("add", "two", "add", "kill first", "add", "stop", "kill donor", "leave", "add", "kill forming")]
+    for _ in range(15):
+        changes.pause()
+        kinds.append(changes.one())
+    assert len(one.plane.changes) >= len(kinds)
+    assert_exact(one, ranks=len(one.plane.world))
+
+
+def test_a_worker_with_half_an_optimizer_step_gets_the_state_of_a_peer(start: Callable[..., Lab]) -> None:
+    one = start(2)
+    half = one.start_standing_by(half_at=60, half_from=0)
+    one.settle()
+    one.until(lambda: (one.folder / f"half-{half}").exists())
+    one.kill(one.plane.world[0])
+    one.settle()
+    assert one.plane.pulled == 1
+    assert_exact(one, ranks=2)
+
+
+def test_an_error_of_the_program_is_raised_unchanged(start: Callable[..., Lab]) -> None:
+    one = start(2)
+    failing = one.start_standing_by(raise_at=60, error="ValueError")
+    one.settle()
+    one.until(lambda: (one.folder / f"exit-{failing}").exists())
+    assert "ValueError: the program's own error" in one.stderr(failing)
+    one.settle()
+    assert_exact(one, ranks=2)
+
+
+def test_a_runtime_error_is_raised_unchanged_if_the_world_does_not_end(start: Callable[..., Lab]) -> None:
+    one = start(1, raise_at=30, error="RuntimeError")
+    (failing,) = one.pids
+    one.until(lambda: (one.folder / f"exit-{failing}").exists())
+    assert "RuntimeError: the program's own error" in one.stderr(failing)
+    assert one.plane.complaints == ["RuntimeError: the program's own error"]
+
+
+def test_a_worker_that_hangs_is_ended_by_its_watchdog_with_its_stack(start: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = start(2, leave_s=0.5)
+    hanging = one.start_standing_by(hang_at=60, leave_s=0.5)
+    one.settle()
+    one.until(lambda: (one.folder / f"hangs-{hanging}").exists())
+    one.kill(one.plane.world[0])
+    one.settle()
+    assert "the main thread is stuck" in one.stderr(hanging)
+    assert "_misbehave" in one.stderr(hanging)
+    assert_exact(one, ranks=1)
+
+
+def test_workers_end_together_and_one_that_lost_its_last_step_gets_it_from_a_peer(start: Callable[..., Lab]) -> None:
+    """The victim stops in the last step. Its peers have their gradients, and wait for it at the end of the loop."""
+    one = start(2, until=80)
+    late = one.start_standing_by(hang_at=79)
+    one.settle()
+    one.until(lambda: (one.folder / f"hangs-{late}").exists())
+    one.kill(late)
+    one.settle_or_end()
+    assert_exact(one, ranks=2)
+
+
+def test_a_job_that_starts_again_continues_from_its_save(tmp_path: Path) -> None:
+    (tmp_path / "saves").mkdir()
+    options = {"compute_s": 0.0, "save": str(tmp_path / "saves")}
+    for number, until in enumerate((40, 90)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with lab(folder, 2, until=until, **options) as one:
+            one.start(seed=number)
+            one.start(seed=number + 10)
+            one.until(lambda one=one: len(one.results()) == 2)
+            assert [(result["steps"], result["wrong"]) for result in one.results()] == [(until, 0)] * 2
+            assert {result["first"] for result in one.results()} == {0 if number == 0 else 40}
+
+
+def test_a_plain_job_forms_its_group_as_under_torchrun_and_says_why_once(tmp_path: Path) -> None:
+    port = str(free_port())
+    with lab(tmp_path, 2, plain="member a-1 runs an old image", until=40, compute_s=0.0) as one:
+        for rank in range(2):
+            stock = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            one.start(seed=7, environment={"ELASTIC_WORLD": str(tmp_path / "door"), "LOCAL_RANK": str(rank), **stock})
+        one.until(lambda: len(one.results()) == 2)
+        assert [(result["steps"], result["wrong"], result["size"]) for result in one.results()] == [(40, 0, 2)] * 2
+        for pid in one.pids:
+            assert one.stderr(pid).count("member a-1 runs an old image") == 1
+
+
+def test_stock_torchrun_and_a_single_process_train_the_same_with_the_same_script(tmp_path: Path) -> None:
+    vectors = []
+    for launcher in (("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"), ()):
+        folder = tmp_path / str(len(vectors))
+        folder.mkdir()
+        options = json.dumps({"until": 30, "seed": 7})
+        root = str(WORKER.parent.parent.parent)
+        command = [sys.executable, *launcher, str(WORKER), str(folder), options]
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr
+        results = [json.loads(path.read_text()) for path in folder.glob("result-*")]
+        assert [(result["steps"], result["wrong"]) for result in results] == [(30, 0)] * (2 if launcher else 1)
+        assert done.stderr.count("does not change its world") == (2 if launcher else 0)
+        vectors.append(results[0]["vector"])
+    assert max(abs(a - b) for a, b in zip(*vectors, strict=True)) < 1e-12
+
+
+def test_the_end_of_the_agent_ends_the_worker(start: Callable[..., Lab]) -> None:
+    one = start(1)
+    one.plane.close()
+    one.until(lambda: not _is_alive(one.pids[0]))
+    assert "The agent is gone." in one.stderr(one.pids[0])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_leaver_is_ended_by_its_agent_between_two_steps(start: Callable[..., Lab]) -> None:
+    one = start(2)
+    leaving = one.plane.world[0]
+    one.plane.leave(leaving)
+    one.settle()
+    assert leaving not in one.plane.world
+    one.until(lambda: not _is_alive(leaving))
+    assert one.plane.complaints == []
+    assert_exact(one, ranks=1)
