@@ -40,6 +40,7 @@ export function showJob(main, session, wanted, live, refuse) {
       { name: "Size", keep: true, cell: (row) => `${row.fromSize} → ${row.toSize}` },
       { name: "Cause", cell: (row) => row.cause },
       { name: "Took", number: true, cell: (row) => (sum(row.phases) ? (row.beganUnseen ? "≥ " : "") + seconds(sum(row.phases) / 1000) : "–") },
+      { name: "How", cell: (row) => row.rung },
       { name: "Phases", cell: (row) => Object.entries(row.phases).filter(([, ms]) => ms).map(([name, ms]) => `${name} ${seconds(ms / 1000)}`).join(", ") },
       { name: "Steps", wide: true, cell: (row) => row.steps },
       { name: "Why", wide: true, cell: (row) => row.reason },

@@ -52,6 +52,7 @@ class RescaleShown(Shown, frozen=True):
     phases: Mapping[str, int]
     steps: str
     began_unseen: bool
+    rung: str
 
 
 class ConditionShown(Shown, frozen=True):

@@ -107,6 +107,7 @@ class Views:
                     phases=found.phases,
                     steps=found.steps,
                     began_unseen=found.began_unseen,
+                    rung=found.rung,
                 )
                 for found in reversed(record.rescales.values())
             ),

@@ -42,6 +42,8 @@ class Rescale:
     """At which step training went on, in words."""
     began_unseen: bool = False
     """Training stood still for longer than the phases say."""
+    rung: str = ""
+    """How the processes came into the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def _rescale(raw: Mapping[str, Any]) -> Rescale | None:
         phases=phases,
         steps=continued(_number(raw.get("stepBefore")), _number(raw.get("stepAfter")), state_lost=raw.get("stateLost") is True),
         began_unseen=raw.get("beganUnseen") is True,
+        rung=_text(raw.get("rung"), 64),
     )
 
 

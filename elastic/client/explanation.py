@@ -80,7 +80,7 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
         ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
-        yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')})."
+        yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')}).{_rung(job)}"
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield f"Since then it {steps}."
     elif job.is_elastic and not job.is_over:
@@ -89,6 +89,20 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
         workers = counted(job.autoscaler.get("workers", 0), "worker")
         yield f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}."
+
+
+RUNGS = {
+    "in-process": "its processes lived on",
+    "warm-restart": "its processes were restarted from the fork server",
+    "restart": "its processes were restarted",
+    "new-pods": "no worker of the world before was left",
+}
+
+
+def _rung(job: Summary) -> str:
+    """Return how the processes came into the newest world, as a sentence."""
+    words = RUNGS.get(str(job.rescale.get("rung", "")), "")
+    return f" {words[0].upper()}{words[1:]}." if words else ""
 
 
 def _is_scaled_by_metrics(spec: Mapping[str, object]) -> bool:

@@ -36,6 +36,15 @@ class Stage(StrEnum):
     PLAIN = "plain"  # this world does not change in process: form it from the environment
 
 
+class Rung(StrEnum):
+    """How the processes that were in the world before came into the next one, the cheapest way first."""
+
+    IN_PROCESS = "in-process"
+    WARM = "warm-restart"
+    PLAIN = "restart"
+    NEW_PODS = "new-pods"  # no worker of the world before is in the next one
+
+
 # --- member to server
 
 

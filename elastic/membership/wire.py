@@ -203,7 +203,7 @@ class Rescale(Wire, frozen=True):
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
     step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
     has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
-    in_process: the processes lived on.
+    rung: how the processes came into the world (Rung); empty if that is not known, or for the first world.
     """
 
     id: Name
@@ -214,7 +214,7 @@ class Rescale(Wire, frozen=True):
     step_after: Step | None = None
     state_lost: bool = False
     began_unseen: bool = False
-    in_process: bool = False
+    rung: CauseWord = ""
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
@@ -337,9 +337,10 @@ class Failed(Up, frozen=True):
 
 
 class Started(Up, frozen=True):
-    """The member's workers of this generation run."""
+    """The member's workers of this generation run. warm, since 1.2: a fork server with torch imported started them."""
 
     generation: Generation
+    warm: bool = False
 
 
 class Finished(Up, frozen=True):

@@ -15,6 +15,7 @@ from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.worker_stderr import WorkerStderr
 from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.gloo_deadlock.last_workers import LastWorkers
+from elastic_worker.warm.launch import FOLDER
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,8 @@ class LocalWorkers:
 
     def _on_start(self) -> None:
         if self.generation:
-            self._presence.report_state("started", generation=self.generation)
+            is_warm = {"warm": True} if FOLDER in os.environ else {}
+            self._presence.report_state("started", generation=self.generation, **is_warm)
 
     def _on_end(self, pid: int, status: typing.Optional[int]) -> None:
         if status == 0:

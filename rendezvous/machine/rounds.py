@@ -7,7 +7,7 @@ closes into the next world. It skips the gathering when the current world cannot
 from dataclasses import replace
 
 from elastic.api.words import Cause
-from elastic.membership.in_place import Stage
+from elastic.membership.in_place import Rung, Stage
 from rendezvous.machine import in_place, reach
 from rendezvous.machine.absence import without_absent, without_left
 from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
@@ -19,7 +19,7 @@ from rendezvous.machine.restart_budget import charge_restarts
 from rendezvous.machine.state import progress
 from rendezvous.machine.state.accounting import held
 from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import CurrentWorld, Phase, Round, ranks_of
+from rendezvous.machine.state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
 from rendezvous.machine.state.timings import Phases
 
 
@@ -235,7 +235,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         ranks=ranks_of(by_rank),
         heirs=holders.intersection(by_rank) or None,
         lost_state=bool(with_state(job)) and holders.isdisjoint(by_rank),
-        in_place=round.in_place,
+        rung=_rung(group, round, by_rank),
         began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)
@@ -250,6 +250,15 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         timings=replace(job.timings, min_reached_at=None, first_sign_at=None, phases=_phases(job, round)),
     )
     return in_place.sealed(job, steps) if round.in_place else in_place.restarted(job)
+
+
+def _rung(group: Membership, round: Round, by_rank: tuple[str, ...]) -> str:
+    """Return how processes of the current world come into the next one."""
+    if group.world is None:
+        return ""
+    if round.in_place:
+        return Rung.IN_PROCESS
+    return Rung.PLAIN if any(group.survives(name) for name in by_rank) else Rung.NEW_PODS
 
 
 def _phases(job: Job, round: Round) -> Phases:

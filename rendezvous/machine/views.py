@@ -1,6 +1,7 @@
 """The job as others see it: the view of one member, and the world that the controller hears of."""
 
 from elastic.membership.bounds import MAX_MEMBERS, clipped
+from elastic.membership.in_place import Rung
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
 from rendezvous.machine import in_place
@@ -146,6 +147,14 @@ def _reason(job: Job) -> str:
     return text
 
 
+def _rung(job: Job, world: CurrentWorld) -> str:
+    """Return how the processes came into this world. Agents say whether the fork server started them."""
+    group = job.membership
+    if world.rung != Rung.PLAIN or not group.started >= world.ranks.keys():
+        return world.rung
+    return Rung.WARM if group.warm >= world.ranks.keys() else Rung.PLAIN
+
+
 def _rescale(job: Job) -> Rescale | None:
     world, at = job.membership.world, job.timings.phases
     if world is None or at is None:
@@ -170,5 +179,5 @@ def _rescale(job: Job) -> Rescale | None:
         step_after=job.progress.first_in_world,
         state_lost=world.lost_state,
         began_unseen=world.began_unseen,
-        in_process=world.in_place,
+        rung=_rung(job, world),
     )

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
-from elastic.membership.in_place import Change, Formed, Holds, Receives, Stage, Unable, Unformed
-from elastic.membership.wire import Budget, Leaving, Ready
+from elastic.membership.in_place import Change, Formed, Holds, Receives, Rung, Stage, Unable, Unformed
+from elastic.membership.wire import Budget, Leaving, Ready, Started
 from rendezvous.machine import Phase, summary
 
 
@@ -98,9 +98,25 @@ def test_after_a_loss_the_others_go_on_in_process() -> None:
     assert set(group.world()) == {"w0", "w2"}
     assert told(group) == {Stage.RUN}
     assert (reason(group), restarts(group)) == ("the connection to w1 broke; 2 members", {"disruption": 1})
-    world = group.job.membership.world
-    assert world is not None
-    assert world.in_place
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.rung == Rung.IN_PROCESS
+
+
+@pytest.mark.parametrize(("warm", "rung"), [({"w0", "w1"}, Rung.WARM), ({"w1"}, Rung.PLAIN)])
+def test_a_world_whose_processes_restart_says_whether_the_fork_server_started_them(warm: set[str], rung: Rung) -> None:
+    group = group_of(3)
+    first = summary(group.job).rescale
+    assert first is not None
+    assert first.rung == ""
+    group.kill("w2")
+    group.advance(1.1)
+    group.come_all()
+    for name in ("w0", "w1"):
+        group.say(name, Started(generation=2, warm=name in warm))
+    second = summary(group.job).rescale
+    assert second is not None
+    assert second.rung == rung
 
 
 def test_a_peer_that_cannot_be_reached_and_a_broken_connection_are_signs_of_one_loss() -> None:

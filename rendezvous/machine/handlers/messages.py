@@ -32,7 +32,7 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
         case Failed():
             return _failed(job, member, message)
         case Started():
-            return _started(job, member, message.generation)
+            return _started(job, member, message.generation, is_warm=message.warm)
         case Finished():
             return _finished(job, member, message.generation)
         case Beat():
@@ -84,12 +84,13 @@ def _finished(job: Job, member: Member, generation: int) -> Job:
     return replace(job, membership=replace(group, finished=group.finished | {member.name}))
 
 
-def _started(job: Job, member: Member, generation: int) -> Job:
+def _started(job: Job, member: Member, generation: int, *, is_warm: bool) -> Job:
     group, phases = job.membership, job.timings.phases
     if group.world is None or member.world_id != group.world.id or generation != group.world.generation:
         return job
     started = group.started | {member.name}
-    job = replace(job, membership=replace(group, started=started))
+    warm = group.warm | {member.name} if is_warm else group.warm
+    job = replace(job, membership=replace(group, started=started, warm=warm))
     if phases is not None and phases.started is None and started >= group.world.ranks.keys():
         job = replace(job, timings=replace(job.timings, phases=replace(phases, started=job.now)))
     return job

@@ -78,8 +78,8 @@ class CurrentWorld:
     """the members that came with the state of training; None where that is not known"""
     lost_state: bool = False
     """the world before had the state of training, and none of its holders is in this world"""
-    in_place: bool = False
-    """its processes lived on when it was formed"""
+    rung: str = ""
+    """How the processes of the world before came into it (Rung); empty if there was none."""
     began_unseen: bool = False
     """this server never saw the world before at work, so it cannot tell for how long training stood still"""
 
@@ -138,6 +138,8 @@ class Membership:
     world: CurrentWorld | None = None
     started: frozenset[str] = frozenset()
     """the members of the current world whose workers run"""
+    warm: frozenset[str] = frozenset()
+    """those of them whose workers a fork server started"""
     finished: frozenset[str] = frozenset()
     """the members of the current world whose workers have ended with 0, whatever became of their agents since"""
     round: Round | None = None
@@ -179,7 +181,7 @@ class Membership:
 
     def in_world(self, world: CurrentWorld | None) -> "Membership":
         """Return the same members in another world, or in none, where none of them has started or finished yet."""
-        return replace(self, world=world, started=frozenset(), finished=frozenset())
+        return replace(self, world=world, started=frozenset(), warm=frozenset(), finished=frozenset())
 
     def with_member(self, member: Member) -> "Membership":
         return replace(self, members={**self.members, member.name: member})
