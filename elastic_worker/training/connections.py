@@ -24,6 +24,8 @@ STILL_S = 0.005
 """Seconds without a byte until a connection counts as still."""
 LONGEST_MOVING_S = 0.1
 POKE_S = 0.2
+SYN_SENT = 2
+"""State in the kernel's struct tcp_info of a socket that connects."""
 
 
 class Connections:
@@ -120,7 +122,27 @@ def _group(foreign: "typing.Set[str]", addresses: bytes) -> "typing.Iterator[soc
 def _is_of_group(one: socket.socket, addresses: bytes) -> bool:
     if one.family not in FAMILIES or one.type != socket.SOCK_STREAM:
         return False
+    if _state(one) == SYN_SENT:  # it has no peer yet for getpeername, and the connect to a host that is gone lasts two minutes
+        return _connecting_to(one) in addresses
     return _packed(one, one.getsockname()) in addresses or (not _is_listener(one) and _packed(one, one.getpeername()) in addresses)
+
+
+def _state(one: socket.socket) -> int:
+    return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_SIZE)[0]
+
+
+def _connecting_to(one: socket.socket) -> bytes:
+    """Return the address of the peer to which this socket connects, as `_packed` does; a byte that no address has if it is unknown."""
+    inode = os.readlink("/proc/self/fd/{}".format(one.fileno()))[len("socket:[") : -1]
+    with contextlib.suppress(OSError), open("/proc/self/net/tcp6" if one.family == socket.AF_INET6 else "/proc/self/net/tcp") as file:
+        for fields in (line.split() for line in file):
+            if len(fields) > 9 and fields[9] == inode:
+                words, port = fields[2].split(":")
+                raw = bytes.fromhex(words)
+                host = b"".join(raw[begin : begin + 4][::-1] for begin in range(0, len(raw), 4))
+                between = bytes(4) if one.family == socket.AF_INET6 else b""
+                return struct.pack("=H", one.family) + bytes.fromhex(port) + between + host
+    return b"\0 unknown"
 
 
 def _is_listener(one: socket.socket) -> bool:

@@ -81,6 +81,7 @@ class Control:
         self._breaks = None  # type: typing.Optional[int]
         """Epoch of the connections that are broken off until the main thread notices."""
         self._deadline = None  # type: typing.Optional[typing.Tuple[float, str]]
+        self._forming_until = None  # type: typing.Optional[float]
         self._began = 0.0
         self._longest_step_s = None  # type: typing.Optional[float]
         self._values = (-1, {})  # type: typing.Tuple[int, typing.Dict[str, bytes]]
@@ -160,12 +161,12 @@ class Control:
     def at_boundary(self, round: int, step: typing.Optional[int]) -> None:
         """Tell the agent that the main thread has left the world; breaking off ends with this."""
         with self.news:
-            self._breaks = self._deadline = None
+            self._breaks = self._deadline = self._forming_until = None
             self._is_inside = False
         self.send("at", round=round, step=step)
 
     def enter(self, round: int, within_s: float) -> None:
-        """Begin to form the world of this round; the watchdog ends the process if the deadline passes without an `extend`."""
+        """Begin to form the world of this round; it is broken off after so many seconds without an `extend`."""
         with self.news:
             self._entered = round
             self._breaks = None
@@ -176,13 +177,14 @@ class Control:
     def extend(self, round: int, within_s: float) -> None:
         """Give the main thread so many seconds from now to form the world."""
         with self.news:
-            self._deadline = (time.monotonic() + within_s, "round {} is not formed".format(round))
+            self._forming_until = time.monotonic() + within_s
+            self._deadline = (self._forming_until + LEAVE_S, "round {} is not formed".format(round))
 
     def formed(self, round: int) -> None:
         """Tell the agent that the world stands, and wait until everybody trains. Raises Over if the world ends first."""
         with self.news:
             self._check(round)
-            self._deadline = None
+            self._deadline = self._forming_until = None
             self._is_forming = False
         self.send("formed", round=round)
         with self.news:
@@ -196,7 +198,7 @@ class Control:
         with self.news:
             is_over = self._is_over(round)
             self._is_forming = False
-            self._deadline = None
+            self._deadline = self._forming_until = self._breaks = None
         if not is_over:
             self.send("unformed", round=round, words=words[:LONGEST_WORDS])
 
@@ -309,6 +311,8 @@ class Control:
                 self._end("The agent is gone.")
                 return
             with self.news:
+                if self._forming_until is not None and time.monotonic() > self._forming_until:
+                    self._breaks = self._connections.epoch
                 epoch, deadline = self._breaks, self._deadline
             if epoch is None:
                 self._idle.begin()
@@ -320,7 +324,7 @@ class Control:
     def _read(self, unread: bytes) -> typing.Tuple[typing.Sequence[bytes], bytes]:
         """Return the lines that have come, without waiting longer than until the next look."""
         try:
-            if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None else BREAK_EVERY_S)):
+            if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
         except (OSError, ValueError):

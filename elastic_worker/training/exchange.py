@@ -35,8 +35,8 @@ class Exchange(Store):
 
     def wait(self, keys: typing.List[str], timeout: typing.Optional[datetime.timedelta] = None) -> None:
         """Wait until all these keys have values."""
-        # gloo gives its own timeout, a fifth of the time that it allows for a connection.
-        self._take(keys, max(self._timeout_s, timeout.total_seconds() if timeout else 0.0))
+        # gloo gives the timeout of its collectives, which is much longer than forming may take.
+        self._take(keys, min(self._timeout_s, timeout.total_seconds()) if timeout else self._timeout_s)
 
     def check(self, keys: typing.List[str]) -> bool:
         """Return whether all these keys have values by now."""

@@ -3,7 +3,6 @@
 Another way to form a group, such as `_reconfigure` of torch 2.14 or NCCL, is another class with the methods of `Group`.
 """
 
-import datetime
 import gc
 import typing
 
@@ -17,11 +16,14 @@ from elastic_worker.training.exchange import Exchange
 
 FORMING_S = 3.0
 FORMING_PER_RANK_S = 0.05
-"""gloo waits for a peer that died meanwhile until this timeout, and nothing can break that wait off."""
-CONNECT_FACTOR = 5
-"""gloo waits five times its timeout for each connection."""
+"""Seconds that a group may take to form, for each rank in addition. Then Control breaks it off: gloo itself waits much longer."""
 
 Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
+
+
+def forming_s(size: int) -> float:
+    """Return the seconds that a group of this size may take to form."""
+    return FORMING_S + FORMING_PER_RANK_S * size
 
 
 class Group:
@@ -37,20 +39,12 @@ class Group:
 
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
-        within_s = FORMING_S + FORMING_PER_RANK_S * size
         connections.begin(size)
-        store = Exchange(control, connections, round=round, timeout_s=within_s)
+        store = Exchange(control, connections, round=round, timeout_s=forming_s(size))
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
         dist.distributed_c10d._world.group_count = 0
-        timeout = datetime.timedelta(seconds=within_s / CONNECT_FACTOR)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         connections.formed()
-
-    def settle(self) -> None:
-        """Give collectives torch's usual time. Until now the group had the short timeout of forming."""
-        assert dist.group.WORLD is not None
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-        backend._set_default_timeout(dist.default_pg_timeout)
 
     def form_from_environment(self) -> None:
         """Form the group as a program under torchrun does, or take the one that the program has formed."""

@@ -11,12 +11,9 @@ from elastic_worker.training import environment, transfer
 from elastic_worker.training import state as states
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Change, Control
-from elastic_worker.training.group import FORMING_PER_RANK_S, FORMING_S, Group
+from elastic_worker.training.group import Group, forming_s
 from elastic_worker.training.sampler import Sampler
 from elastic_worker.training.snapshot import load, states_of
-
-ALLOWANCE_S = 10.0
-"""Seconds that the main thread may take longer than all its waits, until the watchdog ends the process."""
 
 
 class Ranked(typing.Protocol):
@@ -127,7 +124,7 @@ class Worlds:
         rank, size = int(world["rank"]), int(world["size"])
         try:
             self._group.leave()
-            control.enter(change.round, 3 * (FORMING_S + FORMING_PER_RANK_S * size) + ALLOWANCE_S)
+            control.enter(change.round, forming_s(size))
             with self._given(world, change.round):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
                 if self._step() != world["step"] and not self._is_first_donor(world):
@@ -137,7 +134,6 @@ class Worlds:
                     control.step = int(world["step"])
                 self._group.wrap(is_level=True)
                 control.formed(change.round)
-            self._group.settle()
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             self._group.leave()
             control.unformed(change.round, "{}: {}".format(type(error).__name__, error))
@@ -178,11 +174,10 @@ class Worlds:
         local_size = max(1, int(world.get("local_size", 1)))
         near = [donor for donor in donors if donor % local_size == rank % local_size] or donors
         donor = near[rank % len(near)]
-        within_s = FORMING_S + FORMING_PER_RANK_S * int(world["size"])
-        host, port = json.loads(control.get(round, ["state/{}".format(donor)], within_s)[0])
+        host, port = json.loads(control.get(round, ["state/{}".format(donor)], forming_s(int(world["size"])))[0])
 
         def tell(size: int) -> None:
-            control.extend(round, ALLOWANCE_S + transfer.STALL_S)
+            control.extend(round, transfer.STALL_S + transfer.TELL_EVERY_S)
             control.send("receives", round=round, bytes=size)
 
         is_in_place = self._step() is None

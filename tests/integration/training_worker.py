@@ -83,7 +83,7 @@ def train(options: dict, folder: Path) -> None:
                 if until.number is None or options.get("until"):
                     time.sleep(options.get("compute_s", 0.0))
                 step.backward(loss, samples=len(ids))
-            if options.get("half_at") == step.number:
+            if options.get("half_at") == step.number and not (folder / f"half-{os.getpid()}").exists():
                 _half_step(optimizer, options, folder)
             optimizer.step()
             optimizer.zero_grad()
@@ -118,10 +118,11 @@ def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) ->
     def write(*_: object) -> None:
         for parameter in optimizer.param_groups[0]["params"]:
             parameter.data.add_(1.0)
+        handle.remove()
         (folder / f"half-{os.getpid()}").touch()
         dist.recv(torch.zeros(1), src=options["half_from"])
 
-    optimizer.register_step_pre_hook(write)
+    handle = optimizer.register_step_pre_hook(write)
 
 
 def main() -> None:

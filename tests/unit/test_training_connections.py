@@ -160,3 +160,22 @@ def test_a_connection_is_broken_once_nothing_moves_on_it(opened: ExitStack, monk
     assert left == []
     assert group.accepted.recv(9) == b"cba"
     assert is_broken(group.accepted)
+
+
+def test_a_connect_to_a_host_that_is_gone_is_broken_off(opened: ExitStack) -> None:
+    """The listener's queue is full, so a connect to it waits as that to a host without power."""
+    connections = Connections()
+    connections.begin(2)
+    full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    other = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    connecting = []
+    for server in (full, full, full, other, other, other):
+        one = opened.enter_context(socket.socket())
+        one.setblocking(False)
+        one.connect_ex(server.getsockname())
+        connecting.append(one)
+    connections.learn(rank(full)[:-8])
+    connections.formed()
+    connections.break_off(connections.epoch)
+    states = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)[0] for one in (connecting[2], connecting[5])]
+    assert states == [7, 2], "closed, and still connecting"

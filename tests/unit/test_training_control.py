@@ -233,7 +233,7 @@ def test_a_main_thread_that_does_not_leave_ends_the_process_with_its_stack(
 
 
 def test_a_group_that_is_not_formed_in_time_ends_the_process(agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controls, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(controls, "LEAVE_S", 0.0)
     one = agent.control()
     agent.says("form", 1)
     until(lambda: one.next_change((-1, 0)).round == 1)
@@ -263,3 +263,22 @@ def test_a_forked_child_does_not_keep_the_door_open(agent: ScriptedAgent) -> Non
         os.close(release)
         os.waitpid(child, 0)
         os.close(blocking)
+
+
+def test_a_group_that_takes_too_long_is_broken_off_first(agent: ScriptedAgent) -> None:
+    broken = threading.Event()
+
+    class Noted(Connections):
+        def break_off(self, epoch: int) -> int:
+            broken.set()
+            return 1
+
+    one = agent.control(Noted())
+    agent.hears()
+    agent.says("form", 1)
+    until(lambda: one.next_change((-1, 0)).round == 1)
+    one.enter(1, 0.0)
+    assert broken.wait(PATIENCE_S)
+    one.unformed(1, "a peer does not answer")
+    assert agent.hears() == {"t": "unformed", "round": 1, "words": "a peer does not answer"}
+    assert agent.exit_code is None
