@@ -13,6 +13,8 @@ POD_IP = "ELASTIC_POD_IP"
 GENERATION = "ELASTIC_GENERATION"
 REPORTS = "ELASTIC_REPORTS"
 """The socket at which the agent takes its workers' reports, where it meets its peers in an etcd."""
+LIGHTNING_NODES = "PL_TRAINER_NUM_NODES"
+"""Lightning's default for `Trainer(num_nodes=...)`. The agent sets it for each world: Lightning compares it with the world's size."""
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1

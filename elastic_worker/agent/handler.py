@@ -63,6 +63,7 @@ class ElasticHandler(RendezvousHandler):
         self._job = job
         self._address = address
         self._away_s = away_s
+        self._sets_nodes = settings.LIGHTNING_NODES not in os.environ
         self._presence = presence(self._on_signal)
         self._is_started = False
         self._has_wake_fd = False
@@ -223,11 +224,13 @@ class ElasticHandler(RendezvousHandler):
         self._workers = LocalWorkers(self._presence, generation=generation, is_terminating=self._is_terminating, stderr=self._stderr)
         self._workers.begin()
         os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
+        if self._sets_nodes:
+            os.environ[settings.LIGHTNING_NODES] = str(view.size)
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
         return RendezvousInfo(self._store, view.rank, view.size, self._workers_store(view, self._store))  # type: ignore[arg-type]
 
     def _workers_store(self, view: View, store: AgentStore) -> RendezvousStoreInfo:
-        """Where workers meet: at the agents' store, or at one that rank 0's worker opens if this torch cannot share the agents'."""
+        """Return the workers' store: the agents' one, or one that rank 0's worker opens if this torch cannot share the agents'."""
         host, _, port = view.store.rpartition(":")
         if not self.use_agent_store:
             if view.rank == 0:
@@ -237,7 +240,7 @@ class ElasticHandler(RendezvousHandler):
         return RendezvousStoreInfo(host, int(port))
 
     def _is_over(self, generation: int) -> bool:
-        """Whether this world is over, so that waiting for its members is pointless."""
+        """Tell whether this world has ended, so that waiting for its members is pointless."""
         view = self._presence.view
         return bool(view.reform or view.closed or view.done or self._presence.refused) or view.generation not in (0, generation)
 

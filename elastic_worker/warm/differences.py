@@ -8,7 +8,7 @@ import os
 import re
 import typing
 
-from elastic_worker.settings import GENERATION, REPORTS
+from elastic_worker.settings import GENERATION, LIGHTNING_NODES, REPORTS
 
 PER_WORKER = frozenset(
     (
@@ -25,6 +25,7 @@ PER_WORKER = frozenset(
         "MASTER_PORT",
         GENERATION,
         REPORTS,
+        LIGHTNING_NODES,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "USE_LIBUV",
         "CUDA_VISIBLE_DEVICES",
@@ -34,7 +35,7 @@ PER_WORKER = frozenset(
         "_",
     )
 )
-"""What torchrun, our handler and shells set again, and what nothing reads during the import of torch."""
+"""Variables that torchrun, our handler and shells set again, and that nothing reads during the import of torch."""
 PER_WORKER_PREFIX = "TORCHELASTIC_"
 STATUS_LINES = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 PLACEMENT_LINES = ("Cpus_allowed_list", "Mems_allowed_list")
@@ -51,7 +52,7 @@ def is_per_worker(name: str) -> bool:
 
 
 def of_environment(before: Environment, after: Environment, asked: Environment) -> str:
-    """The first variable whose requested value is neither that before the imports nor that after them."""
+    """Name the first variable whose requested value is neither that before the imports nor that after them."""
     for name in sorted(set(before) | set(asked)):
         if not is_per_worker(name) and asked.get(name) not in (before.get(name), after.get(name)):
             return "{} differs from what it was when torch was imported".format(name)
@@ -59,14 +60,14 @@ def of_environment(before: Environment, after: Environment, asked: Environment) 
 
 
 def environment_for(before: Environment, asked: Environment) -> typing.Dict[str, str]:
-    """The environment in which to import again, so that workers like the requested one can start warm."""
+    """Return the environment in which to import again, so that workers like the requested one can start warm."""
     kept = {name: value for name, value in before.items() if is_per_worker(name)}
     kept.update({name: value for name, value in asked.items() if not is_per_worker(name)})
     return kept
 
 
 def inherited_state(pid: int) -> typing.Dict[str, str]:
-    """The kernel's state of a process that children inherit, except what the stub passes explicitly."""
+    """Return the kernel's state of a process that children inherit, except what the stub passes explicitly."""
     folder = "/proc/{}".format(pid)
     with open(folder + "/status") as file:
         lines = dict(line.rstrip("\n").split(":", 1) for line in file)
@@ -90,7 +91,7 @@ def of_inherited_state(own: Environment, theirs: Environment) -> str:
 
 
 def package_folders(modules: typing.Mapping[str, typing.Any], path: typing.Sequence[str]) -> typing.Dict[str, int]:
-    """The folders that packages other than ours were imported from, with their mtime: installing a package changes it."""
+    """Return the folders of imported packages other than ours, with their mtime: installing a package changes it."""
     folders = set()
     for name, module in list(modules.items()):
         file = getattr(module, "__file__", None)
