@@ -182,7 +182,7 @@ def test_one_call_reports_at_the_rendezvous_server(
 def test_one_call_does_nothing_where_nobody_takes_reports(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, backend: str
 ) -> None:
-    """At elastic-etcd this is an agent that found no place for its socket. A new thread would show that something is sent."""
+    """A new thread would show that something is sent. An agent of elastic-etcd may have found no place for its socket."""
     before = threading.active_count()
     if backend:
         monkeypatch.setenv("PET_RDZV_BACKEND", backend)
