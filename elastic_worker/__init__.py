@@ -7,11 +7,12 @@ settings        reads the pod's environment
 agent/          runs in torchrun's agent: the rendezvous handler, its connection to the server, the workers of this agent
 gloo_deadlock/  finds workers that hang in torch's deadlock at the end of a gloo job
 warm/           a fork server with torch imported, from which workers start
+integrations/   callbacks for Hugging Face's and Lightning's Trainers
 startup/        runs before the user's command: copies this package into the pod, checks the interpreter, waits for a name
 mpi/            the `kubectl` of MPI launchers
 
-Users' programs and images name `elastic_worker.report`, `elastic_worker.training`, `elastic_worker.Run` and `elastic_worker.torchrun`. They
-must not move.
+Users' programs and images name `elastic_worker.report`, `elastic_worker.training`, `elastic_worker.Run`, `elastic_worker.integrations` and
+`elastic_worker.torchrun`. They must not move.
 """
 
 import importlib

@@ -1,47 +1,61 @@
-"""For training code of any framework: report a step and signals; the answer says whether to stop or to checkpoint now.
+"""Report a step from training code of any framework, and learn whether to stop or to checkpoint now.
 
-    reporter = Reporter.from_environment()
-    answer = reporter.send(step, loss=loss)     # never waits: the newest report is sent once a second, the last answer is returned
+    from elastic_worker.report import report
+
+    answer = report(step, loss=loss)     # never waits: the newest report is sent once a second, the last answer is returned
     if answer.checkpoint_s is not None: save()
 
-Reports are optional: if sending fails, training goes on at full speed. A thread of its own resolves names, connects and waits for the
-server; `send` only stores the newest report for it.
+The same call works with the rendezvous server, with an etcd, and without a control plane: then it does nothing and the answer is to go on.
+Training goes on at full speed if sending fails: a thread resolves names, connects and waits for the server.
 """
 
 import atexit
+import functools
 import http.client
 import json
+import logging
+import math
 import os
 import socket
-import ssl
 import threading
 import time
 import typing
 
 from elastic_worker import settings
 
+log = logging.getLogger(__name__)
+
+BACKEND = "PET_RDZV_BACKEND"
+SERVERS_BACKEND = "elastic"
 LEAST_GAP_S = 1.0
 TIMEOUT_S = 5.0
 LONGEST_BACK_OFF_S = 30.0
 FLUSH_S = 1.0
-"""How long the end of a process waits until its last report is sent."""
+"""Seconds for which the end of a process waits until its last report is sent."""
 LONGEST_ANSWER = 64 * 1024
 
 
 class Answer(typing.NamedTuple):
-    """What this worker shall do: stop at the next step, or checkpoint within this many seconds."""
+    """Tell this worker to stop at the next step, or to checkpoint within `checkpoint_s` seconds."""
 
     stop: bool = False
     reason: str = ""
     checkpoint_s: typing.Optional[float] = None
 
 
-class Reporter:
-    """Reports for one worker."""
+def report(step: int, **values: float) -> Answer:
+    """Report a step of this process and return the newest answer. Every rank may call it, with or without a control plane."""
+    return _of_this_process().send(step, **values)
 
-    def __init__(self, own: "typing.Union[settings.Settings, Agent]", *, generation: int = 0, least_gap_s: float = LEAST_GAP_S) -> None:
-        self._member = own.member
-        self._peer = own if isinstance(own, Agent) else _Server(own)  # type: typing.Union[Agent, _Server]
+
+class Reporter:
+    """Reports for one worker. Without a peer it sends nothing, and its answer is to go on."""
+
+    def __init__(
+        self, own: "typing.Union[settings.Settings, Agent, None]", *, generation: int = 0, least_gap_s: float = LEAST_GAP_S
+    ) -> None:
+        self._member = own.member if own is not None else ""
+        self._peer = _Server(own) if isinstance(own, settings.Settings) else own  # type: typing.Union[Agent, _Server, None]
         self._generation = generation
         self._least_gap_s = least_gap_s
         self._changed = threading.Condition()
@@ -53,16 +67,33 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> "Reporter":
-        """A reporter for this pod, from the environment, which torchrun passes on to its workers."""
-        env, generation = os.environ, int(os.environ.get(settings.GENERATION) or 0)
-        if env.get(settings.REPORTS):
-            return cls(Agent(env[settings.REPORTS], env.get(settings.MEMBER, "")), generation=generation)
-        own = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
-        return cls(own, generation=generation)
+        """Return the reporter of this worker, from the environment that torchrun passes on. It never fails."""
+        env = os.environ
+        try:
+            generation = int(env.get(settings.GENERATION) or 0)
+            if env.get(settings.REPORTS):
+                return cls(Agent(env[settings.REPORTS], env.get(settings.MEMBER, "")), generation=generation)
+            if env.get(BACKEND) == SERVERS_BACKEND:
+                own = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
+                return cls(own, generation=generation)
+        except (ValueError, OSError) as error:  # ssl.SSLError is an OSError
+            log.warning("elastic_worker: this process reports no steps: %s", error)
+        return cls(None)
+
+    @property
+    def is_heard(self) -> bool:
+        """Tell whether a control plane takes the reports."""
+        return self._peer is not None
 
     def send(self, step: int, **values: float) -> Answer:
-        """Store this report for sending; it replaces one that is not sent yet. Returns the server's last answer."""
-        report = json.dumps({"member": self._member, "generation": self._generation, "step": step, "values": values})
+        """Store this report for sending, in place of one that is not sent yet, and return the newest answer.
+
+        A value that is not finite is left out: JSON has no word for it, and the server would refuse the report with its step.
+        """
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        if self._peer is None:
+            return Answer()
+        report = json.dumps({"member": self._member, "generation": self._generation, "step": step, "values": finite})
         with self._changed:
             self._newest = report
             if self._thread is None or not self._thread.is_alive():
@@ -93,13 +124,14 @@ class Reporter:
         atexit.register(self.close)
 
     def _run(self) -> None:
-        back_off_s = 0.0
+        back_off_s, peer = 0.0, self._peer
+        assert peer is not None
         while True:
             report = self._take()
             if report is None:
-                self._peer.close()
+                peer.close()
                 return
-            answer = self._try(report)
+            answer = _answer_of(peer, report)
             with self._changed:
                 self._is_sending = False
                 if answer is not None:
@@ -120,14 +152,21 @@ class Reporter:
             self._is_sending = report is not None
             return report
 
-    def _try(self, report: str) -> typing.Optional[Answer]:
-        """The server's answer; None if there is none."""
-        try:
-            fields = self._peer.post(report)
-            return Answer(bool(fields.get("stop")), str(fields.get("reason", "")), fields.get("checkpoint_s"))
-        except (OSError, ssl.SSLError, http.client.HTTPException, ValueError, TypeError):
-            self._peer.close()
-            return None
+
+@functools.lru_cache(maxsize=None)
+def _of_this_process() -> Reporter:
+    return Reporter.from_environment()
+
+
+def _answer_of(peer: "typing.Union[Agent, _Server]", report: str) -> typing.Optional[Answer]:
+    """Return the peer's answer, or None if it gave no usable one."""
+    try:
+        fields = peer.post(report)
+        left_s = fields.get("checkpoint_s")
+        return Answer(bool(fields.get("stop")), str(fields.get("reason", "")), None if left_s is None else float(left_s))
+    except (OSError, http.client.HTTPException, ValueError, TypeError, ArithmeticError, RecursionError):
+        peer.close()
+        return None
 
 
 class _Server:

@@ -16,6 +16,8 @@ WORLD = "ELASTIC_WORLD"
 """The socket at which a worker can ask its agent to change worlds in process."""
 REPORTS = "ELASTIC_REPORTS"
 """The socket at which the agent takes its workers' reports, where it meets its peers in an etcd."""
+LIGHTNING_NODES = "PL_TRAINER_NUM_NODES"
+"""Lightning's default for `Trainer(num_nodes=...)`. The agent sets it for each world: Lightning compares it with the world's size."""
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1

@@ -1,7 +1,7 @@
 """Runs the tests marked heavy inside a time box, and says which passed, which failed, which were skipped and why.
 
 Two run side by side, for each waits about as much as it works. Their frameworks are installed meanwhile, and the tests of the quickest
-come first. What did not fit in the box is named. Only a failure makes this fail. `--full` adds the tests marked `full`.
+come first. It names the tests that did not fit in the box. Only a failure makes this fail. `--full` adds the tests marked `full`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_S = 45.0  # a test that has less time left is not begun
 STOP_S = 90.0
 LOOK_EVERY_S = 0.5
 LANES = 2
-FRAMEWORKS = ("xgboost", "lightgbm", "jax", "mxnet", "paddle", "tensorflow", "deepspeed", "huggingface", "horovod")
+FRAMEWORKS = ("xgboost", "lightgbm", "jax", "mxnet", "paddle", "tensorflow", "deepspeed", "huggingface", "lightning", "horovod")
 """The quickest to install first."""
 PLACES = ("tests/heavy", *(f"tests/integration/test_horovod_{name}.py" for name in ("elastic", "hazards", "losses")))
 REPORTS = pathlib.Path(".cache/tests/heavy")

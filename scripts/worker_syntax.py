@@ -10,8 +10,12 @@ import pathlib
 import sys
 
 ALLOWED = {"torch", "elastic_worker", "numpy"}
-ALLOWED_IN = {"elastic_worker/horovod/driver.py": {"horovod"}}
-"""It runs in horovodrun's own Python."""
+ALLOWED_IN = {
+    "elastic_worker/horovod/driver.py": {"horovod"},
+    "elastic_worker/integrations/huggingface.py": {"transformers"},
+    "elastic_worker/integrations/lightning.py": {"lightning", "pytorch_lightning"},
+}
+"""Imports of modules that run only where the framework is installed."""
 
 
 def imported(tree: ast.Module) -> set[str]:

@@ -71,6 +71,7 @@ class ElasticHandler(RendezvousHandler):
         self._address = address
         self._away_s = away_s
         self._presence, self._in_process = meeting(self._on_signal)
+        self._sets_nodes = settings.LIGHTNING_NODES not in os.environ
         self._is_started = False
         self._has_wake_fd = False
         self._is_terminating = threading.Event()
@@ -259,6 +260,8 @@ class ElasticHandler(RendezvousHandler):
         os.environ.pop(settings.WORLD, None)
         if self._in_process is not None:
             self._in_process.begin(self._workers, self._store)
+        if self._sets_nodes:
+            os.environ[settings.LIGHTNING_NODES] = str(view.size)
         log.info("generation %s: rank %s of %s, store at %s", generation, view.rank, view.size, view.store)
         return RendezvousInfo(self._store, view.rank, view.size, self._workers_store(view, self._store))  # type: ignore[arg-type]
 

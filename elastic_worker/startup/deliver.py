@@ -12,7 +12,15 @@ from elastic_worker import __version__
 
 DISTRIBUTION = "elastic-worker-delivered"
 METADATA = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nSummary: the rendezvous backend elastic, delivered into this container\n"
-ENTRY_POINTS = "[torchrun.handlers]\nelastic = elastic_worker.torchrun:register\nelastic-etcd = elastic_worker.torchrun:register_etcd\n"
+ENTRY_POINTS = """\
+[torchrun.handlers]
+elastic = elastic_worker.torchrun:register
+elastic-etcd = elastic_worker.torchrun:register_etcd
+[lightning.pytorch.callbacks_factory]
+elastic = elastic_worker.integrations.lightning:callbacks
+[pytorch_lightning.callbacks_factory]
+elastic = elastic_worker.integrations.lightning:callbacks
+"""
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -32,7 +40,7 @@ def deliver(destination: str) -> None:
 
 
 def _install(program: str, folder: str) -> None:
-    """Copies a program, which a wheel may hold without its right to be run."""
+    """Copy a program. A wheel may hold it without its right to be run."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, os.path.basename(program))
     shutil.copyfile(program, path)

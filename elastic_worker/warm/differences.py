@@ -8,7 +8,7 @@ import os
 import re
 import typing
 
-from elastic_worker.settings import GENERATION, REPORTS, WORLD
+from elastic_worker.settings import GENERATION, LIGHTNING_NODES, REPORTS, WORLD
 
 PER_WORKER = frozenset(
     (
@@ -26,6 +26,7 @@ PER_WORKER = frozenset(
         GENERATION,
         REPORTS,
         WORLD,
+        LIGHTNING_NODES,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "USE_LIBUV",
         "CUDA_VISIBLE_DEVICES",

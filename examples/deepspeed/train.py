@@ -20,9 +20,12 @@ import torch
 import torch.distributed as dist
 
 try:
-    from elastic_worker.report import Reporter
-except ImportError:  # not put into this container
-    Reporter = None
+    from elastic_worker.report import report
+except ImportError:  # this container has no elastic_worker
+
+    def report(step: int, **values: float) -> None:
+        """Do nothing."""
+
 
 CHECKPOINTS = pathlib.Path(os.environ.get("CHECKPOINT_DIR", "/checkpoints"))
 STEPS = int(os.environ.get("STEPS", "600"))
@@ -40,13 +43,13 @@ is_asked_to_stop = False
 
 
 def on_sigterm(signum: int, frame: object) -> None:
-    """The world changes, or the pod ends: the step in flight is finished and saved."""
+    """Note that the world changes or the pod ends. The step in flight is finished and saved."""
     global is_asked_to_stop
     is_asked_to_stop = True
 
 
 def whole_checkpoints() -> list[pathlib.Path]:
-    """The oldest first. A checkpoint has the file `whole` once all ranks have written their parts."""
+    """Return the whole checkpoints, the oldest first. A checkpoint has the file `whole` once all ranks have written their parts."""
     return sorted(path.parent for path in CHECKPOINTS.glob("step-*/whole"))
 
 
@@ -68,7 +71,7 @@ def save(engine: deepspeed.DeepSpeedEngine, why: str) -> None:
 
 
 def universal(checkpoint: pathlib.Path) -> str:
-    """The checkpoint's name as a universal one, which appears once the conversion is complete."""
+    """Return the checkpoint's name as a universal one. It appears once the conversion is complete."""
     made = checkpoint.with_name(checkpoint.name + "-universal")
     if not made.exists():
         draft = checkpoint.with_name(checkpoint.name + "-new")
@@ -88,14 +91,14 @@ def restore(engine: deepspeed.DeepSpeedEngine) -> None:
 
 
 def on_any_rank(engine: deepspeed.DeepSpeedEngine, *flags: bool) -> list[bool]:
-    """Which of them any rank has raised. All ranks learn it at the same step, so that they save together."""
+    """Return the flags that any rank has raised. All ranks learn it at the same step, so that they save together."""
     seen = torch.tensor([int(flag) for flag in flags], device=engine.device)
     dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     return [bool(flag) for flag in seen]
 
 
 def stop() -> None:
-    """SIGTERM comes to all ranks, but not at the same moment; a rank that ended before its own came would count as failed."""
+    """End once SIGTERM came to this rank too. A rank that ended before its own SIGTERM would count as failed."""
     deadline = time.monotonic() + 10
     while not is_asked_to_stop and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -109,8 +112,6 @@ def train() -> int:
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
     restore(engine)
-    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
-    reporter = Reporter.from_environment() if Reporter and takes_reports else None
     print(f"world {world} rank {rank} starts at step {engine.global_steps}", flush=True)
     was_warned = False
     while engine.global_steps < STEPS:
@@ -121,7 +122,7 @@ def train() -> int:
         engine.step()
         if rank == 0:
             print(f"step {engine.global_steps} world {world} loss {loss.item():.6f}", flush=True)
-        answer = reporter.send(engine.global_steps, loss=loss.item()) if reporter else None
+        answer = report(engine.global_steps, loss=loss.item())
         must_stop, is_warned = on_any_rank(engine, is_asked_to_stop, answer is not None and answer.checkpoint_s is not None)
         if must_stop:
             save(engine, "the world changes")

@@ -19,9 +19,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from elastic_worker.report import Reporter
-except ImportError:  # not put into this container
-    Reporter = None
+    from elastic_worker.report import report
+except ImportError:  # this container has no elastic_worker
+
+    def report(step: int, **values: float) -> None:
+        """Do nothing."""
+
 
 CHECKPOINTS = pathlib.Path(os.environ.get("CHECKPOINT_DIR", "/checkpoints"))
 STEPS = int(os.environ.get("STEPS", "600"))
@@ -32,13 +35,13 @@ is_asked_to_stop = False
 
 
 def on_sigterm(signum: int, frame: object) -> None:
-    """The world changes, or the pod ends: the step in flight is finished and saved."""
+    """Note that the world changes or the pod ends. The step in flight is finished and saved."""
     global is_asked_to_stop
     is_asked_to_stop = True
 
 
 def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, why: str) -> None:
-    """The name appears once the file is whole and on the disk; older files go after that."""
+    """Write a file that gets its name once it is whole and on the disk. Remove older files after that."""
     CHECKPOINTS.mkdir(parents=True, exist_ok=True)
     path = CHECKPOINTS / f"step-{step:09}.pt"
     draft = path.with_suffix(".new")
@@ -53,7 +56,7 @@ def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, wh
 
 
 def newest() -> dict | None:
-    """The newest checkpoint that can be read; one that a full or failing disk cut off is passed over."""
+    """Return the newest checkpoint that can be read. Skip one that a full or failing disk cut off."""
     for path in sorted(CHECKPOINTS.glob("step-*.pt"), reverse=True):
         try:
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -81,7 +84,7 @@ def on_any_rank(flag: bool) -> bool:
 
 
 def stop() -> None:
-    """SIGTERM comes to all ranks, but not at the same moment; a rank that ended before its own came would count as failed."""
+    """End once SIGTERM came to this rank too. A rank that ended before its own SIGTERM would count as failed."""
     deadline = time.monotonic() + 10
     while not is_asked_to_stop and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -89,7 +92,7 @@ def stop() -> None:
 
 
 def train() -> int:
-    """Train to the end; returns the last step. What holds the process group is gone when this returns."""
+    """Train to the end and return the last step. The objects that hold the process group are gone when this returns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     truth = torch.randn(16, 1)
@@ -97,8 +100,6 @@ def train() -> int:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
     step = restore(model, optimizer)
     parallel = DistributedDataParallel(model)
-    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
-    reporter = Reporter.from_environment() if Reporter and takes_reports and rank == 0 else None
     print(f"world {world} rank {rank} starts at step {step}", flush=True)
     was_warned = False
     while step < STEPS:
@@ -108,18 +109,19 @@ def train() -> int:
         loss.backward()
         optimizer.step()
         step += 1
-        warning = reporter.send(step, loss=loss.item()).checkpoint_s if reporter else None
+        answer = report(step, loss=loss.item()) if rank == 0 else None
+        left_s = answer.checkpoint_s if answer else None
         if on_any_rank(is_asked_to_stop):
             if rank == 0:
                 save(step, model, optimizer, "the world changes")
             stop()
         if rank == 0:
             print(f"step {step} world {world} loss {loss.item():.6f}", flush=True)
-            if warning is not None and not was_warned:
-                save(step, model, optimizer, f"this worker has {warning:.0f} s left")
+            if left_s is not None and not was_warned:
+                save(step, model, optimizer, f"this worker has {left_s:.0f} s left")
             elif step % SAVE_EVERY == 0 or step == STEPS:
                 save(step, model, optimizer, "as planned")
-        was_warned = warning is not None
+        was_warned = left_s is not None
         time.sleep(STEP_SECONDS)  # stands for a model that takes its time
     return step
 

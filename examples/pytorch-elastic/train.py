@@ -19,9 +19,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from elastic_worker.report import Reporter
-except ImportError:  # not put into this container
-    Reporter = None
+    from elastic_worker.report import report
+except ImportError:  # this container has no elastic_worker
+
+    def report(step: int, **values: float) -> None:
+        """Do nothing."""
+
 
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
@@ -31,7 +34,7 @@ CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir()
 
 
 def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write beside the old checkpoint and rename: a worker killed here leaves a whole file."""
+    """Write next to the old checkpoint and rename: a worker killed here leaves a whole file."""
     fresh = CHECKPOINT.with_suffix(".new")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, fresh)
     fresh.replace(CHECKPOINT)
@@ -62,14 +65,8 @@ def is_over(step: int) -> bool:
     return bool(seen)
 
 
-def reporter() -> Reporter | None:
-    """Reports steps to the rendezvous server, or through the agent to an etcd; torch's own rendezvous takes none."""
-    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
-    return Reporter.from_environment() if Reporter and takes_reports else None
-
-
 def train() -> int:
-    """Train to the end; returns the last step. What holds the process group, which the model's wrapper does, is gone when this returns."""
+    """Train to the end and return the last step. The model's wrapper holds the process group, and is gone when this returns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     truth = torch.randn(16, 1)
@@ -77,7 +74,6 @@ def train() -> int:
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.5)
     step = restore(model, optimizer)
     parallel = DistributedDataParallel(model)
-    reports = reporter() if rank == 0 else None
     print(f"world {world} rank {rank} starts at step {step}", flush=True)
     while not is_over(step):
         batch = torch.randn(32, 16, generator=torch.Generator().manual_seed(step * 1000 + rank))
@@ -89,8 +85,7 @@ def train() -> int:
         save(step, model, optimizer)
         if rank == 0:
             print(f"step {step} world {world} loss {loss.item():.6f}", flush=True)
-        if reports:
-            reports.send(step, loss=loss.item())
+            report(step, loss=loss.item())
         time.sleep(STEP_SECONDS)  # stands for a model that takes its time
     return step
 

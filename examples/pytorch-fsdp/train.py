@@ -22,9 +22,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 try:
-    from elastic_worker.report import Reporter
-except ImportError:  # not put into this container
-    Reporter = None
+    from elastic_worker.report import report
+except ImportError:  # this container has no elastic_worker
+
+    def report(step: int, **values: float) -> None:
+        """Do nothing."""
+
 
 CHECKPOINTS = pathlib.Path(os.environ.get("CHECKPOINT_DIR", "/checkpoints"))
 STEPS = int(os.environ.get("STEPS", "600"))
@@ -36,13 +39,13 @@ is_asked_to_stop = False
 
 
 def on_sigterm(signum: int, frame: object) -> None:
-    """The world changes, or the pod ends: the step in flight is finished and saved."""
+    """Note that the world changes or the pod ends. The step in flight is finished and saved."""
     global is_asked_to_stop
     is_asked_to_stop = True
 
 
 class Training:
-    """All that a checkpoint holds. Its tensors are shards, which torch.distributed.checkpoint cuts anew for the world that reads them."""
+    """All that a checkpoint holds. Its tensors are shards, which torch.distributed.checkpoint cuts again for the world that reads them."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer, self.step = model, optimizer, 0
@@ -68,7 +71,7 @@ def sharded_model() -> torch.nn.Module:
 
 
 def whole_checkpoints() -> list[pathlib.Path]:
-    """The oldest first. The last thing that is written of a checkpoint is the file .metadata."""
+    """Return the whole checkpoints, the oldest first. A checkpoint gets its file .metadata last."""
     return sorted(path.parent for path in CHECKPOINTS.glob("step-*/.metadata"))
 
 
@@ -92,14 +95,14 @@ def restore(training: Training) -> None:
 
 
 def on_any_rank(*flags: bool) -> list[bool]:
-    """Which of them any rank has raised. All ranks learn it at the same step, so that they save together."""
+    """Return the flags that any rank has raised. All ranks learn it at the same step, so that they save together."""
     seen = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     return [bool(flag) for flag in seen]
 
 
 def stop() -> None:
-    """SIGTERM comes to all ranks, but not at the same moment; a rank that ended before its own came would count as failed."""
+    """End once SIGTERM came to this rank too. A rank that ended before its own SIGTERM would count as failed."""
     deadline = time.monotonic() + 10
     while not is_asked_to_stop and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -112,8 +115,6 @@ def train() -> int:
     model = sharded_model()
     training = Training(model, torch.optim.AdamW(model.parameters(), lr=3e-3))
     restore(training)
-    takes_reports = os.environ.get("PET_RDZV_BACKEND") == "elastic" or "ELASTIC_REPORTS" in os.environ
-    reporter = Reporter.from_environment() if Reporter and takes_reports else None
     own, all_ = (sum(sizes) for sizes in zip(*((p.to_local().numel(), p.numel()) for p in model.parameters()), strict=True))
     print(f"world {world} rank {rank} starts at step {training.step} with {own} of {all_} parameters", flush=True)
     was_warned = False
@@ -126,7 +127,7 @@ def train() -> int:
         training.step += 1
         if rank == 0:
             print(f"step {training.step} world {world} loss {loss.item():.6f}", flush=True)
-        answer = reporter.send(training.step, loss=loss.item()) if reporter else None
+        answer = report(training.step, loss=loss.item())
         must_stop, is_warned = on_any_rank(is_asked_to_stop, answer is not None and answer.checkpoint_s is not None)
         if must_stop:
             save(training, "the world changes")

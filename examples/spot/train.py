@@ -18,7 +18,7 @@ import torch._dynamo  # before the first DistributedDataParallel: see examples/p
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_worker.report import Reporter
+from elastic_worker.report import report
 
 STEPS = int(os.environ.get("STEPS", "3000"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
@@ -28,13 +28,13 @@ is_asked_to_stop = False
 
 
 def on_sigterm(signum: int, frame: object) -> None:
-    """The world changes, or the pod ends: the step in flight is finished and saved, if the peers let it."""
+    """Note that the world changes or the pod ends. The step in flight is finished and saved, if the peers let it."""
     global is_asked_to_stop
     is_asked_to_stop = True
 
 
 def save(step: int, model: torch.nn.Module, why: str) -> None:
-    """Write beside the old checkpoint and rename: a worker killed here leaves a whole file."""
+    """Write next to the old checkpoint and rename: a worker killed here leaves a whole file."""
     fresh = CHECKPOINT.with_suffix(".new")
     torch.save({"step": step, "model": model.state_dict()}, fresh)
     fresh.replace(CHECKPOINT)
@@ -63,7 +63,6 @@ def train() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     step = restore(model)
     parallel = DistributedDataParallel(model)
-    reporter = Reporter.from_environment()
     print(f"world {world} rank {rank} starts at step {step}", flush=True)
     was_warned = False
     while step < STEPS:
@@ -72,7 +71,7 @@ def train() -> None:
         loss.backward()
         optimizer.step()
         step += 1
-        answer = reporter.send(step, loss=loss.item())
+        answer = report(step, loss=loss.item())
         if is_asked_to_stop:
             save(step, model, "asked to stop")
             raise SystemExit(143)

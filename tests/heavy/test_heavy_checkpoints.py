@@ -1,84 +1,18 @@
 """Elastic jobs whose checkpoints lie on a claim, on the laptop cluster: what was learned outlives any change of their workers."""
 
-import asyncio
-import contextlib
-import os
 import re
 import shutil
-import signal
-from typing import Any
 
 import pytest
-from example_jobs import LOOK_EVERY_S, NAMESPACE, claim_volumes, laptop, log_of, read, resource, run_to_end
+from example_jobs import NAMESPACE, claim_volumes, laptop, run_to_end
 from grounds import Ground
+from watched_jobs import Watched, endless, kill
 
 from elastic.kube.client import Kube
-from elastic.kube.resources import PODS
-from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.heavy, pytest.mark.full, pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
 WITHIN_S = 500.0
-ENDLESS = "1000000"
 STARTS, SAVED = r"world {world} rank 0 starts at step (\d+)", r"saved step (\d+)"
-
-
-def endless(example: str) -> dict[str, Any]:
-    """It trains until `Watched.goes_on_until` says otherwise, however long a loaded machine takes for what happens before."""
-    job = read(example)
-    _env(job)["STEPS"]["value"] = ENDLESS
-    return job
-
-
-def _env(job: dict[str, Any]) -> dict[str, dict[str, str]]:
-    container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
-    return {entry["name"]: entry for entry in container["env"]}
-
-
-class Watched:
-    """A job whose newest line of a kind counts, in the log of the worker that has rank 0."""
-
-    def __init__(self, kube: Kube, job: dict[str, Any]) -> None:
-        self.kube, self.job, self.name = kube, job, job["metadata"]["name"]
-        self.first = ""
-        """The pod that said what was found last."""
-        self._seen: dict[str, int] = {}
-
-    async def says(self, pattern: str) -> int:
-        """Waits for a line after those that were found in its log; returns its number."""
-        while True:
-            for pod in await self.pods():
-                log = await log_of(self.kube, pod, "pytorch")
-                if found := re.compile(pattern).search(log, self._seen.get(pod, 0)):
-                    self.first, self._seen[pod] = pod, found.end()
-                    return int(found[1])
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    async def pods(self) -> list[str]:
-        found = await self.kube.list(PODS, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={self.name}")
-        return [pod["metadata"]["name"] for pod in found.items]
-
-    async def patch(self, spec: dict[str, Any]) -> None:
-        await self.kube.patch(resource(self.job), self.name, {"spec": spec}, namespace=NAMESPACE)
-
-    async def scale(self, workers: int) -> None:
-        await self.patch({"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}})
-
-    async def pauses(self) -> None:
-        await self.patch({"runPolicy": {"suspend": True}})
-        while await self.pods():  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_EVERY_S)
-        self._seen.clear()
-
-    async def goes_on_until(self, step: int) -> None:
-        _env(self.job)["STEPS"]["value"] = str(step)
-        template = self.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-        await self.patch({"runPolicy": {"suspend": False}, "pytorchReplicaSpecs": {"Worker": {"template": template}}})
-
-
-def kill(cluster: LocalCluster, pod: str) -> None:
-    for pid in cluster.pids(NAMESPACE, pod):
-        with contextlib.suppress(ProcessLookupError):  # a child whose parent was killed before it
-            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_job_with_checkpoints_on_a_claim_goes_on_after_all_its_workers_are_gone() -> None:

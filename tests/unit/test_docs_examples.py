@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from elastic_worker.report import Reporter
+from elastic_worker.report import Answer, report
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -82,26 +82,19 @@ def test_the_last_cell_of_the_notebook_deletes_its_own_jobs_only() -> None:
     assert (own.is_deleted, failing.is_deleted, colleagues.is_deleted) == (True, True, False)
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_report"),
-    [
-        ({"PET_RDZV_BACKEND": "elastic"}, True),
-        ({"PET_RDZV_BACKEND": "elastic-etcd", "ELASTIC_REPORTS": "@reports"}, True),
-        ({"PET_RDZV_BACKEND": "c10d"}, False),
-        ({}, False),
-    ],
-)
-def test_the_script_of_the_page_reports_at_each_of_our_rendezvous(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], is_report: bool
-) -> None:
-    """With rdzvBackend etcd it sent nothing, so hangTimeoutSeconds did nothing."""
-    for name in ("PET_RDZV_BACKEND", "ELASTIC_REPORTS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize("has_library", [True, False])
+def test_the_script_of_the_page_reports_by_one_call_if_it_can(monkeypatch: pytest.MonkeyPatch, has_library: bool) -> None:
+    """It looked into the environment itself. With rdzvBackend etcd it sent nothing, so hangTimeoutSeconds did nothing."""
+    if not has_library:
+        monkeypatch.setitem(sys.modules, "elastic_worker.report", None)
     page = (ROOT / "docs" / "own-script.md").read_text()
-    function = re.findall(r"def reporter\(\):\n(?:    .*\n)+", page)[0]
-    names: dict[str, object] = {"os": os}
-    monkeypatch.setattr(Reporter, "from_environment", lambda: "a reporter")
-    exec(function, names)
-    assert (names["reporter"]() == "a reporter") == is_report  # type: ignore[operator]
+    imported = re.findall(r"^try:\n(?:(?:    |except ).*\n|\n(?= ))+", page, re.MULTILINE)[0]
+    names: dict[str, object] = {}
+    exec(imported, names)
+    assert (names["report"] is report) == has_library
+    assert names["report"](1, loss=0.5) in (None, Answer())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/train.py")), ids=lambda file: str(file.parent.name))
+def test_no_example_looks_for_the_place_of_reports_itself(file: Path) -> None:
+    assert not re.search(r"Reporter|PET_RDZV_BACKEND|ELASTIC_REPORTS", file.read_text())

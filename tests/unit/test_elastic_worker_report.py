@@ -1,5 +1,8 @@
 """Reporting never holds training up, whatever the way to the server is like."""
 
+import json
+import logging
+import queue
 import socket
 import subprocess
 import sys
@@ -7,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +106,111 @@ def test_the_newest_report_is_the_one_that_goes_out_and_failures_are_followed_by
 def test_a_value_that_is_no_number_is_refused_where_it_is_given(ca: str) -> None:
     with pytest.raises(TypeError):
         Reporter(settings(ca)).send(1, loss=object())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[dict[str, Any]]":
+    """Collect the reports that reach the server, which answers nothing."""
+    came: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def post(self: _Server, body: str) -> dict[str, object]:
+        came.put(json.loads(body))
+        return {}
+
+    monkeypatch.setattr(_Server, "post", post)
+    return came
+
+
+def test_a_loss_that_is_not_finite_does_not_keep_the_step_from_the_server(ca: str, bodies: "queue.Queue[dict[str, Any]]") -> None:
+    """JSON has no NaN. The server refused such reports, so a job whose loss was NaN had no steps and heard no notice."""
+    reporter = Reporter(settings(ca), least_gap_s=0)
+    reporter.send(3, loss=float("nan"), other=float("inf"), samples=12)
+    assert bodies.get(timeout=30) == {"member": "w0", "generation": 0, "step": 3, "values": {"samples": 12.0}}
+    reporter.close()
+
+
+@pytest.mark.parametrize("left", ["soon", [], {}, 10**400])
+def test_an_answer_that_makes_no_sense_is_none(ca: str, monkeypatch: pytest.MonkeyPatch, left: object) -> None:
+    """It made the next call of `send` fail, inside the training loop."""
+    came = threading.Semaphore(0)
+
+    def post(self: _Server, body: str) -> dict[str, object]:
+        came.release()
+        return {"stop": True, "checkpoint_s": left}
+
+    monkeypatch.setattr(_Server, "post", post)
+    monkeypatch.setattr(report, "LEAST_GAP_S", 0.01)
+    reporter = Reporter(settings(ca), least_gap_s=0)
+    reporter.send(1)
+    assert came.acquire(timeout=30)
+    reporter.send(2)
+    assert came.acquire(timeout=30), "the first answer has been read"
+    assert reporter.send(3) == Answer()
+    reporter.close()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, ca: str) -> Iterator[dict[str, str]]:
+    """Return the environment of a worker at the rendezvous server, with nothing of it set."""
+    whole = {
+        "PET_RDZV_BACKEND": "elastic",
+        "PET_RDZV_ENDPOINT": "127.0.0.1:1",
+        "PET_RDZV_ID": "job",
+        "ELASTIC_TOKEN": "t",
+        "ELASTIC_CA": ca,
+        "ELASTIC_MEMBER": "w0",
+        "ELASTIC_GENERATION": "4",
+    }
+    for name in (*whole, "ELASTIC_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
+    report._of_this_process.cache_clear()
+    yield whole
+    report._of_this_process.cache_clear()
+
+
+def test_one_call_reports_at_the_rendezvous_server(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, bodies: "queue.Queue[dict[str, Any]]"
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert report.report(7, loss=0.5) == Answer()
+    assert bodies.get(timeout=30) == {"member": "w0", "generation": 4, "step": 7, "values": {"loss": 0.5}}
+    report._of_this_process().close()
+
+
+@pytest.mark.parametrize("backend", ["", "c10d", "static", "elastic-etcd"])
+def test_one_call_does_nothing_where_nobody_takes_reports(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, backend: str
+) -> None:
+    """A new thread would show that something is sent. An agent of elastic-etcd may have found no place for its socket."""
+    before = threading.active_count()
+    if backend:
+        monkeypatch.setenv("PET_RDZV_BACKEND", backend)
+    assert [report.report(step, loss=0.5) for step in range(3)] == [Answer()] * 3
+    assert threading.active_count() == before
+    assert not Reporter.from_environment().is_heard
+    assert not caplog.records, "this is no mistake"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("ELASTIC_TOKEN", "", "ELASTIC_TOKEN"),
+        ("ELASTIC_CA", "no certificate", ""),
+        ("PET_RDZV_ENDPOINT", "nowhere", "nowhere"),
+        ("ELASTIC_GENERATION", "four", "four"),
+    ],
+)
+def test_a_broken_environment_costs_the_reports_and_not_the_training(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str, words: str
+) -> None:
+    for known, given in {**environment, name: value}.items():
+        monkeypatch.setenv(known, given)
+    with caplog.at_level(logging.WARNING):
+        assert [report.report(step) for step in range(3)] == [Answer()] * 3
+    assert len(caplog.records) == 1
+    assert "reports no steps" in caplog.text
+    assert words in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["silent", "blocked"])

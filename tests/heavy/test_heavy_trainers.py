@@ -1,0 +1,60 @@
+"""The Trainers of Hugging Face and Lightning in elastic jobs on the laptop cluster, with the real packages."""
+
+import pytest
+from example_jobs import claim_volumes, laptop, run_to_end
+from grounds import Ground
+from watched_jobs import Watched, endless, kill, set_env
+
+from elastic.kube.client import Kube
+
+pytestmark = [pytest.mark.heavy, pytest.mark.full, pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
+WITHIN_S = 500.0
+NEVER = "100000000"
+FURTHER = 1500
+"""Number of steps that no job does while it is being suspended."""
+
+
+@pytest.mark.parametrize(
+    ("example", "starts", "distance"),
+    [
+        pytest.param("huggingface", "checkpoint-", range(10), marks=pytest.mark.framework("huggingface")),
+        pytest.param("lightning", "step ", range(1, 2), marks=pytest.mark.framework("lightning")),
+    ],
+    ids=["huggingface", "lightning"],
+)
+def test_a_trainer_loses_no_step_in_planned_changes_and_no_checkpoint_with_a_worker(example: str, starts: str, distance: range) -> None:
+    """The Trainer itself never saves, so each checkpoint is our callback's. Lightning's script does not know us.
+
+    Lightning printed each step before it was done, Hugging Face's Trainer each tenth.
+    """
+    job = endless(example)
+    set_env(job, SAVE_EVERY=NEVER)
+    begins = "world {world} rank 0 goes on from " + starts + r"(\d+)"
+    with laptop(Ground("netns"), example) as cluster:
+
+        async def meanwhile(kube: Kube) -> None:
+            watched = Watched(kube, job)
+            await claim_volumes(kube, example)
+            saved, workers = 0, 2
+            for wanted in (3, 1, 2):
+                assert await watched.says(rf"step (\d+) world {workers} ") >= saved, "it trains"
+                await watched.scale(wanted)
+                saved = await watched.says(begins.format(world=wanted))
+                steps = await watched.said(rf"step (\d+) world {workers} ")
+                assert saved > 0
+                assert not steps or saved - max(steps) in distance, "no step is lost"
+                workers = wanted
+            await watched.says(rf"step (\d+) world {workers} ")
+            kill(cluster, next(pod for pod in await watched.pods() if pod != watched.first))
+            assert await watched.says(begins.format(world=r"\d")) == saved
+            steps = await watched.said(r"step (\d+) world \d ")
+            await watched.pauses()
+            set_env(job, STEP_SECONDS="0")
+            await watched.goes_on_until(max(steps) + FURTHER)
+            assert await watched.says(begins.format(world=r"\d")) >= max(steps)
+
+        outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework=example, meanwhile=meanwhile)
+    assert outcome.state == "Succeeded", outcome.story
+    assert outcome.log_of_any("done at step "), outcome.story
+    assert "user" not in outcome.elastic["restarts"], outcome.story
+    assert outcome.elastic["lastRescale"].get("stepAfter"), "the callback reports steps"
