@@ -52,8 +52,9 @@ class Reporter:
     """Reports for one worker. Without a peer it sends nothing, and its answer is to go on."""
 
     def __init__(
-        self, own: "typing.Union[settings.Settings, Agent, None]", *, generation: int = 0, least_gap_s: float = LEAST_GAP_S
+        self, own: "typing.Union[settings.Settings, Agent, None]", *, generation: typing.Optional[int] = None, least_gap_s: float = LEAST_GAP_S
     ) -> None:
+        """Prepare the reports. generation: of the world; without it, the environment names the present one at each report."""
         self._member = own.member if own is not None else ""
         self._peer = _Server(own) if isinstance(own, settings.Settings) else own  # type: typing.Union[Agent, _Server, None]
         self._generation = generation
@@ -70,12 +71,12 @@ class Reporter:
         """Return the reporter of this worker, from the environment that torchrun passes on. It never fails."""
         env = os.environ
         try:
-            generation = int(env.get(settings.GENERATION) or 0)
+            int(env.get(settings.GENERATION) or 0)
             if env.get(settings.REPORTS):
-                return cls(Agent(env[settings.REPORTS], env.get(settings.MEMBER, "")), generation=generation)
+                return cls(Agent(env[settings.REPORTS], env.get(settings.MEMBER, "")))
             if env.get(BACKEND) == SERVERS_BACKEND:
                 own = settings.read(env, endpoint=env.get("PET_RDZV_ENDPOINT", ""), job=env.get("PET_RDZV_ID", ""), local_address=None)
-                return cls(own, generation=generation)
+                return cls(own)
         except (ValueError, OSError) as error:  # ssl.SSLError is an OSError
             log.warning("elastic_worker: this process reports no steps: %s", error)
         return cls(None)
@@ -93,7 +94,7 @@ class Reporter:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if self._peer is None:
             return Answer()
-        report = json.dumps({"member": self._member, "generation": self._generation, "step": step, "values": finite})
+        report = json.dumps({"member": self._member, "generation": self._world(), "step": step, "values": finite})
         with self._changed:
             self._newest = report
             if self._thread is None or not self._thread.is_alive():
@@ -103,6 +104,10 @@ class Reporter:
         if answer.checkpoint_s is None:
             return answer
         return answer._replace(checkpoint_s=max(0.0, answer.checkpoint_s - (time.monotonic() - self._answered_at)))
+
+    def _world(self) -> int:
+        """Return the generation of the present world. A process that lives on in the next world has its number in the environment."""
+        return int(os.environ.get(settings.GENERATION) or 0) if self._generation is None else self._generation
 
     def close(self) -> None:
         """Wait up to FLUSH_S until the last report is sent, and stop."""

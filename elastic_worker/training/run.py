@@ -8,6 +8,8 @@
             optimizer.step()
             optimizer.zero_grad()
 
+Each step is reported to the control plane, and a notice makes it save the state in time.
+
 Only the main thread forms and leaves process groups: at a step's boundary, or after a collective has raised. A step counts once it is
 committed. A step that breaks off is tried again in the next world.
 """
@@ -20,6 +22,7 @@ import typing
 import torch
 import torch.distributed as dist
 
+from elastic_worker.report import Reporter
 from elastic_worker.training import environment
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
@@ -38,6 +41,8 @@ LOST_PEER_S = 10.0
 """The same for an error of gloo's connections, which says itself that a peer is gone: its loss may be noticed later."""
 LAST_SAVE_S = 600.0
 """Seconds that the save at the end of the loop may take."""
+NOTICE_SHARE = 0.8
+"""The part of the time left by a notice that a save may take."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -77,6 +82,9 @@ class Run:
         self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
         self._control = None  # type: typing.Optional[Control]
         self._saves = None if save is None else Saves(save, save_every_s)
+        self._reporter = Reporter.from_environment()
+        self._is_noticed = False
+        """Whether the state was saved for the notice that is still in force."""
         self._committed = 0
         optimizer.register_step_pre_hook(self._worlds.note_writing)
 
@@ -155,7 +163,7 @@ class Run:
         if self._control is not None:
             self._control.check_step()
 
-    def _commit(self) -> None:
+    def _commit(self, values: "typing.Mapping[str, float]") -> None:
         self._worlds.is_writing = False
         if self._control is None:
             self._committed += 1
@@ -164,6 +172,15 @@ class Run:
             self._worlds.note_step()
         if self._saves is not None:
             self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
+        if self.rank == 0:
+            self._report(values)
+
+    def _report(self, values: "typing.Mapping[str, float]") -> None:
+        """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
+        left_s = self._reporter.send(self.committed, **values).checkpoint_s
+        if left_s is not None and not self._is_noticed and self._saves is not None:
+            self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_s)
+        self._is_noticed = left_s is not None
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
@@ -219,6 +236,7 @@ class Step:
         """Number of the step, counted from 0."""
         self.is_entered = self.is_broken = False
         self._is_stand_in = False
+        self._values = {}  # type: typing.Dict[str, float]
 
     @property
     def is_first_rank(self) -> bool:
@@ -235,6 +253,10 @@ class Step:
             if run._group.wrapper is not None:
                 run._group.wrapper.require_backward_grad_sync = micro.is_last
             yield micro.values
+
+    def report(self, **values: float) -> None:
+        """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""
+        self._values.update(values)
 
     def backward(self, loss: torch.Tensor, *, samples: int) -> None:
         """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
@@ -258,7 +280,7 @@ class Step:
     ) -> bool:
         """Commit the step, or form the next world and swallow the error."""
         if error is None:
-            self._run._commit()
+            self._run._commit(self._values)
             return False
         self.is_broken = True
         return self._run._failed(error)
