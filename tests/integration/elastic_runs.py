@@ -102,13 +102,15 @@ class ElasticRun:
 
     def crash(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
         """The training process of a pod ends at once, or stands still; its torchrun lives."""
-        for pid in self.cluster.pids(NAMESPACE, name):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").split()
-            if command[-1:] and command[-1].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command):
-                os.kill(pid, by)
+        for pid in self.training_processes(name):
+            os.kill(pid, by)
 
     def pod_name(self, index: int) -> str:
         return f"{self.key.name}-worker-{index}"
+
+    def training_processes(self, name: str) -> set[int]:
+        """Return the training processes of a pod."""
+        return {pid for pid in self.cluster.pids(NAMESPACE, name) if _trains(pid)}
 
     async def pods(self) -> dict[str, tuple[str, int]]:
         """Each pod's uid, and how often its containers were started again."""
@@ -138,6 +140,14 @@ class ElasticRun:
         return found
 
 
+def _trains(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").split()
+    except OSError:
+        return False
+    return bool(command) and command[-1].endswith(b"train.py") and not any(word.endswith(b"torchrun") for word in command)
+
+
 def _restarts(pod: dict[str, Any]) -> int:
     return sum(container["restartCount"] for container in pod["status"].get("containerStatuses") or ())
 
@@ -152,6 +162,7 @@ async def elastic_run(
     step_s: float = 0.05,
     stop_file: Path | None = None,
     image: str = "",
+    file: Path = JOB_FILE,
     pod: Mapping[str, Any] | None = None,
     gpus: int = 0,
     run_policy: Mapping[str, Any] | None = None,
@@ -161,7 +172,7 @@ async def elastic_run(
 
     Takes the job away at the end, however the test went. With a stop file the training goes on beyond `steps` until the file exists.
     """
-    job = yaml.safe_load(JOB_FILE.read_text())
+    job = yaml.safe_load(file.read_text())
     job["metadata"]["name"] = name
     job["spec"]["elasticPolicy"] |= policy
     job["spec"]["runPolicy"] = {**job["spec"].get("runPolicy", {}), **(run_policy or {})}
