@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from elastic_runs import elastic_run
+from grounds import Ground
 
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
 JOB_FILE = Path(__file__).resolve().parents[2] / "examples/pytorch-in-process/job.yaml"
+
+
+@pytest.fixture(scope="module")
+def cluster(ground: Ground, shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
+    return shared(ground)
 
 
 async def test_the_processes_that_stay_live_through_every_change(cluster: LocalCluster, tmp_path: Path) -> None:
