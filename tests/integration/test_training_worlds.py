@@ -26,7 +26,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     with contextlib.ExitStack() as opened:
 
         def begin(size: int, **options: object) -> Lab:
-            one = opened.enter_context(lab(tmp_path, size, **{"compute_s": 0.005, **options}))
+            one = opened.enter_context(lab(tmp_path, size, **{"compute_s": 0.02, **options}))
             one.begin(size)
             return one
 
@@ -49,6 +49,7 @@ def assert_exact(one: Lab, *, ranks: int) -> list[dict]:
     return results
 
 
+@pytest.mark.timeout(300)
 def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: Callable[..., Lab]) -> None:
     one = start(4)
     changes = Changes(one, 4, seed=5, spare=1)

@@ -241,7 +241,7 @@ class Plane:
 
     def _on_complains(self, member: Member, message: dict) -> None:
         self.complaints.append(message["words"])
-        if message["round"] == self.round and self.phase == "stable":
+        if message["round"] == self.round and self.phase == "stable" and "gloo" in message["words"]:
             self._blip_at = time.monotonic() + BLIP_S
 
     def _on_stepped(self, member: Member, message: dict) -> None:
