@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 
 from training_changes import KINDS, Changes  # noqa: E402
-from training_lab import Lab, lab, summary  # noqa: E402
+from training_lab import Lab, forking, lab, summary  # noqa: E402
 
 TAIL_S = 0.3
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -45,7 +45,8 @@ def main() -> None:
         environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
         with (
             tempfile.TemporaryDirectory() as folder,
-            lab(Path(folder), size, environment=environment, compute_s=given.step_ms / 1000) as one,
+            forking(environment) as zygote,
+            lab(Path(folder), size, zygote, compute_s=given.step_ms / 1000) as one,
         ):
             one.begin(size)
             print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms", flush=True)
