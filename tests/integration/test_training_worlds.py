@@ -145,6 +145,7 @@ def test_a_plain_job_forms_its_group_as_under_torchrun_and_says_why_once(tmp_pat
             assert one.stderr(pid).count("member a-1 runs an old image") == 1
 
 
+@pytest.mark.timeout(300)
 def test_stock_torchrun_and_a_single_process_train_the_same_with_the_same_script(tmp_path: Path) -> None:
     vectors = []
     for launcher in (("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"), ()):
