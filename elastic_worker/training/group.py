@@ -41,6 +41,8 @@ class Group:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
         connections.begin(size)
         store = Exchange(control, connections, round=round, timeout_s=forming_s(size))
+        # gloo connects all pairs here. TORCH_GLOO_LAZY_INIT=1 would form faster, but a peer that dies meanwhile would then be met in the
+        # first collective, which waits for its connection on no socket and five times as long as torch's timeout.
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
         dist.distributed_c10d._world.group_count = 0
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)

@@ -220,7 +220,7 @@ class Run:
                 return True
         except RuntimeError as error:
             if not self._has_ended(control, error):
-                raise
+                return True  # all have arrived, and a peer has left the barrier and ended first
         finally:
             control.finish(False)
         self._worlds.change()

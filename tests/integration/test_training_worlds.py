@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from training_changes import Changes
-from training_lab import Lab, lab
+from training_lab import Lab, forking, lab
 
 from elastic.local.ports import free_port
 
@@ -20,13 +20,20 @@ pytestmark = pytest.mark.torch
 WORKER = Path(__file__).parent / "training_worker.py"
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[subprocess.Popen[str]]:
+    """Start the process from which all workers of the module are forked."""
+    with forking() as one:
+        yield one
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+def start(tmp_path: Path, zygote: subprocess.Popen[str]) -> Iterator[Callable[..., Lab]]:
     """Start a lab with a first world."""
     with contextlib.ExitStack() as opened:
 
         def begin(size: int, **options: object) -> Lab:
-            one = opened.enter_context(lab(tmp_path, size, **{"compute_s": 0.005, **options}))
+            one = opened.enter_context(lab(tmp_path, size, zygote, **{"compute_s": 0.02, **options}))
             one.begin(size)
             return one
 
@@ -49,6 +56,7 @@ def assert_exact(one: Lab, *, ranks: int) -> list[dict]:
     return results
 
 
+@pytest.mark.timeout(300)
 def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: Callable[..., Lab]) -> None:
     one = start(4)
     changes = Changes(one, 4, seed=5, spare=1)
@@ -62,7 +70,7 @@ def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: C
 
 def test_a_worker_with_half_an_optimizer_step_gets_the_state_of_a_peer(start: Callable[..., Lab]) -> None:
     one = start(2)
-    half = one.start_standing_by(half_at=60, half_from=0)
+    half = one.start_standing_by(half_after=10, half_from=0)
     one.settle()
     one.until(lambda: (one.folder / f"half-{half}").exists())
     one.kill(one.plane.world[0])
@@ -73,7 +81,7 @@ def test_a_worker_with_half_an_optimizer_step_gets_the_state_of_a_peer(start: Ca
 
 def test_an_error_of_the_program_is_raised_unchanged(start: Callable[..., Lab]) -> None:
     one = start(2)
-    failing = one.start_standing_by(raise_at=60, error="ValueError")
+    failing = one.start_standing_by(raise_after=10, error="ValueError")
     one.settle()
     one.until(lambda: (one.folder / f"exit-{failing}").exists())
     assert "ValueError: the program's own error" in one.stderr(failing)
@@ -82,7 +90,7 @@ def test_an_error_of_the_program_is_raised_unchanged(start: Callable[..., Lab]) 
 
 
 def test_a_runtime_error_is_raised_unchanged_if_the_world_does_not_end(start: Callable[..., Lab]) -> None:
-    one = start(1, raise_at=30, error="RuntimeError")
+    one = start(1, raise_after=10, error="RuntimeError")
     (failing,) = one.pids
     one.until(lambda: (one.folder / f"exit-{failing}").exists())
     assert "RuntimeError: the program's own error" in one.stderr(failing)
@@ -91,7 +99,7 @@ def test_a_runtime_error_is_raised_unchanged_if_the_world_does_not_end(start: Ca
 
 def test_a_worker_that_hangs_is_ended_by_its_watchdog_with_its_stack(start: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
     one = start(2, leave_s=0.5)
-    hanging = one.start_standing_by(hang_at=60, leave_s=0.5)
+    hanging = one.start_standing_by(hang_after=10, leave_s=0.5)
     one.settle()
     one.until(lambda: (one.folder / f"hangs-{hanging}").exists())
     one.kill(one.plane.world[0])
@@ -103,22 +111,21 @@ def test_a_worker_that_hangs_is_ended_by_its_watchdog_with_its_stack(start: Call
 
 def test_workers_end_together_and_one_that_lost_its_last_step_gets_it_from_a_peer(start: Callable[..., Lab]) -> None:
     """The victim stops in the last step. Its peers have their gradients, and wait for it at the end of the loop."""
-    one = start(2, until=80)
-    late = one.start_standing_by(hang_at=79)
-    one.settle()
-    one.until(lambda: (one.folder / f"hangs-{late}").exists())
+    one = start(3, until=80, hang_at=[79, 2])
+    late = one.plane.world[2]
+    one.until((one.folder / f"hangs-{late}").exists)
     one.kill(late)
     one.settle_or_end()
     assert_exact(one, ranks=2)
 
 
-def test_a_job_that_starts_again_continues_from_its_save(tmp_path: Path) -> None:
+def test_a_job_that_starts_again_continues_from_its_save(tmp_path: Path, zygote: subprocess.Popen[str]) -> None:
     (tmp_path / "saves").mkdir()
     options = {"compute_s": 0.0, "save": str(tmp_path / "saves")}
     for number, until in enumerate((40, 90)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with lab(folder, 2, until=until, **options) as one:
+        with lab(folder, 2, zygote, until=until, **options) as one:
             one.start(seed=number)
             one.start(seed=number + 10)
             one.until(lambda one=one: len(one.results()) == 2)
@@ -126,9 +133,9 @@ def test_a_job_that_starts_again_continues_from_its_save(tmp_path: Path) -> None
             assert {result["first"] for result in one.results()} == {0 if number == 0 else 40}
 
 
-def test_a_plain_job_forms_its_group_as_under_torchrun_and_says_why_once(tmp_path: Path) -> None:
+def test_a_plain_job_forms_its_group_as_under_torchrun_and_says_why_once(tmp_path: Path, zygote: subprocess.Popen[str]) -> None:
     port = str(free_port())
-    with lab(tmp_path, 2, plain="member a-1 runs an old image", until=40, compute_s=0.0) as one:
+    with lab(tmp_path, 2, zygote, plain="member a-1 runs an old image", until=40, compute_s=0.0) as one:
         for rank in range(2):
             stock = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             one.start(seed=7, environment={"ELASTIC_WORLD": str(tmp_path / "door"), "LOCAL_RANK": str(rank), **stock})
@@ -138,14 +145,15 @@ def test_a_plain_job_forms_its_group_as_under_torchrun_and_says_why_once(tmp_pat
             assert one.stderr(pid).count("member a-1 runs an old image") == 1
 
 
+@pytest.mark.timeout(300)
 def test_stock_torchrun_and_a_single_process_train_the_same_with_the_same_script(tmp_path: Path) -> None:
     vectors = []
     for launcher in (("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"), ()):
         folder = tmp_path / str(len(vectors))
         folder.mkdir()
-        options = json.dumps({"until": 30, "seed": 7})
+        options = json.dumps({"until": 30, "seed": 7, "folder": str(folder)})
         root = str(WORKER.parent.parent.parent)
-        command = [sys.executable, *launcher, str(WORKER), str(folder), options]
+        command = [sys.executable, *launcher, str(WORKER), options]
         done = subprocess.run(
             command, env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100
         )

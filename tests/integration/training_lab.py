@@ -26,7 +26,7 @@ LOOK_S = 0.05
 BLIP_S = 0.5
 """Seconds after a complaint until the plane calls the members together again, although none is lost."""
 PATIENCE_S = 60.0
-SPARE_STEPS = 100
+SPARE_STEPS = 30
 """Steps from the one that the lab knows to the last one: every rank must learn the number before it is there."""
 
 
@@ -241,7 +241,7 @@ class Plane:
 
     def _on_complains(self, member: Member, message: dict) -> None:
         self.complaints.append(message["words"])
-        if message["round"] == self.round and self.phase == "stable":
+        if message["round"] == self.round and self.phase == "stable" and "gloo" in message["words"]:
             self._blip_at = time.monotonic() + BLIP_S
 
     def _on_stepped(self, member: Member, message: dict) -> None:
@@ -366,7 +366,7 @@ class Lab:
         assert self._zygote.stdin
         assert self._zygote.stdout
         environment = {"ELASTIC_WORLD": str(self.folder / "door"), "LOCAL_RANK": "0"}
-        chosen = {"seed": 100 + len(self.pids), "environment": environment, **self._options, **options}
+        chosen = {"seed": 100 + len(self.pids), "environment": environment, "folder": str(self.folder), **self._options, **options}
         self._zygote.stdin.write(json.dumps(chosen) + "\n")
         self._zygote.stdin.flush()
         self.pids.append(int(self._zygote.stdout.readline()))
@@ -448,36 +448,42 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(
-    folder: Path, start_size: int, *, plain: str | None = None, environment: dict[str, str] | None = None, **options: object
-) -> Iterator[Lab]:
-    """Start the process from which workers are forked, and end all of them at the end."""
-    plane = Plane(str(folder / "door"), start_size, plain=plain)
+def forking(environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Start the process from which workers are forked: it imports torch once for all of them."""
     script = Path(__file__).parent / "training_worker.py"
-    root = str(script.parent.parent.parent)
     zygote = subprocess.Popen(
-        [sys.executable, str(script), str(folder)],
+        [sys.executable, str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": root, **(environment or {})},
+        env={**os.environ, "PYTHONPATH": str(script.parent.parent.parent), **(environment or {})},
         start_new_session=True,
     )
-    one = Lab(folder, plane, zygote, options)
     try:
         assert zygote.stdout
         assert zygote.stdout.readline() == "ready\n"
-        yield one
+        yield zygote
     finally:
-        plane.is_finishing = True
-        for pid in [*one.pids, zygote.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        zygote.kill()
         zygote.wait()
         for pipe in (zygote.stdin, zygote.stdout):
             if pipe:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+@contextlib.contextmanager
+def lab(folder: Path, start_size: int, zygote: subprocess.Popen[str], *, plain: str | None = None, **options: object) -> Iterator[Lab]:
+    """Open the door for workers, and end all of them at the end."""
+    plane = Plane(str(folder / "door"), start_size, plain=plain)
+    one = Lab(folder, plane, zygote, options)
+    try:
+        yield one
+    finally:
+        plane.is_finishing = True
+        for pid in one.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         plane.close()
 
 

@@ -77,13 +77,13 @@ def train(options: dict, folder: Path) -> None:
     for step in run.steps(until):
         first = step.number if first is None else first
         with step:
-            _misbehave(options, folder, step.number, run.rank)
+            _misbehave(options, folder, step.number - first, step.number, run.rank)
             for x, ids in step.batches():
                 loss = run.model(x, ids)
                 if until.number is None or options.get("until"):
                     time.sleep(options.get("compute_s", 0.0))
                 step.backward(loss, samples=len(ids))
-            if options.get("half_at") == step.number and not (folder / f"half-{os.getpid()}").exists():
+            if options.get("half_after") == step.number - first and not (folder / f"half-{os.getpid()}").exists():
                 _half_step(optimizer, options, folder)
             optimizer.step()
             optimizer.zero_grad()
@@ -104,10 +104,11 @@ def train(options: dict, folder: Path) -> None:
     draft.replace(folder / f"result-{os.getpid()}")
 
 
-def _misbehave(options: dict, folder: Path, step: int, rank: int) -> None:
-    if options.get("raise_at") == step:
+def _misbehave(options: dict, folder: Path, after: int, step: int, rank: int) -> None:
+    """Raise or hang after so many steps of this process, or hang in a step of the training."""
+    if options.get("raise_after") == after:
         raise {"ValueError": ValueError, "RuntimeError": RuntimeError}[options["error"]]("the program's own error")
-    if options.get("hang_at") == step:
+    if options.get("hang_after") == after or options.get("hang_at") == [step, rank]:
         (folder / f"hangs-{os.getpid()}").touch()
         time.sleep(600)
 
@@ -127,9 +128,9 @@ def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) ->
 
 def main() -> None:
     """Train with the options that are given, or fork a worker for each line."""
-    folder = Path(sys.argv[1])
-    if len(sys.argv) > 2:
-        train(json.loads(sys.argv[2]), folder)
+    if len(sys.argv) > 1:
+        given = json.loads(sys.argv[1])
+        train(given, Path(given["folder"]))
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
@@ -139,7 +140,7 @@ def main() -> None:
         if pid:
             print(pid, flush=True)
             continue
-        code = 1
+        code, folder = 1, Path(options["folder"])
         with contextlib.suppress(SystemExit):
             try:
                 errors = os.open(folder / f"stderr-{os.getpid()}", os.O_WRONLY | os.O_CREAT)

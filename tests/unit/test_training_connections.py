@@ -1,4 +1,4 @@
-"""Which sockets a break reaches: those of the present group, and no other."""
+"""A break reaches the sockets of the present group, and no other."""
 
 import socket
 import struct

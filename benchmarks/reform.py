@@ -1,0 +1,120 @@
+"""Measures the changes of a world whose processes live on: milliseconds from the event until every rank has made its first step.
+
+Each kind of change is forced on a world of real processes on this machine. A newcomer's time begins when it stands by. `CPU` is the
+processor time of all workers per change, which depends little on the machine's load; `load` is the load at the end.
+
+    python -m benchmarks.reform                              8 and 16 ranks, 200 random changes each
+    python -m benchmarks.reform --sizes 8 --changes 1000
+    python -m benchmarks.reform --sizes 8 --lazy             gloo connects in the first collective
+    python -m benchmarks.reform --flat 500                   threads, descriptors and memory of a process over 500 worlds
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
+
+from training_changes import KINDS, Changes  # noqa: E402
+from training_lab import Lab, forking, lab, summary  # noqa: E402
+
+TAIL_S = 0.3
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Measure what the options name."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16], help="workers at the start")
+    parser.add_argument("--changes", type=int, default=200)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, help="only these kinds, in turn with an addition; by default random ones")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--step-ms", type=float, default=10.0, help="milliseconds of each step in which a worker waits, as for a GPU")
+    parser.add_argument("--lazy", action="store_true", help="let gloo connect in the first collective")
+    parser.add_argument("--flat", type=int, default=0, help="only change the world so many times, and look at one process")
+    given = parser.parse_args()
+    for size in given.sizes[:1] if given.flat else given.sizes:
+        environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            forking(environment) as zygote,
+            lab(Path(folder), size, zygote, compute_s=given.step_ms / 1000) as one,
+        ):
+            one.begin(size)
+            print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms", flush=True)
+            if given.flat:
+                flat(one, given.flat)
+            else:
+                measure(one, size, given)
+
+
+def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
+    """Change the world, and print what each kind cost."""
+    changes, tails = Changes(one, size, seed=given.seed), []
+    used, began, sampled = collections.Counter[int](), time.monotonic(), 0
+    for number in range(given.changes):
+        changes.pause()
+        before, at = _cpu(one), len(one.plane.changes)
+        kind = None if given.kinds is None else given.kinds[number // 2 % len(given.kinds)] if number % 2 else "add"
+        changes.one(kind)
+        after = _cpu(one)
+        used.update({pid: after[pid] - before[pid] for pid in after.keys() & before.keys()})
+        sampled += len(after.keys() & before.keys())
+        tails += [(change, one.plane.unformed[-3:]) for change in one.plane.changes[at:] if change.seconds > TAIL_S]
+    print("\n".join(summary(one.plane.changes)))
+    ms = 1000 * used.total() / max(1, sampled) / TICKS
+    print(
+        f"{given.changes} changes in {time.monotonic() - began:.0f} s, CPU {ms:.0f} ms per worker and change, {len(tails)} above"
+        f" {1000 * TAIL_S:.0f} ms, {len(one.plane.unformed)} attempts failed, {one.plane.pulled} survivors were level again,"
+        f" load {os.getloadavg()[0]:.0f}"
+    )
+    stuck = sum("is stuck" in one.stderr(pid) for pid in one.pids)
+    print(f"workers that ended themselves because gloo had forgotten an operation: {stuck}")
+    for change, words in sorted(tails, key=lambda tail: -tail[0].seconds)[:10]:
+        phases = " ".join(f"{name} {1000 * at:.0f}" for name, at in change.phases.items())
+        print(f"  {change.kind}, {change.size} ranks: {1000 * change.seconds:.0f} ms: {phases}; {'; '.join(words)}"[:300])
+    results = one.finish()
+    wrong, steps = sum(result["wrong"] for result in results), {result["steps"] for result in results}
+    expected = one.reference(max(steps))
+    far = max(abs(a - b) for result in results for a, b in zip(result["vector"], expected, strict=True))
+    print(f"{len(results)} ranks after {steps} steps: {wrong} samples not used exactly as often as they should;", end=" ")
+    print(f"largest difference of a weight from a single process {far:.1e}", flush=True)
+
+
+def flat(one: Lab, worlds: int) -> None:
+    """Break the world off and form it again, and print what the oldest process holds."""
+    (pid, *_), looks = one.plane.world, max(1, worlds // 10)
+    for number in range(worlds):
+        one.plane.note("again")
+        with one.plane.news:
+            one.plane._abort()
+        one.settle()
+        if number % looks == 0 or number == worlds - 1:
+            threads, descriptors = (len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("task", "fd"))
+            resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+            print(f"world {number}: {threads} threads, {descriptors} descriptors, {resident >> 20} MB", flush=True)
+    print("\n".join(summary(one.plane.changes)), f"load {os.getloadavg()[0]:.0f}")
+
+
+def _cpu(one: Lab) -> dict[int, int]:
+    """Return the clock ticks that each worker has used."""
+    found = {}
+    for pid in one.plane.world:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[pid] = int(fields[11]) + int(fields[12])
+    return found
+
+
+if __name__ == "__main__":
+    main()
