@@ -239,9 +239,12 @@ def test_loader_workers_end_with_the_process_even_if_it_is_killed() -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     deadline = time.monotonic() + 60
-    while any(os.path.exists(f"/proc/{pid}") and "Z" not in state(pid) for pid in workers):
-        assert time.monotonic() < deadline, "loader workers outlive their process"
+    while time.monotonic() < deadline and any(state(pid) != "Z" for pid in workers):
         time.sleep(0.1)
+    alive = [pid for pid in workers if state(pid) != "Z"]
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    assert not alive, "loader workers outlive their process"
 
 
 def state(pid: int) -> str:
