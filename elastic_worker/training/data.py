@@ -9,13 +9,16 @@ forked later inherits the group's sockets and would keep them open.
 """
 
 import itertools
+import multiprocessing
+import os
+import threading
 import typing
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import default_collate as collate_samples
 
-from elastic_worker.training.sampler import Place, Sampler, seeded_by_sample, weight
+from elastic_worker.training.sampler import Place, Sampler, kept_generators, seed_by_sample, weight
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "num_workers", "drop_last", "persistent_workers", "generator")
 """Arguments of DataLoader that this module decides itself."""
@@ -78,12 +81,14 @@ class Loader:
         self._next = None  # type: typing.Optional[typing.Tuple[typing.Any, ...]]
         """The step and share that the following results belong to; None inside a step."""
         self._results = None  # type: typing.Optional[typing.Iterator[typing.Tuple[int, typing.Any]]]
+        begin = options.pop("worker_init_fn", None)
         self._loader = DataLoader(
             _Fetch(dataset, collate or collate_samples, self._ticket),
             batch_size=None,
             sampler=_Feed(lambda: next(self._ahead)),
             collate_fn=_as_it_is,
             num_workers=workers,
+            worker_init_fn=_Begin(begin) if workers else None,
             generator=torch.Generator().manual_seed(sampler.seed % 2**63),  # the program's own generator stays as it is
             **options,
         )  # type: DataLoader[typing.Any]
@@ -142,6 +147,28 @@ class Loader:
             step += 1
 
 
+class _Begin:
+    """The begin of a loader worker. It also ends the worker if its process dies.
+
+    DataLoader looks every 5 s whether the parent is another one than at the begin, so a worker whose process dies earlier never ends.
+    """
+
+    def __init__(self, begin: "typing.Optional[typing.Callable[[int], typing.Any]]") -> None:
+        self._begin = begin
+
+    def __call__(self, number: int) -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        threading.Thread(target=_end_with, args=(parent,), name="elastic-loader", daemon=True).start()
+        if self._begin is not None:
+            self._begin(number)
+
+
+def _end_with(parent: typing.Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
 class _Feed:
     """The requests, as DataLoader asks for them: some ahead of the results."""
 
@@ -164,10 +191,11 @@ class _Fetch(torch.utils.data.Dataset):  # type: ignore[type-arg]
     def __getitem__(self, request: Request) -> "typing.Tuple[int, typing.Any]":
         ticket, seed, places = request
         samples = []
-        for place in places:
-            if int(self._ticket) != ticket:
-                return ticket, None
-            with seeded_by_sample(seed, place.epoch, place.id):
+        with kept_generators():
+            for place in places:
+                if int(self._ticket) != ticket:
+                    return ticket, None
+                seed_by_sample(seed, place.epoch, place.id)
                 samples.append(self._dataset[place.id])
         return ticket, self._collate(samples) if samples else None
 

@@ -2,6 +2,8 @@
 
 The samples stand in an endless row: the permutation of epoch 0, then that of epoch 1, and so on. Step k takes the next `batch` places of
 the row, also across the end of an epoch. So every sample is used exactly once per epoch, at every size of the world.
+
+Any place of the row is computed without the places before it. So a newcomer, whose peers wait for it, need not shuffle the dataset first.
 """
 
 import contextlib
@@ -12,8 +14,14 @@ import typing
 
 import torch
 
-KEPT_EPOCHS = 2
-"""Number of permutations in memory: a batch may lie across two epochs."""
+AHEAD = 2048
+"""Samples of a rank that are computed at once."""
+KEPT_BLOCKS = 2
+"""The loader asks for steps ahead, so two places of the row are read alternately."""
+ROUNDS = 10
+"""Rounds of the permutation. With six, orders of a few samples are not equally frequent."""
+FIRST, SECOND = -0x61C8864680B583EB, -0x4B47D0C54D4DA3B5
+"""Odd factors of 64 bits whose products spread every bit of the other factor."""
 
 
 class Place(typing.NamedTuple):
@@ -40,7 +48,7 @@ class Sampler:
         self._shuffle = shuffle
         self._since = (0, 0)
         """A step, and its first position in the row: `batch` holds from there on."""
-        self._orders = {}  # type: typing.Dict[int, torch.Tensor]
+        self._blocks = []  # type: typing.List[_Block]
 
     def ids(self, step: int) -> "typing.List[int]":
         """Return the dataset indices of a step, of all ranks together."""
@@ -57,15 +65,11 @@ class Sampler:
         """Return the share of one rank with the epochs of its samples."""
         if not 0 <= rank < size:
             raise ValueError(f"The rank is {rank}, but the world has {size} workers.")
-        begin = position = self.position(step)
-        found = []  # type: typing.List[Place]
-        while position < begin + self.batch:
-            epoch, offset = divmod(position, self.length)
-            count = min(begin + self.batch - position, self.length - offset)
-            first = (rank - (position - begin)) % size
-            found += [Place(epoch, id) for id in self._order(epoch)[offset : offset + count][first::size].tolist()]
-            position += count
-        return found
+        if rank >= self.batch:
+            return []
+        begin = self.position(step) + rank
+        ids = self._block(step, rank, size).ids[step].tolist()
+        return [Place((begin + size * number) // self.length, id) for number, id in enumerate(ids)]
 
     def position(self, step: int) -> int:
         """Return how many places of the row lie before a step."""
@@ -81,6 +85,7 @@ class Sampler:
         """Take another global batch from a step on. No sample is repeated or left out. All ranks must do it at the same step."""
         _check_batch(batch)
         self._since, self.batch = (step, self.position(step)), batch
+        self._blocks.clear()
 
     def state_dict(self) -> "typing.Dict[str, typing.Any]":
         """Return the state: small, and the same on all ranks."""
@@ -96,18 +101,65 @@ class Sampler:
             raise ValueError(f"{found} Use the same dataset, or an empty folder for saves.")
         self.batch, self.seed, self._shuffle = state["batch"], state["seed"], state["shuffle"]
         self._since = (state["since"][0], state["since"][1])
-        self._orders.clear()
+        self._blocks.clear()
 
-    def _order(self, epoch: int) -> torch.Tensor:
-        if epoch not in self._orders:
-            if len(self._orders) >= KEPT_EPOCHS:
-                del self._orders[min(self._orders)]
-            kind = torch.int32 if self.length < 2**31 else torch.int64
-            generator = sample_generator(self.seed, epoch)
-            self._orders[epoch] = (
-                torch.randperm(self.length, generator=generator, dtype=kind) if self._shuffle else torch.arange(self.length, dtype=kind)
-            )
-        return self._orders[epoch]
+    def _block(self, step: int, rank: int, size: int) -> "_Block":
+        """Return the share of this step, with those of some steps after it, because one by one they cost several times more."""
+        for block in self._blocks:
+            if (block.rank, block.size) == (rank, size) and step in block.ids:
+                return block
+        share = torch.arange(rank, self.batch, size)
+        count = max(1, min(AHEAD // len(share), self.length // self.batch))
+        first = self.position(step) + self.batch * torch.arange(count)
+        ids = self._samples((first[:, None] + share).flatten()).reshape(count, len(share))
+        self._blocks = [*self._blocks[1 - KEPT_BLOCKS :], _Block(rank, size, {step + number: row for number, row in enumerate(ids)})]
+        return self._blocks[-1]
+
+    def _samples(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the samples at ascending positions of the row."""
+        if not self._shuffle:
+            return positions % self.length
+        epochs = positions // self.length
+        parts = [
+            permuted(positions[epochs == epoch] % self.length, self.length, seed=self.seed, epoch=epoch)
+            for epoch in range(int(epochs[0]), int(epochs[-1]) + 1)
+        ]
+        return torch.cat(parts)
+
+
+class _Block(typing.NamedTuple):
+    """The shares of one rank in consecutive steps."""
+
+    rank: int
+    size: int
+    ids: "typing.Dict[int, torch.Tensor]"
+
+
+def permuted(places: torch.Tensor, length: int, *, seed: int, epoch: int) -> torch.Tensor:
+    """Return the samples at these places of an epoch's permutation of range(length).
+
+    A Feistel network permutes the next power of two. A value that is too large is permuted again until it is small enough.
+    """
+    bits = max(2, (length - 1).bit_length())
+    keys = [_mixed(seed, epoch, number) for number in range(-1 - ROUNDS, -1)]  # sample_generator uses the numbers from -1 on
+    found = _network(places, bits, keys)
+    while True:
+        (large,) = torch.nonzero(found >= length, as_tuple=True)
+        if not len(large):
+            return found
+        found[large] = _network(found[large], bits, keys)
+
+
+def _network(values: torch.Tensor, bits: int, keys: "typing.Sequence[int]") -> torch.Tensor:
+    low = bits // 2
+    high = bits - low
+    left, right = values >> low, values & ((1 << low) - 1)
+    for key in keys:  # an even number of rounds, because each one exchanges the widths
+        mixed = (right ^ key).mul_(FIRST)
+        mixed = (mixed >> 32).bitwise_xor_(mixed).mul_(SECOND)
+        left, right = right, mixed.bitwise_right_shift_(32).bitwise_and_((1 << high) - 1).bitwise_xor_(left)
+        low, high = high, low
+    return (left << low) | right
 
 
 def _check_batch(batch: int) -> None:
@@ -128,16 +180,21 @@ def sample_generator(seed: int, epoch: int, id: int = -1) -> torch.Generator:
     return torch.Generator().manual_seed(_mixed(seed, epoch, id))
 
 
-@contextlib.contextmanager
-def seeded_by_sample(seed: int, epoch: int, id: int) -> "typing.Iterator[None]":
-    """Seed the global generators of torch (CPU), `random` and numpy for one sample, and restore them afterwards."""
+def seed_by_sample(seed: int, epoch: int, id: int) -> None:
+    """Seed the global generators of torch (CPU), `random` and numpy for one sample."""
     number = _mixed(seed, epoch, id)
-    numpy = sys.modules.get("numpy")
-    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
     torch.default_generator.manual_seed(number)
     random.seed(number)
+    numpy = sys.modules.get("numpy")
     if numpy:
         numpy.random.seed(number % 2**32)
+
+
+@contextlib.contextmanager
+def kept_generators() -> "typing.Iterator[None]":
+    """Restore the global generators afterwards. This costs more than seeding, so do it for many samples at once."""
+    numpy = sys.modules.get("numpy")
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
     try:
         yield
     finally:

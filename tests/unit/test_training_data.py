@@ -13,7 +13,7 @@ import torch
 
 from elastic_worker.training import forks
 from elastic_worker.training.data import Loader
-from elastic_worker.training.sampler import Sampler, sample_generator, weight
+from elastic_worker.training.sampler import Sampler, permuted, sample_generator, weight
 
 BATCH = 48
 
@@ -34,7 +34,7 @@ class Numbers(torch.utils.data.Dataset):
 @pytest.mark.parametrize("length", [1, 7, 48, 100, 1000])
 def test_every_sample_is_used_exactly_once_per_epoch(length: int) -> None:
     sampler = Sampler(length, BATCH, seed=3)
-    row = [i for step in range(5 * length) for i in sampler.ids(step)][: 5 * length]
+    row = [i for step in range(5 * length // BATCH + 1) for i in sampler.ids(step)][: 5 * length]
     for epoch in range(5):
         assert sorted(row[epoch * length : (epoch + 1) * length]) == list(range(length))
 
@@ -43,6 +43,35 @@ def test_epochs_and_seeds_have_different_orders_and_processes_the_same() -> None
     orders = [tuple(Sampler(1000, 1000, seed=seed).ids(step)) for seed in range(3) for step in range(3)]
     assert len(set(orders)) == 9
     assert tuple(Sampler(1000, 1000, seed=1).ids(2)) == orders[5]
+
+
+def test_orders_look_random() -> None:
+    """Each sample is equally frequent at each place, and so is each distance between neighbours."""
+    orders = torch.stack([permuted(torch.arange(10), 10, seed=seed, epoch=3) for seed in range(400)])
+    for place in range(10):
+        assert all(15 < count < 65 for count in torch.bincount(orders[:, place], minlength=10).tolist())
+    distances = torch.bincount((orders[:, 1:] - orders[:, :-1]).flatten() % 10, minlength=10)[1:]
+    assert all(320 < count < 480 for count in distances.tolist())
+    order = permuted(torch.arange(100_000), 100_000, seed=1, epoch=0).double()
+    assert abs(float(torch.corrcoef(torch.stack([order[1:], order[:-1]]))[0, 1])) < 0.01
+    assert abs(float(torch.corrcoef(torch.stack([order, torch.arange(100_000).double()]))[0, 1])) < 0.01
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 64, 65, 1023, 1024, 1025])
+def test_an_order_is_a_permutation_at_every_length(length: int) -> None:
+    assert sorted(permuted(torch.arange(length), length, seed=-5, epoch=2).tolist()) == list(range(length))
+
+
+def test_a_large_dataset_is_not_shuffled_as_a_whole() -> None:
+    length = 2**40 + 12345
+    ids = Sampler(length, 20_000).ids(30)
+    assert len(set(ids)) == 20_000
+    assert min(ids) >= 0
+    assert length // 2 < max(ids) < length
+
+
+def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
+    assert Sampler(5, 3, shuffle=False).ids(1) == [3, 4, 0]
 
 
 @pytest.mark.parametrize("size", [*range(1, 19), BATCH, 50, 200])
@@ -194,6 +223,7 @@ def test_an_error_of_the_dataset_is_raised_as_it_is() -> None:
 
 
 def test_loader_workers_end_with_the_process_even_if_it_is_killed() -> None:
+    """A worker that had hardly begun once lived for ever, because DataLoader compares parents only from its own begin on."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -209,9 +239,12 @@ def test_loader_workers_end_with_the_process_even_if_it_is_killed() -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     deadline = time.monotonic() + 60
-    while any(os.path.exists(f"/proc/{pid}") and "Z" not in state(pid) for pid in workers):
-        assert time.monotonic() < deadline, "loader workers outlive their process"
+    while time.monotonic() < deadline and any(state(pid) != "Z" for pid in workers):
         time.sleep(0.1)
+    alive = [pid for pid in workers if state(pid) != "Z"]
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)
+    assert not alive, "loader workers outlive their process"
 
 
 def state(pid: int) -> str:

@@ -381,3 +381,38 @@ def test_a_url_without_fsspec_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(ImportError, match="need the package fsspec"):
         Remote("memory://x")
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_a_complete_save(target: pathlib.Path) -> None:
+    """The process trains and saves without a pause, and goes on from the newest save; the value of the weights is the step."""
+    context = torch.multiprocessing.get_context("fork")
+    newest = 0
+    for _ in range(3):
+        begun, beginning = context.Pipe(duplex=False)
+        process = context.Process(target=save_for_ever, args=(target, beginning))
+        process.start()
+        assert begun.poll(FOREVER)
+        assert begun.recv() >= newest
+        assert begun.poll(FOREVER)
+        begun.recv()
+        process.kill()  # in the middle of a save: each one begins when the one before it is complete
+        process.join(FOREVER)
+        state = training()
+        step = Saves(target, 60).restore(state)
+        assert step is not None
+        assert step > newest
+        assert value_of(state) == step
+        newest = step
+    assert len(names(target)) < 16
+
+
+def save_for_ever(target: pathlib.Path, beginning: typing.Any) -> None:
+    torch.set_num_threads(1)
+    state, saves = training(), Saves(target, 60)
+    step = saves.restore(state) or 0
+    beginning.send(step)
+    while True:
+        step += 1
+        state["model"][0].weight.data.fill_(step)
+        saves.now(step, state, FOREVER)
+        beginning.send(step)
