@@ -1,4 +1,4 @@
-"""Which sockets a break reaches: those of the present group, and no other."""
+"""Test that a break reaches the sockets of the present group, and no other socket."""
 
 import socket
 import struct

@@ -27,7 +27,7 @@ def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
 
 @pytest.fixture
 def main_thread() -> Iterator[Callable[..., Future]]:
-    """Calls a function in a thread that stands for the worker's main thread."""
+    """Yield a function that calls another one in a thread, which stands for the worker's main thread."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit
 
