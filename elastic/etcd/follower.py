@@ -1,6 +1,6 @@
-"""Follows the records of one job in its etcd: reports its world, and keeps the record `expected` there on a lease.
+"""Follow the records of one job in its etcd: report its world, and keep the record `expected` there on a lease.
 
-An etcd that does not answer, or answers nonsense, costs its own job alone: calls end in time, and what lies under the prefix is bounded.
+An etcd that does not answer, or answers nonsense, harms only its own job: each call has a deadline, and the size of the records is bounded.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ from elastic.membership import bounds, wire
 log = logging.getLogger(__name__)
 
 LEASE_S = 60
-"""For which agents go on with what was expected when no controller runs; then they decide as if there were none."""
+"""Agents keep to the expectation for this long after the controller stops. Then they decide without it."""
 KEEP_S = 10.0
 CHECK_S = 5.0
 PAUSE_S = 0.05
-"""Between two looks at what has changed."""
+"""The follower pauses at least this long between two looks at the changes."""
 SHARE = 20
-"""So many times longer than a look took is the pause after it."""
+"""The pause after a look is this many times as long as the look."""
 ENTRY_S, BYTE_S = 1e-5, 2e-9
-"""What it takes to read a change, and each byte of it."""
+"""Reading a change takes ENTRY_S, and BYTE_S more for each of its bytes."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.2, 15.0
 FIRST_PATIENCE_S, PATIENCE_S = 6.0, 60.0
-"""How long an etcd may be away at first, or later, until the job's pods are counted instead."""
+"""An etcd may be away for this long, at first and later, before the job's pods are counted instead."""
 NOTICE_S = 15.0
-"""For agents to notice the end of one of them: its lease and some time to say so."""
+"""Agents notice the end of another agent within this time: its lease expires, and then they report it."""
 ANSWER_S = 4.0
 MOST_BYTES = 12 * 1024 * 1024
-"""Of 8,192 members."""
+"""The records of a job with 8,192 members may take this much."""
 MOST_LOGGED = 20
 
 Visit = Callable[[Place], Awaitable[Store]]
-"""Opens the etcd of a place; raises Away, Refused or NotInstalled."""
+"""A visit opens the etcd of a place. It raises Away, Refused or NotInstalled."""
 Emit = Callable[[wire.World], None]
 
 
 class Follower:
-    """For one event loop. `run` until cancelled."""
+    """The follower of one job, for one event loop. Let `run` go on until you cancel it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Follower:
         self._expected: Expected | None = None
         self._answered = asyncio.Event()
         self._kept: wire.Expectation | None = None
-        """The newest one that is known to lie in etcd."""
+        """The newest expectation that is known to lie in etcd."""
         self._lease = 0
         self._entries: dict[str, Entry] = {}
         self._records: dict[str, tuple[int, Record | None]] = {}
@@ -88,12 +88,12 @@ class Follower:
         self._marks: dict[str, float] = {}
         self._baseline = 0
         self.last_step: int | None = None
-        """The highest one seen. Its record goes with the lease of the agent that wrote it."""
+        """The highest step seen. Its record is lost with the lease of the agent that wrote it."""
 
     # --- for the membership
 
     async def expect(self, expectation: wire.Expectation) -> None:
-        """Returns once agents can read it. Raises Away where they cannot."""
+        """Store what is expected, and return once agents can read it. Raise Away if they cannot."""
         self._wanted, self._expected = expectation, observed.expected_of(expectation)
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -140,7 +140,7 @@ class Follower:
             await asyncio.sleep(back_off_s)
 
     async def _stay(self) -> None:
-        """From a connection until it breaks."""
+        """Connect, and follow the records until the connection breaks."""
         async with _closing(await self._visit(self.place)) as store:
             revision = 0
             try:
@@ -186,7 +186,7 @@ class Follower:
                 if not watch.cancelled():  # as an exception, this would end the follower for ever
                     watch.result()
                 raise Away("etcd ended the watch")
-            # Whatever is written there, following it takes a bounded share of this thread.
+            # This pause bounds the share of this thread that one job takes, however much is written to its etcd.
             await asyncio.sleep(max(PAUSE_S, SHARE * (self._worked_s() - worked)))
             waking = asyncio.create_task(self._wake.wait())
             pause_s = max(0.0, min(keep_at, check_at, self._next_notice()) - self._clock())
@@ -196,14 +196,14 @@ class Follower:
                 waking.cancel()
 
     async def _keep_lease(self, store: Store) -> None:
-        # Asked first: a refused lease does not say what to do.
+        # Ask first, because a refused lease does not say what to do.
         if await store.is_full():
             raise Full
         if not self._lease or not await store.keep(self._lease):
             self._lease, self._kept = await store.grant(LEASE_S), None
 
     async def _check(self, store: Store, doubt: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Whether the watch is silent about a difference, seen twice in a row."""
+        """Return our state if etcd's differs. Raise Away if a second check finds our state unchanged, because the watch is then silent."""
         self._hold()
         there = await store.newest(self.place.prefix)
         here = (max((entry.written for entry in self._entries.values()), default=0), len(self._entries))
@@ -253,12 +253,12 @@ class Follower:
             raise Refused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
 
     def _drop(self) -> None:
-        """Nothing is known of what lies there."""
+        """Forget everything that was read from etcd."""
         self._entries, self._records, self._bytes = {}, {}, 0
         self._room.free(self._job)
 
     def _record(self, key: str) -> Record | None:
-        """Each value is opened once."""
+        """Return the record of a key, and open each value only once."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -309,7 +309,7 @@ class Follower:
         return min(waiting, default=float("inf"))
 
     def _time(self, records: Records, now: float) -> None:
-        """Since when the world stands, and how long its forming took, by our clock."""
+        """Note since when the world stands, and how long its forming took, by our clock."""
         generation = records.world.generation if records.world is not None else 0
         phase = observed.phase_of(records)
         if phase in ("re-forming", "forming"):

@@ -1,7 +1,7 @@
-"""What a job's records in etcd say, in the words of the rendezvous server's messages; and what a controller expects, as a record. Pure.
+"""Translate a job's records in etcd into messages of the rendezvous server, and a controller's expectation into a record. Pure.
 
-Agents in an etcd decide by themselves (elastic_worker.etcd.decide) and keep the ends of members in the record `world`. How a container
-ended they cannot know, so that is added here: both sides derive a restart's id from the world and the pod, so that it counts once.
+Agents in an etcd decide by themselves (elastic_worker.etcd.decide) and keep the ends of members in the record `world`. They cannot know
+how a container ended, so this module adds it. Both sides derive a restart's id from the world and the pod, so that it counts once.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,11 +15,11 @@ from elastic.membership.restart_log import RestartLog, merged, unknown_to
 NAMED = 3
 PLAN, USER, DISRUPTION, HANG = "plan", "user", "disruption", "hang"
 CHARGED = (USER, HANG)
-"""The charged causes of which agents know."""
+"""The charged causes that agents know."""
 
 
 class Standing(Enum):
-    """Where a seat's member stands; as in elastic_worker.etcd.group."""
+    """The state of a seat's member, as in elastic_worker.etcd.group."""
 
     WORKING = "working"
     FAILED = "failed"
@@ -49,7 +49,7 @@ def standings_of(records: Records) -> dict[str, Standing]:
 
 
 def phase_of(records: Records) -> WorldPhase:
-    """As the rendezvous server names them."""
+    """Return the phase of the world, by the name that the rendezvous server uses."""
     world, there = records.world, set(standings_of(records).values())
     if world is None:
         return WorldPhase.FORMING if records.members else WorldPhase.EMPTY
@@ -61,7 +61,7 @@ def phase_of(records: Records) -> WorldPhase:
 
 
 def has_started(records: Records) -> bool:
-    """Whether every member of a world that stands has entered it."""
+    """Return whether the world stands and each of its members has entered it."""
     world = records.world
     if world is None or phase_of(records) is not WorldPhase.RUNNING:
         return False
@@ -78,10 +78,10 @@ def heard(
     silent: Collection[str],
     baseline: int = 0,
 ) -> wire.World:
-    """The world as the rendezvous server would report it. age_s: since when it is known. phases: how long its forming took. silent.
+    """Return the world as the rendezvous server would report it.
 
-    Ends of containers that agents have had enough time to notice. baseline: the first world whose end counts here; before it, pods were
-    counted.
+    age_s: how long the world is known. phases: how long its forming took. silent: ends of containers that agents have had enough time to
+    notice. baseline: the first world whose end counts here; pods were counted before it.
     """
     world, phase = records.world, phase_of(records)
     standings = standings_of(records)
@@ -108,7 +108,7 @@ def heard(
 
 
 def has_stepped(records: Records) -> bool:
-    """Whether training has reported a step in this world."""
+    """Return whether training has reported a step in this world."""
     world, progress = records.world, records.progress
     return world is not None and progress is not None and progress.generation == world.generation
 
@@ -118,7 +118,7 @@ def _standing(world: World, records: Records, *, age_s: float) -> wire.Standing:
 
 
 def _fruitless(records: Records) -> int:
-    """Restarts in a row without a further step, as of now: a step beyond that of the newest restart ends the row."""
+    """Count the restarts in a row without a further step. A step beyond that of the newest restart ends the row."""
     world, progress = records.world, records.progress
     if world is None or (progress is not None and (world.step is None or progress.step > world.step)):
         return 0
@@ -126,7 +126,7 @@ def _fruitless(records: Records) -> int:
 
 
 def unreached(job: str, why: str, *, generation: int) -> wire.World:
-    """Says that nobody can be asked who is in the world: the job's pods are counted instead."""
+    """Report that nobody can tell who is in the world, so that the job's pods are counted instead."""
     return wire.World(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=bounds.clipped(why))
 
 
@@ -137,7 +137,7 @@ def _seats(world: World, standings: Mapping[str, Standing], phase: WorldPhase) -
 
 
 def _reason(records: Records, standings: Mapping[str, Standing], phase: WorldPhase) -> str:
-    """Why the world is as it is; while one forms also who is missing."""
+    """Return why the world is as it is, and also who is missing while a world forms."""
     world = records.world
     if world is not None and world.closed:
         return world.closed
@@ -157,7 +157,7 @@ def _broken(standings: Mapping[str, Standing]) -> str:
 
 
 def missing(records: Records) -> list[str]:
-    """Expected members that could be here and are not."""
+    """Return the expected members that could be here and are not."""
     expected = records.expected
     if expected is None:
         return []
@@ -176,7 +176,7 @@ def _rescale(world: World, phases: Mapping[str, int]) -> wire.Rescale:
 def _accounted(
     records: Records, expectation: wire.Expectation | None, silent: Collection[str], baseline: int
 ) -> tuple[tuple[str, ...], tuple[wire.Restart, ...]]:
-    """The ends of containers that are accounted for, and the restarts that the controller does not know of yet."""
+    """Return the ends of containers that are accounted for, and the restarts that the controller does not know yet."""
     if expectation is None:
         return (), ()
     log = RestartLog(expectation.restarts, expectation.unsettled, expectation.settled_to)
@@ -196,7 +196,7 @@ def end_id(end: wire.Ended) -> str:
 
 
 def _newest(restarts: Iterable[wire.Restart]) -> tuple[wire.Restart, ...]:
-    """Each id once: what is known of a container's end makes the agents' guess certain."""
+    """Return each restart once: the known cause of a container's end replaces the agents' guess."""
     return merged(RestartLog(), restarts).unsettled
 
 
@@ -217,7 +217,7 @@ def _id(generation: int, uid: str) -> str:
 
 
 def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bool) -> list[wire.Restart] | None:
-    """The restart that a container's end is, if it is a further one; None while the agents have yet to notice it."""
+    """Return the restarts that a container's end adds, at most one; None while the agents have yet to notice the end."""
     world, standings = records.world, standings_of(records)
     generation = max(log.generation, world.generation if world is not None else 0)
     alone = wire.Restart(id=end_id(end), generation=generation, cause=end.cause, pod=end.pod_uid)
@@ -244,7 +244,7 @@ def _of_end(end: wire.Ended, log: RestartLog, records: Records, *, is_silent: bo
 
 
 def expected_of(expectation: wire.Expectation) -> Expected:
-    """The record by which agents know what is expected of them."""
+    """Return the record that tells the agents what is expected of them."""
     return Expected(
         members=expectation.members,
         min=expectation.min,
@@ -271,6 +271,9 @@ def expected_of(expectation: wire.Expectation) -> Expected:
 
 
 def _limit(budget: wire.Budget) -> int | None:
-    """Agents count since the beginning, and failed workers and hangs together. A limit of another kind the controller holds itself."""
+    """Return the limit that the agents enforce; None if the controller enforces it.
+
+    Agents count since the beginning, and count failed workers and hangs together. They cannot enforce a limit of another kind.
+    """
     is_theirs = budget.window_s is None and not any(cause in budget.by_cause for cause in CHARGED)
     return budget.max_restarts if is_theirs else None

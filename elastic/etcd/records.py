@@ -1,6 +1,6 @@
-"""What lies in etcd under a job's prefix, as the controller reads and writes it.
+"""Define the records under a job's prefix in etcd, as the controller reads and writes them.
 
-The same JSON as elastic_worker.etcd.records, which this package must not import. tests/unit/test_etcd_mirrored.py holds the two together.
+elastic_worker.etcd.records defines the same JSON, but this package must not import it. tests/unit/test_etcd_mirrored.py compares the two.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ class Round(_Record, frozen=True):
 
 
 class End(_Record, frozen=True):
-    """Who ended the world of this generation, and the cause. is_lost: the member's record was gone, so that the cause is a guess."""
+    """The member that ended the world of this generation, and the cause. is_lost: its record was gone, so the cause is a guess."""
 
     generation: KnownGeneration
     name: Name
@@ -157,7 +157,7 @@ class Seal:
         return msgspec.json.encode(_Envelope(VERSION, self._sign(key, body), body))
 
     def open(self, key: str, value: bytes) -> Record:
-        """Raises Unusable, and nothing else."""
+        """Return the record that was sealed. Raise Unusable, and nothing else."""
         if len(value) > LONGEST_RECORD:
             raise Unusable(f"it is {len(value)} bytes long, more than {LONGEST_RECORD}")
         try:
@@ -189,7 +189,7 @@ def _type_of(key: str) -> type[Member] | type[World] | type[Expected] | type[Pro
 
 
 def uid_of(incarnation: str) -> str:
-    """The uid of the pod in which an agent runs."""
+    """Return the uid of the pod in which an agent runs."""
     return incarnation.partition("/")[0]
 
 

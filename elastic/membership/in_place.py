@@ -15,7 +15,7 @@ from elastic.membership.bounds import Generation, Rank, Step, Up, Words
 
 MOST_WORKERS = 1024
 Workers = Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
-"""How many workers one member has."""
+"""The number of workers of one member."""
 MOST_DONORS = 16
 KEY_LENGTH = 256
 VALUE_LENGTH = 16 * 1024
@@ -26,7 +26,7 @@ KEYS_A_MESSAGE = 16
 
 
 class Stage(StrEnum):
-    """What a change asks of the workers now."""
+    """The action that a change asks of the workers now."""
 
     HOLD = "hold"  # promise not to begin the step after the present one
     STOP = "stop"  # train to this step, and come to the boundary
@@ -141,6 +141,6 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers of this member's world put into the exchange."""
+    """Values that workers of this member's world put into the exchange."""
 
     keys: Values

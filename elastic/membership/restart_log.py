@@ -1,4 +1,4 @@
-"""A job's restart log, kept in the same way by rendezvous server and controller: counts by cause, and the unsettled restarts.
+"""Keep a job's restart log in the same way in rendezvous server and controller: counts by cause, and the unsettled restarts.
 
 An unsettled restart may be reported again or change its cause. The id of a restart follows from what happened, so it counts once: the
 reporter, the number of reports and their order do not matter. The log knows neither budgets nor where it is stored.
@@ -23,12 +23,12 @@ class RestartLog:
     generation: int = 0
 
     def lost(self, pod: str) -> Restart | None:
-        """The newest restart that waits for the end of this pod's container to be reported; None if there is none."""
+        """Return the newest restart that waits for a report of this pod's end; None if no restart waits."""
         return max((entry for entry in self.unsettled if entry.lost and entry.pod == pod), key=lambda entry: entry.generation, default=None)
 
 
 def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
-    """The log with these entries: new ones are counted; a known one changes only from a guess to a known cause."""
+    """Return the log with these entries. Count new entries; change a known entry only from a guess to a known cause."""
     counts, known = Counter(log.counts), {entry.id: entry for entry in log.unsettled}
     for entry in entries:
         before = known.get(entry.id)
@@ -46,13 +46,13 @@ def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
 
 
 def _more_certain(before: Restart, now: Restart) -> Restart:
-    """A known cause stays. A guess is replaced, but only by a known cause."""
+    """Return the entry with the more certain cause: only a known cause replaces a guess."""
     cause = now.cause if before.unsure and not now.unsure else before.cause
     return structs.replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
 
 
 def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:
-    """Those of the entries that would change the log."""
+    """Return the entries that would change the log."""
     known = {entry.id: entry for entry in log.unsettled}
 
     def is_unknown(entry: Restart) -> bool:
@@ -63,10 +63,10 @@ def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ..
 
 
 def settled(log: RestartLog, *, generation: int, pods: Collection[str]) -> RestartLog:
-    """The log after it is stored together with this generation. Restarts that cannot be reported again remain only in the counts.
+    """Return the log after it is stored with this generation. Restarts that cannot be reported again remain only in the counts.
 
-    Kept are restarts of the newest world. Of each pod that may still be reported, the restart that waits for its container's end is kept,
-    and the one that ended its container outside any world.
+    The log keeps the restarts of the newest world. For each pod that may still be reported, it also keeps the restart that waits for the
+    end of the pod's container, and the restart that ended a container outside any world.
     """
     newest = {
         entry.pod: entry.id for entry in sorted(log.unsettled, key=lambda entry: entry.generation) if entry.lost and entry.pod in pods

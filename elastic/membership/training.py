@@ -1,4 +1,4 @@
-"""What training reports to the rendezvous server, what the server answers, and what the autoscaler reads."""
+"""Define the reports of training to the rendezvous server, the server's answers, and the values that the autoscaler reads."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ class Report(Wire, frozen=True):
 
 
 class Answer(Wire, frozen=True, omit_defaults=False):
-    """What a worker should do after its report. stop: at the next step. checkpoint_s: checkpoint now, this many seconds are left."""
+    """The server's answer to a report. stop: end at the next step. checkpoint_s: checkpoint now; this many seconds are left."""
 
     stop: bool = False
     reason: Words = ""
@@ -38,11 +38,11 @@ class Signal(Wire, frozen=True):
 
 
 class Progress(Wire, frozen=True):
-    """A job's training as the autoscaler hears of it.
+    """The state of a job's training, as the autoscaler hears it.
 
-    phase: of its world, as in World. size: workers in the world that stands, 0 if none does. step: the highest one reported in that world,
+    phase: of its world, as in World. size: workers in the present world, 0 without a world. step: the highest step reported in that world,
     `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero: the member that has this rank in the
-    world. forgotten: the server knows the job no more.
+    world. forgotten: the server no longer knows the job.
     """
 
     job: Name
@@ -58,6 +58,6 @@ class Progress(Wire, frozen=True):
 
 
 class Forgotten(Wire, frozen=True):
-    """What was known of a job that is forgotten now. step: the highest one ever reported; None also if the job was unknown."""
+    """The last facts about a job that is forgotten now. step: the highest step ever reported; None also if the job was unknown."""
 
     step: Step | None = None

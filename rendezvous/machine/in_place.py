@@ -71,7 +71,7 @@ def begin(job: Job, *, is_planned: bool) -> Job:
 
 
 def aborted(job: Job) -> Job:
-    """Return the job whose planned change became a loss. What the members answered to the former round no longer counts."""
+    """Return the job whose planned change became a loss. The members' answers to the former round no longer count."""
     round = job.membership.round
     assert round is not None
     return begin(job.with_round(replace(round, until=job.now + job.membership.grace_s + job.limits.drain_s)), is_planned=False)
@@ -102,7 +102,7 @@ def sealed(job: Job, steps: Mapping[str, int]) -> Job:
 
 
 def restarted(job: Job) -> Job:
-    """Return the job after a world was sealed whose processes all start anew."""
+    """Return the job after a world was sealed in which all processes start again."""
     ranks = job.membership.world.ranks if job.membership.world is not None else {}
     members = {name: replace(member, workers=0) if name in ranks else member for name, member in job.membership.members.items()}
     known = replace(_cleared(job.in_place), stage=None, attempts=0, able_since=None, has_trained=False, why_plain="", blip_step=None)
@@ -190,7 +190,7 @@ def _with_progress(job: Job) -> Job:
 
 
 def _without_failed(job: Job) -> Job:
-    """Do not wait at the barrier for members whose workers have failed: these start anew, and come as newcomers."""
+    """Do not wait at the barrier for members whose workers have failed: these start again, and come as newcomers."""
     changed = {
         member.name: replace(member, phase=Phase.BOOTING, provisional=True, generation=0, world_id="", workers=0)
         for member in _survivors(job)

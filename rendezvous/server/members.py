@@ -76,7 +76,7 @@ class Connection:
             self._sending = None
 
     def _take(self) -> View | Keys | None:
-        """Return the next message to send; None if there is none."""
+        """Return the next message to send; None if nothing is left to send."""
         view, self._next = self._next, None
         if view is not None or self._exchange is None:
             return view

@@ -1,4 +1,4 @@
-"""Runs examples/pytorch-elastic as one job on a laptop cluster and keeps what its workers print, for tests that disturb it."""
+"""Run examples/pytorch-elastic as one job on a laptop cluster and keep its workers' output, for tests that disturb the job."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NAMESPACE = "default"
 
 @dataclass
 class Watched(Training):
-    """A training that remembers each step in the order it was told, and what was reported beside it."""
+    """A training that remembers the steps in the order of their reports, and also the events and libraries."""
 
     steps: list[tuple[int, int]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     libraries: dict[str, str] = field(default_factory=dict)
-    """By pod, the digest of elastic_worker that its last agent printed: only the agents of `release_before.training_image` do."""
+    """The digest of elastic_worker that the last agent of each pod printed. Only agents of `release_before.training_image` print it."""
 
     def hear(self, happening: Happening) -> None:
         match happening:
@@ -63,7 +63,7 @@ class ElasticRun:
         await self.training.until(reached, lambda t: t.step >= step and t.world == world, within_s=PATIENCE_S)
 
     async def world(self, world: int) -> None:
-        """Until the next step is made in a world of this size."""
+        """Wait until the next step is made in a world of this size."""
         await self.training.until(f"a world of {world}", lambda t: t.world == world, within_s=PATIENCE_S)
 
     async def more_steps(self, count: int) -> None:
@@ -71,7 +71,7 @@ class ElasticRun:
         await self.training.until(f"{count} steps after step {at}", lambda t: t.step >= at + count, within_s=PATIENCE_S)
 
     async def new_world(self, size: int, *, after: int) -> None:
-        """Until a step is made in a world that formed after so many others."""
+        """Wait until a step is made in a world that formed after this number of others."""
         await self.training.until(f"a new world of {size}", lambda t: t.worlds > after and t.world == size, within_s=PATIENCE_S)
 
     async def success(self) -> None:
@@ -82,7 +82,7 @@ class ElasticRun:
         await self.kube.patch(self.key.resource, self.key.name, body, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
 
     async def evict(self, name: str) -> None:
-        """As soon as the disruption budget lets it go."""
+        """Evict a pod as soon as its disruption budget permits."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": NAMESPACE}}
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -95,13 +95,13 @@ class ElasticRun:
                 await asyncio.sleep(0.2)
 
     def kill_worker(self, name: str) -> None:
-        """Every process of the pod ends at once, and nobody is told."""
+        """Kill every process of the pod at once, and tell nobody."""
         for pid in self.cluster.pids(NAMESPACE, name):
-            with contextlib.suppress(ProcessLookupError):  # one that ended with its parent
+            with contextlib.suppress(ProcessLookupError):  # the process ended with its parent
                 os.kill(pid, signal.SIGKILL)
 
     def crash(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
-        """The training process of a pod ends at once, or stands still; its torchrun lives."""
+        """Kill or stop the training processes of a pod by a signal, and let its torchrun live."""
         for pid in self.training_processes(name):
             os.kill(pid, by)
 
@@ -113,17 +113,17 @@ class ElasticRun:
         return {pid for pid in self.cluster.pids(NAMESPACE, name) if _trains(pid)}
 
     async def pods(self) -> dict[str, tuple[str, int]]:
-        """Each pod's uid, and how often its containers were started again."""
+        """Return each pod's uid, and how often its containers were restarted."""
         listing = await self.kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={self.key.name}")
         return {pod["metadata"]["name"]: (pod["metadata"]["uid"], _restarts(pod)) for pod in listing.items}
 
     async def restarts(self) -> dict[str, int]:
-        """Restarts by cause, as the job's status has them."""
+        """Return the restarts by cause from the job's status."""
         found: dict[str, int] = (await self.elastic()).get("restarts", {})
         return found
 
     async def condition_with(self, words: str) -> str:
-        """The message of the job's newest condition, once it has these words."""
+        """Wait until the job's newest condition has these words, and return its message."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
@@ -134,7 +134,7 @@ class ElasticRun:
                 await asyncio.sleep(0.2)
 
     async def elastic(self) -> dict[str, Any]:
-        """What the job's status tells of its group."""
+        """Return `status.elastic` of the job."""
         job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
         found: dict[str, Any] = job["status"].get("elastic", {})
         return found
@@ -168,9 +168,9 @@ async def elastic_run(
     run_policy: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
-    """The example with another name, size and image, and `pod` beside what its pods' spec says.
+    """Run the example with another name, size and image, and add `pod` to the spec of its pods.
 
-    Takes the job away at the end, however the test went. With a stop file the training goes on beyond `steps` until the file exists.
+    The job is removed at the end, even if the test fails. With a stop file, the training goes on beyond `steps` until the file exists.
     """
     job = yaml.safe_load(file.read_text())
     job["metadata"]["name"] = name

@@ -26,9 +26,9 @@ class Agent:
     failed: bool = False
     status: int | None = None
     is_able: bool = False
-    """Whether its program can change worlds in process."""
+    """The program of the agent can change worlds in process."""
     workers: int = 0
-    """How many of its workers have said hello."""
+    """The number of its workers that have said hello."""
     is_provisional: bool = False
     alive: bool = False
     step: int | None = None
@@ -288,7 +288,7 @@ class Group:
             self.say(name, Progressed(generation=agent.generation, step=step))
 
     def complain(self, name: str) -> None:
-        """A step of this member broke off, because its peers could not be reached."""
+        """Report that a step of this member broke off, because its peers could not be reached."""
         self.say(name, Complains(round=self.agents[name].round, words="Connection reset by peer"))
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:

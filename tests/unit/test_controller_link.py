@@ -1,4 +1,4 @@
-"""What the controller says to the rendezvous server, and what it makes of what it hears."""
+"""Test the controller's messages to the rendezvous server, and its reactions to the answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -155,7 +155,7 @@ async def test_a_server_that_is_away_is_told_when_it_is_back(started: Callable[.
 async def test_a_server_that_comes_back_hears_the_newest_word_and_never_an_older_one_after_it(
     started: Callable[..., RendezvousLink],
 ) -> None:
-    """What was last heard was said again, while a reconcile said what was new: whichever came last stood."""
+    """The link repeated its last message while a reconcile sent a newer one, and the server kept the one that came last."""
     server = Server()
     link = started(server)
     await is_heard(link, tell(members=("a", "b")))
@@ -236,7 +236,7 @@ async def test_a_controller_learns_that_the_server_has_forgotten_a_suspended_job
 async def test_a_server_that_asks_hears_the_newest_message_about_that_job_again(
     started: Callable[..., RendezvousLink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What could not be delivered waits no longer, either."""
+    """The link then also sends a message that waits for its next attempt."""
     monkeypatch.setattr("controller.acting.outbox.FIRST_BACK_OFF_S", 3600.0)
     monkeypatch.setattr("controller.acting.outbox.LONGEST_BACK_OFF_S", 3600.0)
     server = Server()

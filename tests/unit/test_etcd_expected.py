@@ -1,4 +1,4 @@
-"""What the controller expects of a job that meets in an etcd, in the words of its agents."""
+"""Test the record that tells the agents in an etcd what the controller expects of their job."""
 
 from elastic.etcd.observed import expected_of
 from elastic.etcd.records import Leaving

@@ -101,7 +101,7 @@ class Membership(RuleBasedStateMachine):
 
     @rule()
     def calm_follows(self) -> None:
-        """Whatever happened: when links hold and asked members come, everybody who may work soon does."""
+        """Keep all links and let asked members come: all members that may work soon do, after any history."""
         group = self.group
         group.retell()
         for name in list(group.agents):
@@ -178,7 +178,7 @@ class Living(Membership):
 
     @rule()
     def calm_follows(self) -> None:
-        """Whatever happened: if links hold and processes answer, all that may train soon do, in one world."""
+        """Keep all links and let processes answer: all members that may train soon do, in one world, after any history."""
         group = self.group
         for _ in range(4):
             for name, agent in group.agents.items():

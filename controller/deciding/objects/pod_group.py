@@ -1,6 +1,6 @@
-"""Decides on the pod group of a job where the controller runs with a gang scheduler: how many pods must fit at once, and with what.
+"""Decide on the pod group of a job for a gang scheduler: how many pods must fit at once, and how many resources they need.
 
-An elastic job needs room for its least workers only; the others come when there is room.
+An elastic job needs room only for its minimum number of workers. The others come when there is room.
 """
 
 from collections.abc import Iterator
@@ -50,13 +50,13 @@ def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
 
 
 def _queue(job: Job, snapshot: Snapshot) -> str:
-    """The queue that the group is in already. Changing it back would lose the group's turn."""
+    """Return the queue that the group is in already, because changing it back would lose the group's turn."""
     group = snapshot.find("PodGroup", job.metadata.name)
     return str((group.raw.get("spec") or {}).get("queue") or "") if group is not None else ""
 
 
 def wait_for_gang(view: JobView) -> Plan | None:
-    """Only the pod group is made until the gang scheduler has admitted it."""
+    """Return a plan that makes only the pod group, until the gang scheduler has admitted the group."""
     if not _is_waiting(view.job, view.snapshot):
         return None
     status = with_words_at_end(view.status, _wait_in_words(view), now=view.snapshot.now)
@@ -64,7 +64,7 @@ def wait_for_gang(view: JobView) -> Plan | None:
 
 
 def _wait_in_words(view: JobView) -> str:
-    """What the message of a condition goes on with meanwhile; Volcano says why in a condition of the group."""
+    """Return the words to add to the message of a condition, with the reason from Volcano's condition of the group."""
     group = view.snapshot.find("PodGroup", view.job.metadata.name)
     if group is None or not compat.says_that_the_gang_waits(view.snapshot.settings):
         return ""
@@ -80,7 +80,7 @@ def _wait_in_words(view: JobView) -> str:
 
 
 def _is_waiting(job: Job, snapshot: Snapshot) -> bool:
-    """Volcano wants to admit the group before its pods are made."""
+    """Return whether Volcano has yet to admit the group, before its pods are made."""
     if snapshot.settings.gang_scheduler != VOLCANO or snapshot.pods:
         return False
     group = snapshot.find("PodGroup", job.metadata.name)
@@ -88,7 +88,7 @@ def _is_waiting(job: Job, snapshot: Snapshot) -> bool:
 
 
 def with_group(job: Job, pod: Object, type: str, settings: Settings) -> Object:
-    """Ties a pod to its group; a scheduler that the user chose stays."""
+    """Tie a pod to its group, and keep a scheduler that the user chose."""
     if not settings.gang_scheduler:
         return pod
     if not pod["spec"].get("schedulerName"):
@@ -120,7 +120,7 @@ def _least_pods(job: Job, policy: SchedulingPolicy, settings: Settings) -> int:
 
 
 def _resources(job: Job, pods: int) -> dict[str, str]:
-    """What the first so many pods ask for: requests, or limits where there are no requests. Init containers do not count."""
+    """Return what this number of first pods asks for: requests, or limits if there are no requests. Init containers do not count."""
     wanted: list[dict[str, int | str]] = []
     for spec in job.replicas.values():
         for _ in range(min(spec.replicas, pods - len(wanted))):

@@ -1,4 +1,4 @@
-"""What the controller reports of containers that ended, taken into account as soon as it is clear which loss each report explains."""
+"""Apply the controller's reports of ended containers, each as soon as it is clear which loss it explains."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ EXPLAINED_KEPT = 2 * MAX_MEMBERS
 
 
 def apply_exit_reports(job: Job) -> Job:
-    """Takes into account the ends that the controller reported, as soon as it is clear what they mean."""
+    """Account for the ends that the controller reported, each as soon as it is clear which loss it explains."""
     expectation = job.membership.expectation
     known = job.accounting.explained
     explained = dict(known)
@@ -33,9 +33,10 @@ def end_id(end: Ended) -> str:
 
 
 def _is_clear(job: Job, end: Ended) -> bool:
-    """Not while the connection of a pod that is over stands: it will break.
+    """Return whether it is clear which loss this end explains.
 
-    Nor while members of a world that an earlier server sealed may still be missing for this reason.
+    It is not clear while the connection of a finished pod still stands, because that connection will break. It is not clear either while
+    members of a world that an earlier server sealed may be missing because of this end.
     """
     if end.is_last and (member := _here(job, end)) is not None and member.broken_at is None:
         return False
@@ -43,10 +44,10 @@ def _is_clear(job: Job, end: Ended) -> bool:
 
 
 def _explain(job: Job, end: Ended) -> Job:
-    """The controller says why a container ended.
+    """Account for the end of a container with the cause that the controller reports.
 
-    Where its connection stands, or nothing is known of it, that was an earlier run than any that may be lost from here: it is over and done
-    with. Where the whole pod is over, or its agent could not start, it is charged though nobody here ever knew it.
+    If the member's connection still stands, or the member is unknown here, an earlier run of the container ended, and no loss is explained.
+    The report then changes nothing. If the whole pod ended, or its agent could not start, the end is charged even for an unknown member.
     """
     if end.usage_error:
         return _by_itself(job, end, words=f"the container of {end.member} ended before it came to the rendezvous ({end.cause})")
@@ -65,7 +66,7 @@ def _explain(job: Job, end: Ended) -> Job:
 
 
 def _here(job: Job, end: Ended) -> Member | None:
-    """The member whose container is, or was, of the very pod that ended."""
+    """Return the member whose container belongs to the very pod that ended; None if another pod has its place."""
     member = job.membership.members.get(end.member)
     return member if member is not None and member.pod == end.pod_uid else None
 

@@ -14,7 +14,7 @@ class InPlace:
     round: int = 0
     stage: Stage | None = None
     until: float = math.inf
-    """When a world that forms counts as failed."""
+    """A world that is still forming at this time counts as failed."""
     step: int | None = None
     """The steps that all make before they stop, or the step of the state that the world began with."""
     donors: tuple[int, ...] = ()
@@ -22,21 +22,21 @@ class InPlace:
     """The steps that the members promised not to begin."""
     formed: frozenset[str] = frozenset()
     trouble: str = ""
-    """Why the world could not be formed."""
+    """The reason why the world could not be formed."""
     attempts: int = 0
-    """How many worlds in a row could not be formed."""
+    """The number of worlds in a row that could not be formed."""
     why_plain: str = ""
-    """Why the world restarts its processes at a change, although some of its workers could live on."""
+    """The reason why the world restarts its processes at a change, although some of its workers could live on."""
     able_since: float | None = None
-    """When the first member of the world said that its workers can change worlds."""
+    """The time when the first member of the world said that its workers can change worlds."""
     has_trained: bool = False
-    """Whether the members have had a state of training in a world of this kind, so that a world without one is a loss."""
+    """The members have had a state of training in a world of this kind, so a world without a state is a loss."""
     is_adopted: bool = False
-    """Whether an earlier server formed the world, and its members have yet to say that they are in it."""
+    """An earlier server formed the world, and its members have yet to say that they are in it."""
     blip_step: int | None = None
     """The step at which the communication last broke though nobody was lost."""
 
     @property
     def told(self) -> tuple[object, ...]:
-        """Return what members are told of it."""
+        """Return the parts of the change that members hear."""
         return self.round, self.stage, self.step, self.donors, self.why_plain, self.is_adopted

@@ -18,7 +18,7 @@ from rendezvous.machine.state.timings import Limits, Timings
 class Job:
     uid: str
     instance: str
-    """the server's own random name, part of every world's id"""
+    """The server's own random name, which is part of each world's id."""
     now: float
     timings: Timings
     limits: Limits = field(default_factory=Limits)
@@ -34,14 +34,14 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether no further world follows because the work is done."""
+        """Return whether no further world follows because the work is done."""
         return self.progress.done_at is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether silence may count as absence.
+        """Return whether silence may count as absence.
 
-        It may not while members of a world that an earlier server sealed may still be on their way back to this one.
+        It may not while members of a world that an earlier server sealed may still be on their way back to this server.
         """
         group = self.membership
         if group.world is not None and not group.world.adopted:
@@ -52,22 +52,25 @@ class Job:
 
     @property
     def may_tell_end(self) -> bool:
-        """Whether members may hear that the group has ended: not before that is written down, for they hold what a new server must know."""
+        """Return whether members may hear that the group has ended.
+
+        They may not before the end is written down, because until then only they hold the facts that a new server must know.
+        """
         expectation = self.membership.expectation
         return bool(self.accounting.closed) and expectation is not None and bool(expectation.closed)
 
     @property
     def changes_in_process(self) -> bool:
-        """Whether the world changes in process, or would at the next change: newcomers then start in worlds of their own."""
+        """Return whether the world changes in process, or would at the next change. Newcomers then start in worlds of their own."""
         round = self.membership.round
         if self.is_done:
             return False
         return self.in_place.stage is not None if round is None or not round.draining else round.in_place
 
     def change(self, name: str, **changes: Any) -> "Job":
-        """The same job with one member changed."""
+        """Return the same job with one member changed."""
         return replace(self, membership=self.membership.change(name, **changes))
 
     def with_round(self, round: Round | None) -> "Job":
-        """The same job with this round, or with none."""
+        """Return the same job with this round, or without a round."""
         return replace(self, membership=replace(self.membership, round=round))

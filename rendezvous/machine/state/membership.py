@@ -79,7 +79,7 @@ class CurrentWorld:
     lost_state: bool = False
     """the world before had the state of training, and none of its holders is in this world"""
     rung: str = ""
-    """How the processes of the world before came into it (Rung); empty if there was none."""
+    """The way in which the processes of the previous world came into this world (Rung); empty in the first world."""
     began_unseen: bool = False
     """this server never saw the world before at work, so it cannot tell for how long training stood still"""
 
