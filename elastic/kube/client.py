@@ -21,7 +21,7 @@ from elastic.kube.answering import Answering
 from elastic.kube.answers import LARGEST_ANSWER, WatchEvent, event_of, lines, redirected, refusal, whole
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError
-from elastic.kube.interim import bound
+from elastic.kube.interim import BoundedAnswer
 from elastic.kube.paging import MOST_LISTED, Listing, listed
 from elastic.kube.pauses import back_off_s, pause_s
 from elastic.kube.resources import PODS, SERVICE_ACCOUNTS, Object, Resource
@@ -361,9 +361,10 @@ class Kube:
         if session is None or session.closed:
             redirects = aiohttp.TraceConfig()
             redirects.on_request_redirect.append(self._refuse_redirect)
-            connector = bound(aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most))
+            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most)
             self._sessions[most] = session = aiohttp.ClientSession(
                 connector=connector,
+                response_class=BoundedAnswer,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
                 cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
