@@ -65,9 +65,11 @@ class BoundedAnswer(aiohttp.ClientResponse):
         protocol = transport.get_protocol() if transport is not None else None
         # A connection without these parts is one that aiohttp has closed meanwhile, and `start` says so.
         if not isinstance(protocol, asyncio.Protocol) or not isinstance(messages, aiohttp.DataQueue):
-            return await super().start(connection)
+            await super().start(connection)
+            return self
         transport.set_protocol(Counted(protocol, messages, transport))
         try:
-            return await super().start(connection)
+            await super().start(connection)
         finally:
             transport.set_protocol(protocol)
+        return self

@@ -1,7 +1,7 @@
 """Send requests to the servers of API services.
 
-The connection uses TLS and checks the API service's CA and the name of its service. The front-proxy certificate tells such a server that the
-headers about the user are true.
+The connection uses TLS and checks the API service's CA and the name of its service. The front-proxy certificate tells such a server that
+the headers about the user are true.
 """
 
 from __future__ import annotations
