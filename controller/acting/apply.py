@@ -49,8 +49,8 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
-from elastic.runtime.fence import Writer
 from elastic.runtime.terminating import is_terminating
+from elastic.runtime.writers import Writer
 
 AT_ONCE = 32
 """Requests in flight at a time, of all jobs together: as much as an API server keeps up with, on few connections used again and again."""
