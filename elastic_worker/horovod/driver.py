@@ -60,7 +60,15 @@ def installed(
             """Return the hosts for the driver, and notify workers again: they lose a notification that comes while they meet."""
             if self.host_assignments and time.monotonic() >= self._reminded_at + REMIND_S:
                 self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
-            return self.arrivals.offered(listed)
+            return {host: slots for host, slots in self.arrivals.offered(listed).items() if not self._is_in_doubt(host)}
+
+        def _is_in_doubt(self, host: str) -> bool:
+            """Return whether the driver would use a host again whose worker has failed, and nothing shows that it is still there.
+
+            Its other workers would wait until gloo's timeout and end. Arrivals has its own way: it starts the new worker first.
+            """
+            is_due = self._host_manager._hosts_state[host].is_resurrected()
+            return bool(is_due and not self.arrivals.is_used and hosts.is_doubted(host))
 
         def _notify_workers_host_changes(self, current_hosts: typing.Any, update_res: typing.Any) -> None:
             self._reminded_at = time.monotonic()
@@ -89,7 +97,7 @@ def installed(
             slot = (slot_info.hostname, slot_info.local_rank)
             self.losses.ended(slot, slot_info, exit_code)
             self.arrivals.ended(slot, is_failure=exit_code != 0)
-            hosts.ended(slot_info.hostname)
+            hosts.ended(slot_info.hostname, exit_code != 0)
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
     class Client(driver.WorkerNotificationClient):  # type: ignore[misc]
