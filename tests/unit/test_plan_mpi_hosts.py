@@ -39,7 +39,7 @@ def told(planned: Plan) -> dict[str, Host]:
 
 
 def hears(cluster: Cluster, *, listed: tuple[str, ...], working: tuple[str, ...] = (), leaving: tuple[str, ...] = ()) -> None:
-    """The server tells of these pods, by name, with a driver that reports."""
+    """Let the server tell of these pods, by name, with a driver that reports."""
     uids = {name: pod.uid for name, pod in cluster.pods.items()}
     state = HostState(
         listed=tuple(uids[name] for name in listed),
@@ -61,7 +61,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 
 def files_of(cluster: Cluster) -> dict[str, str]:
-    """The config map's files, with all changes that were made to them."""
+    """Return the config map's files, with all changes that were made to them."""
     data: dict[str, str] = dict(cluster.owned["ConfigMap", "train-config"].raw["data"])
     for action in cluster.told:
         if isinstance(action, Update) and action.resource == CONFIG_MAPS:
