@@ -109,6 +109,27 @@ assert ask("elastic-losses") == b'{"lost": ""}', "that loss is not of this world
 over["w0"].set()
 driver.stop()
 """
+STILL = """
+from horovod.runner.elastic import rendezvous
+logged, ended = [], []
+ours.installed(hosts, "/etc/mpi/discover_hosts.sh", log=logged.append, still_s=1.0)
+driver = gloo_run.ElasticDriver(mock.Mock(), launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None), 1, 4)
+
+def work(slot, events):
+    until(lambda: any(event.is_set() for event in events))
+    ended.append(slot.hostname)
+    return 1, time.time()
+
+driver.start(2, work)
+until(lambda: ("started", "w1") in hosts.told)
+time.sleep(1.5)
+assert not logged and not ended, "a world that works may take its time"
+threading.Thread(target=driver.record_ready, args=("w0", 0), daemon=True).start()
+until(lambda: list(driver.host_assignments) == ["w0"])
+assert ended == ["w1"], ended
+assert logged[0] == "worker w1:0 has stood still for 1 s, and is ended", logged
+driver.stop()
+"""
 DOUBTED = """
 over, started = {"w0": threading.Event(), "w1": threading.Event()}, []
 driver = gloo_run.ElasticDriver(
@@ -236,6 +257,11 @@ def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(
 
 def test_a_worker_hears_of_the_end_of_another_one_once_and_only_in_their_world(tmp_path: Path) -> None:
     in_horovod(tmp_path, LOST)
+
+
+def test_a_worker_that_stands_still_while_the_others_wait_for_it_is_ended(tmp_path: Path) -> None:
+    """A worker was stopped by SIGSTOP. The others noticed after gloo's timeout, and then Horovod's driver waited for it for ever."""
+    in_horovod(tmp_path, STILL)
 
 
 def test_a_host_whose_worker_failed_is_used_again_only_once_it_was_reached(tmp_path: Path) -> None:

@@ -49,6 +49,22 @@ def test_a_static_run_gets_no_flags() -> None:
     assert flags.completed(["-np", "2", "python", "train.py"], {}, "eth0") == ["-np", "2", "python", "train.py"]
 
 
+@pytest.mark.parametrize(
+    ("words", "environ", "wanted"),
+    [
+        ([], {}, 60.0),
+        (["--gloo-timeout-seconds", "10"], {}, 60.0),
+        (["--gloo-timeout-seconds", "600"], {}, 600.0),
+        (["--gloo-timeout-seconds=90", "python"], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}, 90.0),
+        ([], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "120"}, 120.0),
+        (["--gloo-timeout-seconds"], {}, 60.0),
+        (["--config-file", "own.yaml"], {}, float("inf")),
+    ],
+)
+def test_a_worker_may_stand_still_for_as_long_as_a_new_one_may_start(words: list[str], environ: dict[str, str], wanted: float) -> None:
+    assert flags.still_s([DISCOVERS, *words], environ) == wanted
+
+
 class Served:
     """Answers as a server would, and keeps the reports."""
 
