@@ -52,7 +52,11 @@ class Reporter:
     """Reports for one worker. Without a peer it sends nothing, and its answer is to go on."""
 
     def __init__(
-        self, own: "typing.Union[settings.Settings, Agent, None]", *, generation: typing.Optional[int] = None, least_gap_s: float = LEAST_GAP_S
+        self,
+        own: "typing.Union[settings.Settings, Agent, None]",
+        *,
+        generation: typing.Optional[int] = None,
+        least_gap_s: float = LEAST_GAP_S,
     ) -> None:
         """Prepare the reports. generation: of the world; without it, the environment names the present one at each report."""
         self._member = own.member if own is not None else ""

@@ -15,7 +15,7 @@ from autoscale.deciding.cluster import PodSeen
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import UNTOLD, error_from_response
-from elastic.kube.interim import bound
+from elastic.kube.interim import BoundedAnswer
 
 LONGEST_PAGE = 1024 * 1024
 LONGEST_REFUSAL = 4096
@@ -29,7 +29,7 @@ class Pages:
         self._session: aiohttp.ClientSession | None = None
 
     async def read(self, pod: PodSeen, page: PrometheusProgress) -> bytes:
-        """Its beginning, as it came. Of an answer that is no page the status, or what the API server says of the way to it."""
+        """Return the beginning of the page. Raises ValueError with the status of another answer, or with the API server's own refusal."""
         async with self._answer(pod, page) as response:
             if response.status != 200:
                 told = await self._told_by_api(response)
@@ -60,8 +60,8 @@ class Pages:
             raise ValueError("the pod has no address")
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         if self._session is None:
-            connector = bound(aiohttp.TCPConnector())
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, headers={"Accept-Encoding": "identity"})
+            headers = {"Accept-Encoding": "identity"}
+            self._session = aiohttp.ClientSession(response_class=BoundedAnswer, auto_decompress=False, headers=headers)
         timeout = aiohttp.ClientTimeout(total=PAGE_S)
         async with self._session.get(f"http://{host}:{page.port}{page.path}", timeout=timeout, allow_redirects=False) as response:
             yield response

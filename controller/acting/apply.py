@@ -49,8 +49,9 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
-from elastic.runtime.fence import Writer
+from elastic.runtime.fence import is_lapse
 from elastic.runtime.terminating import is_terminating
+from elastic.runtime.writers import Writer
 
 AT_ONCE = 32
 """Requests in flight at a time, of all jobs together: as much as an API server keeps up with, on few connections used again and again."""
@@ -225,10 +226,12 @@ class Applier:
         except KubeError as error:
             if is_terminating(error):
                 raise  # no Event and no refusal to remember: nothing can be created there, and nothing is wrong with the job
-            if error.reason == "AlreadyExists":
-                there = await self._kube.get(resource, name, namespace=key.namespace)
-                if owner_uid(there["metadata"]) == str(job["metadata"]["uid"]):
-                    return  # ours, and our view is old
+            there = await self._named(key, resource, name) if _may_exist(error) else None
+            if there is not None and owner_uid(there["metadata"]) == str(job["metadata"]["uid"]):
+                # Our view is old, or the answer was lost. The next reconcile must see it, or it makes another pod of a free name.
+                outcome.wrote(resource, there)
+                return
+            if there is not None and error.reason == "AlreadyExists":
                 outcome.not_created.append(NotCreated(resource.kind, f"{error.message}; {_owner_in_words(key, there)}", is_taken=True))
             if word is not None or error.code in REFUSALS:
                 outcome.news.append(warning(f"FailedCreate{resource.kind}", f"Error creating: {error.message}", about=error.message))
@@ -238,6 +241,13 @@ class Applier:
         outcome.wrote(resource, made)
         if word is not None:
             outcome.news.append(normal(f"SuccessfulCreate{word}", f"Created {word.lower()}: {name}", about=made["metadata"]["uid"]))
+
+    async def _named(self, key: Key, resource: Resource, name: str) -> Object | None:
+        """Return the object of this name; None if it does not exist or cannot be read."""
+        try:
+            return await self._kube.get(resource, name, namespace=key.namespace)
+        except KubeError:
+            return None
 
     async def _delete(self, key: Key, action: Delete, outcome: Outcome) -> None:
         word = NAMED.get(action.resource) or GROUPS.get(action.resource)
@@ -303,6 +313,11 @@ def _owner_in_words(key: Key, there: Object) -> str:
     if (owner.get("kind"), owner.get("name")) == (key.kind, key.name):
         return f"it belongs to an earlier {key.kind} {key.name} and is deleted with it"
     return f"it belongs to {owner.get('kind')} {owner.get('name')}: rename one of the two"
+
+
+def _may_exist(error: KubeError) -> bool:
+    """Return whether the object may exist after this answer to its creation, or after no answer."""
+    return error.reason == "AlreadyExists" or ((error.code == 0 or error.code >= 500) and not is_lapse(error))
 
 
 def _without_pod_deletions(plan: Plan) -> Plan:

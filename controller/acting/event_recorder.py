@@ -14,8 +14,9 @@ from controller.watching.keys import Key
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
-from elastic.runtime.fence import Writer, is_lapse
+from elastic.runtime.fence import is_lapse
 from elastic.runtime.terminating import is_terminating
+from elastic.runtime.writers import Writer
 
 log = logging.getLogger(__name__)
 REMEMBERED = 1000

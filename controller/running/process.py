@@ -38,12 +38,13 @@ from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.protocol import UnknownVersion
 from elastic.membership.tokens import BadKey, Role, control_token, job_token, load_keys
 from elastic.runtime.election import Election, Terms
-from elastic.runtime.fence import FencedWriter, Writer
+from elastic.runtime.fence import FencedWriter
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
+from elastic.runtime.writers import Writer
 
 if TYPE_CHECKING:
     from controller.webhook.door import Door

@@ -10,9 +10,10 @@ import aiohttp
 
 from elastic.kube.answers import lines
 from elastic.kube.decoding import cut, decoded
+from elastic.kube.interim import BoundedAnswer
 
 
-class ShallowAnswer(aiohttp.ClientResponse):
+class ShallowAnswer(BoundedAnswer):
     """An answer in which no value lies deeper than `elastic.kube.decoding` reads."""
 
     async def start(self, connection: Any) -> Self:

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,7 @@ from elastic.kube.answering import Answering
 from elastic.kube.answers import LARGEST_ANSWER, WatchEvent, event_of, lines, redirected, refusal, whole
 from elastic.kube.decoding import decoded
 from elastic.kube.errors import KubeError
-from elastic.kube.interim import bound
+from elastic.kube.interim import BoundedAnswer
 from elastic.kube.paging import MOST_LISTED, Listing, listed
 from elastic.kube.pauses import back_off_s, pause_s
 from elastic.kube.resources import PODS, SERVICE_ACCOUNTS, Object, Resource
@@ -105,7 +106,7 @@ class Kube:
         path = resource.path(namespace=namespace)
 
         async def ask(more: Mapping[str, str]) -> tuple[Object, int]:
-            return await self._asked("GET", path, params={**params, **more})
+            return await self._asked(_Request("GET", path, {**params, **more}))
 
         return await listed(ask, path, most=self._most_listed, server=self.access.server)
 
@@ -249,37 +250,28 @@ class Kube:
         retry_refusals: bool = True,
     ) -> Object:
         """Send one request and return the decoded answer; for paths that have no verb of their own above (/version, /healthz)."""
-        answer, _ = await self._asked(
-            method, path, params=params, body=body, content_type=content_type, accept=accept, retry_refusals=retry_refusals
-        )
+        headers = {"Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        data = None if body is None else orjson.dumps(body)
+        answer, _ = await self._asked(_Request(method, path, params, data, headers), retry_refusals=retry_refusals)
         return answer
 
-    async def _asked(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        retry_refusals: bool = True,
-    ) -> tuple[Object, int]:
-        """Return the decoded answer and its length in bytes."""
-        data = None if body is None else orjson.dumps(body)
+    async def _asked(self, request: "_Request", *, retry_refusals: bool = True) -> tuple[Object, int]:
+        """Send a request, again if that is safe, and return the decoded answer and its length in bytes."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LAST_TRY_S
         for attempt in range(RETRIES):
             try:
-                return await self._send(method, path, params=params, data=data, content_type=content_type, accept=accept)
+                return await self._send(request)
             except KubeError as error:
-                busy = (error.code == 429 and retry_refusals) or (error.code == 503 and method == "GET")
+                busy = (error.code == 429 and retry_refusals) or (error.code == 503 and request.method == "GET")
                 if not busy or attempt == RETRIES - 1:
                     raise
                 pause = pause_s(error, attempt)
             except (aiohttp.ClientError, TimeoutError) as error:
                 # Nothing was sent when the connection was never made; otherwise only a read may be sent again.
-                safe = method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
+                safe = request.method == "GET" or isinstance(error, aiohttp.ClientConnectorError)
                 if not safe or attempt == RETRIES - 1 or loop.time() >= until:
                     words = f"no whole answer within {REQUEST_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else _words(error)
                     raise KubeError(code=0, reason="Unreachable", message=f"{self.access.server}: {words}") from error
@@ -318,15 +310,12 @@ class Kube:
         except AccessError as error:
             raise KubeError(code=0, reason=NO_CREDENTIALS, message=str(error)) from error
 
-    async def _send(
-        self, method: str, path: str, *, params: Mapping[str, str] | None, data: bytes | None, content_type: str, accept: str
-    ) -> tuple[Object, int]:
-        headers = await self._headers() | {"Accept": accept}
-        self.sent[method] += 1
-        if data is not None:
-            headers["Content-Type"] = content_type
+    async def _send(self, request: "_Request") -> tuple[Object, int]:
+        headers = {**await self._headers(), **request.headers}
+        self.sent[request.method] += 1
+        url = self._url(request.path)
         async with self._open().request(
-            method, self._url(path), params=params, data=data, headers=headers, allow_redirects=False
+            request.method, url, params=request.params, data=request.data, headers=headers, allow_redirects=False
         ) as response:
             if response.status >= 300:
                 error = await self._refusal(response)
@@ -361,15 +350,25 @@ class Kube:
         if session is None or session.closed:
             redirects = aiohttp.TraceConfig()
             redirects.on_request_redirect.append(self._refuse_redirect)
-            connector = bound(aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most))
+            connector = aiohttp.TCPConnector(ssl=self.access.tls if self.access.tls is not None else True, limit=most)
             self._sessions[most] = session = aiohttp.ClientSession(
                 connector=connector,
+                response_class=BoundedAnswer,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent},
                 cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
                 trace_configs=[self._answering.trace(), redirects],
             )
         return session
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    data: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def _object_of(answer: bytes) -> Object:

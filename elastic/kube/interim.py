@@ -1,21 +1,17 @@
 """Bound the informational answers that a server can make an HTTP client read before its real answer.
 
-aiohttp skips informational answers (100 Continue) one after another and yields only between two reads of the socket. A total time limit
-ends a flood of them. Until then the flood takes a whole core and holds the event loop up for 0.3 s at a time, or for seconds with uvloop.
-aiohttp offers no public way to count them, so `bound` replaces the factory of a connector's protocols. With a release that lacks this
-private name, connections stay unbounded and the total time limits remain.
+aiohttp skips informational answers (100 Continue) without a limit, and one read of the socket can bring thousands of them. A total time
+limit ends a flood. Until then the flood takes a whole core and holds the event loop up for 0.3 s at a time, or for seconds with uvloop.
+A session with `response_class=BoundedAnswer` ends the request after MOST_INTERIM of them. It parses at most AT_ONCE bytes more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Self
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 
-Connector = TypeVar("Connector", bound=aiohttp.BaseConnector)
 MOST_INTERIM = 16
 AT_ONCE = 16 * 1024
 """Bytes that are parsed before the messages in them are counted: a message can be as short as 16."""
@@ -28,45 +24,52 @@ class Interim(aiohttp.ClientConnectionError):
         super().__init__(f"it sent more than {MOST_INTERIM} informational answers and no final one")
 
 
-class BoundedHandler(ResponseHandler):
-    """Read one answer for each request."""
+class Counted(asyncio.Protocol):
+    """Sits between a connection and aiohttp's protocol, and counts the messages that the latter parses for one request."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._interim, self._is_answered = 0, False
-
-    def set_response_params(self, **params: Any) -> None:
-        """Begin to count for another request."""
-        self._interim, self._is_answered = 0, False
-        super().set_response_params(**params)
+    def __init__(self, protocol: asyncio.Protocol, messages: aiohttp.DataQueue[Any], transport: asyncio.Transport) -> None:
+        self._protocol, self._messages, self._transport = protocol, messages, transport
+        self._count = len(messages)
 
     def data_received(self, data: bytes) -> None:
-        for start in range(0, len(data) or 1, AT_ONCE):
-            if self.transport is None or (start and self.transport.is_closing()):
+        for start in range(0, len(data), AT_ONCE):
+            if start and self._transport.is_closing():
                 return
-            super().data_received(data[start : start + AT_ONCE])
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        if self._is_answered:
-            self._cut()
-            return
-        if 100 <= data[0].code < 200 and data[0].code != 101:
-            self._interim += 1
-            if self._interim > MOST_INTERIM:
-                self._cut()
-                self.set_exception(Interim())
+            before = len(self._messages)
+            self._protocol.data_received(data[start : start + AT_ONCE])
+            self._count += len(self._messages) - before
+            if self._count > MOST_INTERIM + 1:
+                self._messages.set_exception(Interim())
+                self._transport.abort()
                 return
-        else:
-            self._is_answered = True
-        super().feed_data(data, size)
 
-    def _cut(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._protocol.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
 
 
-def bound(connector: Connector) -> Connector:
-    """Bound the connections that a connector makes from now on, and return it."""
-    if isinstance(getattr(connector, "_factory", None), partial):
-        connector._factory = cast("partial[ResponseHandler]", partial(BoundedHandler, loop=asyncio.get_running_loop()))
-    return connector
+class BoundedAnswer(aiohttp.ClientResponse):
+    """An answer before which a server can send only so many informational ones."""
+
+    async def start(self, connection: Any) -> Self:
+        """Read the head of the answer. Raises Interim instead of reading informational answers without end."""
+        transport, messages = connection.transport, connection.protocol
+        protocol = transport.get_protocol() if transport is not None else None
+        # A connection without these parts is one that aiohttp has closed meanwhile, and `start` says so.
+        if not isinstance(protocol, asyncio.Protocol) or not isinstance(messages, aiohttp.DataQueue):
+            await super().start(connection)
+            return self
+        transport.set_protocol(Counted(protocol, messages, transport))
+        try:
+            await super().start(connection)
+        finally:
+            transport.set_protocol(protocol)
+        return self

@@ -1,4 +1,4 @@
-"""Connections of an HTTP client that are made by a function of ours, for places to which no address leads from here."""
+"""Opens the connections of an HTTP client by a function of ours, for places to which no address leads from here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import aiohttp
-
-from elastic.kube.interim import bound
 
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
@@ -21,12 +19,11 @@ Dial = Callable[[str, int], Awaitable[socket.socket]]
 
 
 class DialledConnector(aiohttp.BaseConnector):
-    """A connection serves one request: what is behind the same name may be another process by the next."""
+    """Opens a connection for each request, because another process may have taken the same name by the next one."""
 
     def __init__(self, dial: Dial, *, most: int = 100) -> None:
         super().__init__(force_close=True, limit=most)
         self._dial = dial
-        bound(self)
 
     async def _create_connection(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> ResponseHandler:
         host, port = req.url.host or "", req.url.port or 0
@@ -45,7 +42,7 @@ class DialledConnector(aiohttp.BaseConnector):
 
 
 async def bounded(answer: aiohttp.ClientResponse, *, most: int) -> bytes:
-    """The whole body; raises ValueError for more than that many bytes."""
+    """Return the whole body. Raises ValueError if it has more than that many bytes."""
     body = bytearray()
     async for chunk in answer.content.iter_any():
         body += chunk
@@ -55,7 +52,7 @@ async def bounded(answer: aiohttp.ClientResponse, *, most: int) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """Why a request was not answered, without what the client's own words add to it."""
+    """Return why a request was not answered, without the words that aiohttp adds."""
     cause: Exception = error
     if isinstance(error, TimeoutError):
         return "timed out"

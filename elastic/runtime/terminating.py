@@ -1,4 +1,4 @@
-"""Creates nothing in a namespace that is being deleted, once the API server has refused it there.
+"""Create nothing in a namespace that is being deleted, once the API server has refused it there.
 
 A namespace with many jobs takes minutes to go, and each of their reconciles would try to create pods, services and Events again.
 """
@@ -7,12 +7,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
-from elastic.runtime.fence import Writer
+from elastic.runtime.writers import PassingWriter, Writer
 
 log = logging.getLogger(__name__)
 CAUSE = "NamespaceTerminating"
@@ -84,33 +82,17 @@ class TerminatingNamespaces:
         known.until = self._clock() + PAUSE_S
 
 
-class ConsiderateWriter:
+class ConsiderateWriter(PassingWriter):
     """A writer that creates nothing in a namespace that is being deleted. It changes and deletes objects there as ever."""
 
     def __init__(self, writer: Writer, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._namespaces = TerminatingNamespaces(clock=clock)
 
-    async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
-        return await self._writer.get(resource, name, namespace=namespace)
-
     async def create(self, resource: Resource, body: Object, *, namespace: str | None = None) -> Object:
-        return await self._namespaces.create(body, lambda: self._writer.create(resource, body, namespace=namespace), namespace=namespace)
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        kind: Patch = Patch.MERGE,
-        subresource: str | None = None,
-    ) -> Object:
-        return await self._writer.patch(resource, name, body, namespace=namespace, kind=kind, subresource=subresource)
-
-    async def delete(self, resource: Resource, name: str, **options: Any) -> Object:
-        return await self._writer.delete(resource, name, **options)
+        """Create an object unless its namespace is known to be going."""
+        create = super().create
+        return await self._namespaces.create(body, lambda: create(resource, body, namespace=namespace), namespace=namespace)
 
 
 def _owner(body: Object) -> str:

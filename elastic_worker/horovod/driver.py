@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -23,11 +24,16 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def installed(
-    hosts: typing.Any, script: str, timeout_s: typing.Optional[int] = None, log: typing.Callable[[str], None] = logging.info
+    hosts: typing.Any,
+    script: str,
+    timeout_s: typing.Optional[int] = None,
+    log: typing.Callable[[str], None] = logging.info,
+    still_s: float = math.inf,
 ) -> None:
     """Make horovodrun take its hosts from `hosts` wherever it would run this script, and report there what its driver does.
 
-    `timeout_s` is gloo's for workers with our library, if the user has set none.
+    `timeout_s` is gloo's for workers with our library, if the user has set none. `still_s` is how long the workers that have left a world
+    wait for one that has not, before that one is ended.
     """
     from horovod.runner import gloo_run, launch
     from horovod.runner.common.util import env
@@ -51,6 +57,8 @@ def installed(
             self.arrivals = Arrivals(self.early)
             self.losses = Losses(log)
             self._reminded_at = 0.0
+            self._round, self._begun_at = 0, time.monotonic()
+            self._stops: typing.Dict[Slot, threading.Event] = {}
             drivers.append(self)
             if isinstance(discovery, ServedHosts):
                 discovery.driver = self
@@ -58,9 +66,32 @@ def installed(
 
         def offered(self, listed: typing.Mapping[str, int]) -> typing.Dict[str, int]:
             """Return the hosts for the driver, and notify workers again: they lose a notification that comes while they meet."""
+            self._end_still()
             if self.host_assignments and time.monotonic() >= self._reminded_at + REMIND_S:
                 self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
-            return self.arrivals.offered(listed)
+            return {host: slots for host, slots in self.arrivals.offered(listed).items() if not self._is_in_doubt(host)}
+
+        def _end_still(self) -> None:
+            """End the workers that stand still: Horovod's driver waits without a limit until each worker of a world has left it."""
+            registry, now = self._worker_registry, time.monotonic()
+            left, number = set(registry.get_recorded_slots()), registry.last_rendezvous()
+            if not left or number != self._round:
+                self._round, self._begun_at = number, now
+            elif now >= self._begun_at + still_s:
+                self._begun_at = now
+                for info in [info for infos in list(self.host_assignments.values()) for info in infos]:
+                    slot = (info.hostname, info.local_rank)
+                    if slot not in left:
+                        log("worker {}:{} has stood still for {:.0f} s, and is ended".format(*slot, still_s))
+                        (self._stops.get(slot) or self._host_manager.get_host_event(info.hostname)).set()
+
+        def _is_in_doubt(self, host: str) -> bool:
+            """Return whether the driver would use a host again whose worker has failed, and nothing shows that it is still there.
+
+            Its other workers would wait until gloo's timeout and end. Arrivals has its own way: it starts the new worker first.
+            """
+            is_due = self._host_manager._hosts_state[host].is_resurrected()
+            return bool(is_due and not self.arrivals.is_used and hosts.is_doubted(host))
 
         def _notify_workers_host_changes(self, current_hosts: typing.Any, update_res: typing.Any) -> None:
             self._reminded_at = time.monotonic()
@@ -81,6 +112,7 @@ def installed(
                 super()._start_worker_process(slot_info)
                 return
             worker = self.early.taken(slot)
+            self._stops[slot] = worker.stop
             thread = threading.Thread(target=lambda: self._handle_worker_exit(slot_info, *worker.end()), daemon=True)
             thread.start()
             self._results.expect(thread)
@@ -89,7 +121,8 @@ def installed(
             slot = (slot_info.hostname, slot_info.local_rank)
             self.losses.ended(slot, slot_info, exit_code)
             self.arrivals.ended(slot, is_failure=exit_code != 0)
-            hosts.ended(slot_info.hostname)
+            hosts.ended(slot_info.hostname, exit_code != 0)
+            self._stops.pop(slot, None)
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
     class Client(driver.WorkerNotificationClient):  # type: ignore[misc]

@@ -3,6 +3,7 @@
 Pure. A flag that the user has set, or may have set in a file, is left out.
 """
 
+import math
 import typing
 
 COOLDOWN_S = ("1", "60")
@@ -10,10 +11,12 @@ COOLDOWN_S = ("1", "60")
 GLOO_TIMEOUT_S = "60"
 """The time for a new worker to start: one that needs longer ends all others, and with them the job. Horovod's own default is 30 s.
 
-It is also what a worker costs that stands still. A worker that ends costs less: `elastic_worker.horovod.watch` tells the others.
+After it, the others also notice a worker that stands still. They hear of a worker that ends at once, from `elastic_worker.horovod.watch`.
 """
 WITH_LIBRARY_S = 10
-"""The timeout for workers that initialise Horovod only once their whole world is there. A worker that stands still costs as long."""
+"""The timeout for workers that initialise Horovod only once their whole world is there."""
+STILL_S = 60.0
+"""Least time for which workers wait for one that stands still. It begins when gloo's timeout has freed them."""
 DISCOVERY = "--host-discovery-script"
 
 
@@ -39,6 +42,21 @@ def completed(words: typing.Sequence[str], environ: typing.Mapping[str, str], in
 def has_own_timeout(words: typing.Sequence[str], environ: typing.Mapping[str, str]) -> bool:
     """Tell whether the user has chosen gloo's timeout. A file of options may hold one."""
     return _has(words, "--gloo-timeout-seconds", "--config-file") or "HOROVOD_GLOO_TIMEOUT_SECONDS" in environ
+
+
+def still_s(words: typing.Sequence[str], environ: typing.Mapping[str, str]) -> float:
+    """Return the seconds after which a worker that does not leave a lost world is ended; infinity if gloo's timeout may stand in a file.
+
+    A worker that has just started may need gloo's timeout to notice that its world is lost.
+    """
+    found = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    for number, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name == "--config-file":
+            return math.inf
+        if name == "--gloo-timeout-seconds":
+            found = value or "".join(words[number + 1 : number + 2])
+    return max(STILL_S, float(found)) if found.isdigit() else STILL_S
 
 
 def _has(words: typing.Sequence[str], *names: str) -> bool:

@@ -1,6 +1,6 @@
-"""Keeps the launcher's view of its hosts: one thread waits for the server's next list, another one reports what the driver does.
+"""Keep the launcher's view of its hosts: one thread waits for the server's next list, another one reports what the driver does.
 
-Horovod's own thread only reads the newest list, and never waits for the network but for the first one.
+Horovod's own thread only reads the newest list. It waits for the network only until the first list.
 """
 
 import math
@@ -21,7 +21,7 @@ NEWS_S = 5.0
 
 
 class Asked(typing.Protocol):
-    """What is needed of elastic_worker.horovod.server.Server. Each thread has its own."""
+    """The part of elastic_worker.horovod.server.Server that is needed here. Each thread has its own."""
 
     def read(self, after: str = "") -> Answer: ...
 
@@ -52,7 +52,8 @@ class Hosts:
         self._assignment, self._size = 0, 0
         self._workers: typing.Dict[str, int] = {}
         self._leaving: typing.Set[str] = set()
-        self._here: typing.Set[str] = set()
+        self._here: typing.Dict[str, str] = {}
+        """The uid of the pod of each host that exists."""
         self._lost: typing.Dict[str, float] = {}
         self._progress: typing.Dict[str, typing.Any] = {}
         self._trouble = ""
@@ -61,10 +62,10 @@ class Hosts:
         for target in (self._follow, self._send):
             threading.Thread(target=target, daemon=True).start()
 
-    # What Horovod's driver asks and does.
+    # Questions and news of Horovod's driver.
 
     def find_available_hosts_and_slots(self) -> typing.Dict[str, int]:
-        """The newest list. Until the first one it waits, then it falls back."""
+        """Return the newest list. Waits for the first one, and then falls back."""
         if not self._has_list.wait(self._first_list_s):
             self._first_list_s = 0.0
             return self._fall_back()
@@ -73,27 +74,37 @@ class Hosts:
             return dict(self._listed)
 
     def assigned(self, hosts: typing.Iterable[str], size: int) -> None:
-        """The driver has assigned ranks to these hosts."""
+        """Note that the driver has assigned ranks to these hosts."""
         with self._lock:
             self._assigned, self._size = sorted(hosts), size
             self._assignment += 1
         self._has_news.set()
 
     def started(self, host: str) -> None:
-        """A worker process is about to start on the host."""
+        """Note that a worker process is about to start on the host."""
         with self._lock:
             self._workers[host] = self._workers.get(host, 0) + 1
         self._has_news.set()
 
-    def ended(self, host: str) -> None:
+    def ended(self, host: str, is_failure: bool = False) -> None:
+        """Note the end of a worker process."""
         with self._lock:
             self._workers[host] -= 1
             if not self._workers[host]:
                 del self._workers[host]
+            uid = self._here.get(host)
+        if is_failure and uid is not None:
+            self._proofs.doubt(uid)
         self._has_news.set()
 
+    def is_doubted(self, host: str) -> bool:
+        """Return whether a worker has failed on the host, and nothing shows that another one could start there. Looks for such a sign."""
+        with self._lock:
+            uid = self._here.get(host)
+        return uid is not None and self._proofs.is_doubted(host, uid)
+
     def lost(self) -> typing.List[str]:
-        """The hosts with ranks whose pods have ended a moment ago. Waits a moment, because horovodrun may hear of it first."""
+        """Return the hosts with ranks whose pods have ended a moment ago. Waits a moment, because horovodrun may hear of it first."""
         until = time.monotonic() + NEWS_S
         while time.monotonic() < until:
             with self._lock:
@@ -103,10 +114,10 @@ class Hosts:
             time.sleep(0.2)
         return []
 
-    # What the training program says and asks.
+    # News and questions of the training program.
 
     def progress(self, report: typing.Any) -> None:
-        """The newest step and values, for the next report; what the server would refuse is left out, for it refuses the whole report."""
+        """Keep the newest step and values for the next report, without those for which the server would refuse the whole report."""
         step, values = (report.get("step"), report.get("values")) if isinstance(report, dict) else (None, None)
         if not isinstance(step, int) or not 0 <= step < MOST_STEPS:
             return
@@ -138,11 +149,11 @@ class Hosts:
             self.take(answer)
 
     def take(self, answer: Answer) -> None:
-        """A list that cannot be used changes nothing: Horovod would take an empty one for the loss of all its hosts."""
+        """Take an answer of the server. Without a usable list keep the last one: to Horovod an empty list is the loss of all hosts."""
         self._proofs.keep([host.uid for host in answer.hosts])
         with self._lock:
-            here = {host.name for host in answer.hosts}
-            self._lost.update({name: time.monotonic() for name in self._here - here if name in self._assigned})
+            here = {host.name: host.uid for host in answer.hosts}
+            self._lost.update({name: time.monotonic() for name in self._here if name not in here and name in self._assigned})
             self._here, self._leaving = here, {host.name for host in answer.hosts if host.leaving}
         for host in answer.hosts:
             if host.unproven:

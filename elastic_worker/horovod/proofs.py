@@ -1,4 +1,7 @@
-"""Runs a command in each new host, as horovodrun will start workers there. One listed host that cannot be reached ends the whole job."""
+"""Run a command in a host before horovodrun starts a worker there. One listed host that cannot be reached ends the whole job.
+
+That is done in each new host, and again in a host whose worker has failed: its pod or node may have ended with the worker.
+"""
 
 import threading
 import time
@@ -16,6 +19,7 @@ class Proofs:
         self._changed = changed
         self._lock = threading.Lock()
         self._proven: typing.Set[str] = set()
+        self._doubted: typing.Set[str] = set()
         self._trying: typing.Set[str] = set()
         self._places = threading.Semaphore(AT_ONCE)
 
@@ -28,11 +32,25 @@ class Proofs:
         """Forget the pods that are gone."""
         with self._lock:
             self._proven &= set(uids)
+            self._doubted &= set(uids)
+
+    def doubt(self, uid: str) -> None:
+        """Note that a worker has failed in this pod."""
+        with self._lock:
+            self._doubted.add(uid)
+
+    def is_doubted(self, name: str, uid: str) -> bool:
+        """Return whether no command was run in this pod since a worker failed there. If so, try in the background."""
+        with self._lock:
+            is_doubted = uid in self._doubted
+        if is_doubted:
+            self.prove(name, uid)
+        return is_doubted
 
     def prove(self, name: str, uid: str) -> None:
         """Try in the background, unless that is under way."""
         with self._lock:
-            if uid in self._trying or uid in self._proven:
+            if uid in self._trying or uid in self._proven - self._doubted:
                 return
             self._trying.add(uid)
         threading.Thread(target=self._try, args=(name, uid), daemon=True).start()
@@ -46,5 +64,6 @@ class Proofs:
             self._trying.discard(uid)
             if is_proven:
                 self._proven.add(uid)
+                self._doubted.discard(uid)
         if is_proven:
             self._changed()

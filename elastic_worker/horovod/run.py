@@ -39,7 +39,9 @@ def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List
     direct = reach.by_exec(os.environ) if driver.is_by_remote_shell() else None
     hosts = Hosts(lambda: Server(url, FOLDER), reach.either(direct, reach.by_command(driver.remote_true())), driver.by_script(SCRIPT), log)
     os.environ.update(for_workers(url, os.environ))
-    driver.installed(hosts, SCRIPT, None if flags.has_own_timeout(words, os.environ) else flags.WITH_LIBRARY_S, log)
+    driver.installed(
+        hosts, SCRIPT, None if flags.has_own_timeout(words, os.environ) else flags.WITH_LIBRARY_S, log, flags.still_s(words, os.environ)
+    )
     hosts.start()
     return flags.completed(words, os.environ, INTERFACE if os.path.exists("/sys/class/net/" + INTERFACE) else ""), hosts
 

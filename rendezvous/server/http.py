@@ -17,6 +17,7 @@ from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Expectation
 from rendezvous.server.access import Gate
 from rendezvous.server.brief_worlds import BriefWorlds
+from rendezvous.server.failure_log import FailureLog
 from rendezvous.server.fault import Undecided
 from rendezvous.server.host_routes import HostRoutes
 from rendezvous.server.hub import Full, Hub
@@ -58,6 +59,7 @@ class Face:
         self._brief_worlds = BriefWorlds()
         self._join_rates = JoinRates(clock)
         self._unread_of_jobs: Counter[str] = Counter()
+        self._failures = FailureLog()
         self._streams = 0
         self._sockets: set[web.WebSocketResponse] = set()
         self._listeners: set[asyncio.Task[object]] = set()
@@ -113,6 +115,7 @@ class Face:
             open_sockets=self._sockets,
             may_join=self._join_rates.allows(uid, self._hub.job(uid)),
             unread=Unread(self._unread_of_jobs, uid),
+            failures=self._failures,
         )
 
     async def _expect(self, request: web.Request) -> web.StreamResponse:

@@ -218,8 +218,7 @@ class Hub:
     def progress_since(self, version: int) -> list[Progress]:
         """Return the progress of the jobs for which the feed has news after this version."""
         changed, gone = self.progress.since(version)
-        there = [active for uid in changed if (active := self._jobs.get(uid)) is not None]
-        now = self._clock()
+        there, now = [active for uid in changed if (active := self._jobs.get(uid)) is not None], self._clock()
         told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, now) for one in there]
         return [*told, *(Progress(job=uid, forgotten=True) for uid in gone)]
 

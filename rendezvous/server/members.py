@@ -5,7 +5,6 @@ It checks the size, rate and format of messages and passes them to the hub. It d
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 import msgspec
@@ -15,13 +14,14 @@ from elastic.membership.in_place import Keys
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.wire import Failed, FromMember, Join, Refused, View
 from rendezvous.server.exchange import Exchange
+from rendezvous.server.failure_log import FailureLog
 from rendezvous.server.hub import Full, Hub
 from rendezvous.server.metered import Rate, Unread, meter
 
-log = logging.getLogger(__name__)
-
 FIRST_MESSAGE_S = 10.0
 GOOD_BYE_S = 2.0
+LONGEST_REASON = 123
+"""Bytes of a reason in a WebSocket's last frame."""
 
 _decoder = msgspec.json.Decoder(FromMember)
 
@@ -107,6 +107,7 @@ async def serve_member(
     open_sockets: set[web.WebSocketResponse],
     may_join: bool,
     unread: Unread,
+    failures: FailureLog,
 ) -> web.WebSocketResponse:
     """Serve one member's connection until it ends. may_join: whether the job has joins left."""
     # Pings come here, to be counted: aiohttp answers any number of them in one turn of the loop.
@@ -115,24 +116,24 @@ async def serve_member(
     if not may_join:
         # Not with an HTTP status: an agent that is denied for long ends. Its introduction is not read, because it may be long.
         meter(request.transport, Rate(clock, burst=1.0), unread)
-        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too many joins of this job's members; try again in a moment")
+        await _close(socket, WSCloseCode.TRY_AGAIN_LATER, "too many joins of this job's members; try again in a moment")
         return socket
     rate = Rate(clock, first_bytes=MEMBER_MESSAGE)
     meter(request.transport, rate, unread)
     try:
         join = await _first(socket, unread)
     except (ValueError, TimeoutError, RecursionError) as error:
-        await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+        await _close(socket, WSCloseCode.UNSUPPORTED_DATA, str(error))
         return socket
     connection = Connection(socket, request.transport)
     try:
         hub.attach(uid, name=name, link=connection, message=join)
     except Full as error:
-        await socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=str(error).encode())
+        await _close(socket, WSCloseCode.TRY_AGAIN_LATER, str(error))
         return socket
     open_sockets.add(socket)
     try:
-        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=rate, unread=unread)
+        await _listen(socket, hub, uid=uid, name=name, incarnation=join.incarnation, rate=rate, unread=unread, failures=failures)
     finally:
         open_sockets.discard(socket)
         hub.detach(uid, name=name, incarnation=join.incarnation, link=connection)
@@ -151,12 +152,14 @@ async def _first(socket: web.WebSocketResponse, unread: Unread) -> Join:
     return message
 
 
-async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate, unread: Unread) -> None:
+async def _listen(
+    socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: str, incarnation: str, rate: Rate, unread: Unread, failures: FailureLog
+) -> None:
     async for frame in socket:
         if isinstance(frame.data, str | bytes):
             unread.read(frame.data)
         if not rate.allows_message():
-            await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many messages")
+            await _close(socket, WSCloseCode.POLICY_VIOLATION, "too many messages")
             return
         if frame.type is WSMsgType.PING:
             await socket.pong(frame.data)
@@ -165,9 +168,13 @@ async def _listen(socket: web.WebSocketResponse, hub: Hub, *, uid: str, name: st
         try:
             message = _decoder.decode(frame.data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode()[:120])
+            await _close(socket, WSCloseCode.UNSUPPORTED_DATA, str(error))
             return
         if isinstance(message, Failed):
-            fields = {"uid": uid, "member": name, "generation": message.generation, "status": message.status, "detail": message.detail}
-            log.info("a worker ended by itself", extra=fields)
+            failures.add(uid, name, message)
         hub.said(uid, name=name, incarnation=incarnation, message=message)
+
+
+async def _close(socket: web.WebSocketResponse, code: WSCloseCode, reason: str) -> None:
+    """Close a connection with a reason. A longer one is cut between two characters, because its frame would be invalid."""
+    await socket.close(code=code, message=reason.encode()[:LONGEST_REASON].decode(errors="ignore").encode())

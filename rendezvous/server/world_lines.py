@@ -40,6 +40,8 @@ class WorldLines:
         """By job: its world as the controller knows it, and how many lines told it."""
         self._sent: dict[str, Use] = {}
         self._late: dict[str, None] = {}
+        self._unreadable: dict[str, str] = {}
+        """The newest logged reason of each job of which a world could not be sent."""
         self.version = -1
         """The version of the hub up to which the controller has the news."""
 
@@ -63,34 +65,36 @@ class WorldLines:
                     yield line
         for uid in gone:
             self._sent.pop(uid, None)
+            self._unreadable.pop(uid, None)
             yield from self._lines(World(job=uid, generation=0, phase="forgotten", forgotten=True))
 
     def _lines(self, world: World) -> Iterator[bytes]:
-        if not self._only_changes:
-            yield line_of(world)
-            return
+        """Yield the lines about one job. A short line replaces a world that no controller could read: it costs only that job."""
         before, lines = self._told.pop(world.job, (None, 0)) if not world.forgotten else (None, 0)
         try:
+            if not self._only_changes:
+                yield _line(world, _worlds, most=limits.WORLD_LINE)
+                return
             for change in changes(before, world, after=lines):
                 lines += 1
                 yield _line(change, _changes, most=limits.CHANGE_LINE)
         except ValueError as error:
-            _log_unreadable(world, error)
+            self._log_unreadable(world.job, str(error))
             world, lines = unreadable(world.job, str(error)), 1
+            if not self._only_changes:
+                yield _encode(world) + b"\n"
+                return
             yield from (_encode(change) + b"\n" for change in changes(None, world, after=0))
         if world.forgotten:
             self._told.pop(world.job, None)
         else:
             self._told[world.job] = (world, lines)
 
-
-def line_of(world: World) -> bytes:
-    """Return a job's line with its whole world. A short line replaces one that no controller could read: it costs only that job."""
-    try:
-        return _line(world, _worlds, most=limits.WORLD_LINE)
-    except ValueError as error:
-        _log_unreadable(world, error)
-        return _encode(unreadable(world.job, str(error))) + b"\n"
+    def _log_unreadable(self, uid: str, error: str) -> None:
+        """Log why a job's world cannot be sent, unless the same error of this job was the last one in the log."""
+        if self._unreadable.get(uid) != error:
+            self._unreadable[uid] = error
+            log.error("a world cannot be sent to the controller", extra={"uid": uid, "error": error})
 
 
 def _line(message: object, decoder: "msgspec.json.Decoder[Any]", *, most: int) -> bytes:
@@ -101,7 +105,3 @@ def _line(message: object, decoder: "msgspec.json.Decoder[Any]", *, most: int) -
     if len(line) <= CHECKED:
         decoder.decode(line)
     return line
-
-
-def _log_unreadable(world: World, error: ValueError) -> None:
-    log.error("a world cannot be sent to the controller", extra={"uid": world.job, "error": str(error)})

@@ -21,11 +21,12 @@ sys.path.insert(0, os.getcwd())
 from elastic_worker.horovod import driver as ours
 
 class Hosts:
-    def __init__(self): self.listed, self.told = {"w0": 1, "w1": 1}, []
+    def __init__(self): self.listed, self.told, self.doubted = {"w0": 1, "w1": 1}, [], set()
     def find_available_hosts_and_slots(self): return self.listed
     def assigned(self, hosts, size): self.told.append(("assigned", sorted(hosts), size))
     def started(self, host): self.told.append(("started", host))
-    def ended(self, host): self.told.append(("ended", host))
+    def ended(self, host, is_failure): self.told.append(("ended", host))
+    def is_doubted(self, host): return host in self.doubted
 
 def until(claim):
     end = time.monotonic() + 20
@@ -105,6 +106,55 @@ assert told == [b'{"lost": "worker w1:0 ended with status 137"}'], told
 assert ask("rank_and_size").startswith(b"0,1,"), "the world without w1"
 ours.MEET_S = 0.0
 assert ask("elastic-losses") == b'{"lost": ""}', "that loss is not of this world"
+over["w0"].set()
+driver.stop()
+"""
+STILL = """
+from horovod.runner.elastic import rendezvous
+logged, ended = [], []
+ours.installed(hosts, "/etc/mpi/discover_hosts.sh", log=logged.append, still_s=1.0)
+driver = gloo_run.ElasticDriver(mock.Mock(), launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None), 1, 4)
+
+def work(slot, events):
+    until(lambda: any(event.is_set() for event in events))
+    ended.append(slot.hostname)
+    return 1, time.time()
+
+driver.start(2, work)
+until(lambda: ("started", "w1") in hosts.told)
+time.sleep(1.5)
+assert not logged and not ended, "a world that works may take its time"
+threading.Thread(target=driver.record_ready, args=("w0", 0), daemon=True).start()
+until(lambda: list(driver.host_assignments) == ["w0"])
+assert ended == ["w1"], ended
+assert logged[0] == "worker w1:0 has stood still for 1 s, and is ended", logged
+driver.stop()
+"""
+DOUBTED = """
+over, started = {"w0": threading.Event(), "w1": threading.Event()}, []
+driver = gloo_run.ElasticDriver(
+    mock.Mock(), launch.discovery.HostDiscoveryScript("/etc/mpi/discover_hosts.sh", None), 1, 4, cooldown_range=(1, 2)
+)
+
+def work(slot, events):
+    started.append(slot.hostname)
+    over[slot.hostname].wait(60)
+    return 1, time.time()
+
+driver.start(2, work)
+until(lambda: len(started) == 2)
+hosts.doubted = {"w1"}
+threading.Thread(target=driver.record_ready, args=("w0", 0), daemon=True).start()
+over["w1"].set()
+until(lambda: list(driver.host_assignments) == ["w0"])
+client = mock.Mock()
+with mock.patch.object(driver, "get_worker_client", return_value=client):
+    until(lambda: driver._host_manager._hosts_state["w1"].is_resurrected())
+    until(lambda: "w1" not in driver._host_manager.current_hosts.host_slots)
+    assert not client.notify_hosts_updated.called, "the others need not know that the host is not used yet"
+    hosts.doubted = set()
+    until(lambda: client.notify_hosts_updated.called)
+    assert driver._host_manager.current_hosts.available_hosts == {"w0", "w1"}
 over["w0"].set()
 driver.stop()
 """
@@ -207,6 +257,16 @@ def test_a_new_hosts_worker_starts_early_and_gets_its_rank_when_the_others_meet(
 
 def test_a_worker_hears_of_the_end_of_another_one_once_and_only_in_their_world(tmp_path: Path) -> None:
     in_horovod(tmp_path, LOST)
+
+
+def test_a_worker_that_stands_still_while_the_others_wait_for_it_is_ended(tmp_path: Path) -> None:
+    """A worker was stopped by SIGSTOP. The others noticed after gloo's timeout, and then Horovod's driver waited for it for ever."""
+    in_horovod(tmp_path, STILL)
+
+
+def test_a_host_whose_worker_failed_is_used_again_only_once_it_was_reached(tmp_path: Path) -> None:
+    """A pod was killed. Horovod used its host again three seconds later, and all others waited there for a worker that could not start."""
+    in_horovod(tmp_path, DOUBTED)
 
 
 def test_a_line_without_slots_reminds_a_driver_without_our_library_of_a_host_its_workers_did_not_hear_of(tmp_path: Path) -> None:

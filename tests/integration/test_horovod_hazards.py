@@ -187,6 +187,33 @@ def test_a_host_whose_worker_failed_is_used_again(begin: Begin, library: bool) -
 
 
 @BOTH
+def test_a_worker_that_is_stopped_stops_the_others_for_a_while_only(begin: Begin, library: bool) -> None:
+    """Horovod's driver waited without a limit for the worker to leave its world."""
+    one = begin(library)
+    one.expect("w0", "w1", "w2")
+    one.start("-np", "3", "--gloo-timeout-seconds", "20")
+    one.until_steady(size=3, patience_s=PATIENCE_S)
+    at = one.kill("w1", signal.SIGSTOP)
+    until(one, size=2, after=at)
+    assert "driver: worker w1:0 has stood still for 60 s, and is ended" in one.output(), one.story()
+
+
+@BOTH
+def test_a_host_that_vanishes_with_its_worker_stops_nobody(begin: Begin, library: bool) -> None:
+    """The list still had the host, whose pod had ended: a worker was started there, and all others waited for it."""
+    one = begin(library)
+    one.expect("w0", "w1", "w2")
+    one.start("-np", "3", "--gloo-timeout-seconds", "600")
+    one.until_steady(size=3, patience_s=PATIENCE_S)
+    (one.folder / "unreachable-w2").touch()
+    at = one.kill("w2")
+    until(one, size=2, after=at)
+    one.until_steady(size=2, steps=300, patience_s=PATIENCE_S)
+    (one.folder / "unreachable-w2").unlink()
+    until(one, size=3, after=at)
+
+
+@BOTH
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_the_end_of_the_launcher_leaves_no_worker(begin: Begin, library: bool, number: signal.Signals) -> None:
     one = begin(library)

@@ -1,7 +1,8 @@
-"""What a controller still sends once its Lease may be another's: nothing, whatever was under way when it stood still."""
+"""A controller sends nothing once its Lease may be another's, whatever was under way when it stood still."""
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from controller.acting.link import RendezvousLink
 from controller.deciding.actions import Plan, normal
 from controller.watching.keys import Key
 from elastic.api.job import JobStatus
+from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Object
 from elastic.runtime.fence import FencedWriter, Lapsed
+from elastic.runtime.terminating import ConsiderateWriter
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LAPSED, HELD = (lambda: 0.0), (lambda: 60.0)
@@ -79,7 +82,7 @@ async def test_while_the_lease_is_held_the_answer_with_a_jobs_last_step_comes_th
 
 
 async def test_a_request_that_waits_for_its_turn_is_given_up_when_the_lease_lapses() -> None:
-    """Under a 429 the client pauses and tries again: that try must not come after the end."""
+    """The client pauses after a 429 and tries again. That try must not come after the end."""
     kube = Kube()
     kube.may_answer.clear()
     with pytest.raises(KubeError) as refused:
@@ -101,6 +104,25 @@ async def test_while_the_lease_is_held_everything_goes_through_with_its_own_erro
     kube.create = times_out  # type: ignore[method-assign]
     with pytest.raises(TimeoutError, match="the request's own"):
         await FencedWriter(kube, HELD).create(PODS, {})
+
+
+async def test_every_option_of_a_request_passes_through_the_writers() -> None:
+    """A writer names each option again, and one that it forgets is lost without a word."""
+    told: list[dict[str, object]] = []
+
+    class Options(Kube):
+        async def patch(self, *_: object, **options: object) -> Object:
+            told.append(options)
+            return {}
+
+        delete = patch
+
+    writer = ConsiderateWriter(FencedWriter(Options(), HELD))
+    patch: dict[str, Any] = {"namespace": "team", "kind": Patch.JSON, "subresource": "status"}
+    delete: dict[str, Any] = {"namespace": "team", "grace_s": 3, "propagation": "Background", "uid": "u"}
+    await writer.patch(PODS, "a", [], **patch)
+    await writer.delete(PODS, "a", **delete)
+    assert told == [patch, delete]
 
 
 async def test_a_round_that_the_lapse_overtakes_ends_with_an_error_and_tells_nothing() -> None:

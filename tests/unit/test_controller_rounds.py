@@ -1,4 +1,4 @@
-"""What carrying out a plan and working off the queue hold to when requests fail: plain stories of what the simulation found."""
+"""Tell plain stories of what the simulation found: requests fail while a plan is carried out or the queue is worked off."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ import pytest
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
-from controller.deciding.actions import Delete, DeleteJob, Plan, Seen, normal
+from controller.deciding.actions import Create, Delete, DeleteJob, Plan, Seen, normal
 from controller.watching.keys import Key
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
@@ -24,7 +24,7 @@ DONE = JobStatus(conditions=(Condition(type="Succeeded", status="True"),))
 
 
 class Kube:
-    """Takes Events; refuses status patches as long as it is told to."""
+    """An API server that takes Events, and refuses status patches as long as it is told to."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -234,3 +234,30 @@ async def test_what_a_conflict_kept_from_being_deleted_is_looked_at_again() -> N
     outcome = await applier.carry_out(KEY, JOB, Plan((Delete(PODS, "train-worker-1", "uid-1"),)), old=JobStatus(), now=NOW)
     assert [str(error) for error in outcome.errors] == ["409 Conflict: please try again"]
     assert kube.events == [], "a lost race is no news"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_there", "is_ours"), [(0, True, True), (500, True, True), (409, True, True), (0, False, True), (0, True, False)]
+)
+async def test_a_pod_whose_creation_had_no_answer_is_looked_for(code: int, is_there: bool, is_ours: bool) -> None:
+    """The answer was lost, and a name became free. The next reconcile did not see the pod yet, and made another one of the free name."""
+    owner = {"uid": "u" if is_ours else "another", "controller": True, "kind": "PyTorchJob", "name": "train"}
+    pod: Object = {"metadata": {"name": "train-worker-4", "labels": {}, "ownerReferences": [owner], "resourceVersion": "7"}}
+
+    class Silent(Kube):
+        async def create(self, resource: Resource, body: Object, *, namespace: str) -> Object:
+            if resource == EVENTS:
+                return await super().create(resource, body, namespace=namespace)
+            raise KubeError(code=code, reason="AlreadyExists" if code == 409 else "Unreachable", message="no answer")
+
+        async def get(self, resource: Resource, name: str, *, namespace: str) -> Object:
+            if not is_there:
+                raise KubeError(code=404, reason="NotFound", message="not found")
+            return pod
+
+    kube = Silent()
+    applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
+    outcome = await applier.carry_out(KEY, JOB, Plan((Create(PODS, {"metadata": {"name": "train-worker-4"}}),)), old=JobStatus(), now=NOW)
+    is_found = is_there and is_ours
+    assert list(outcome.written.values()) == (["7"] if is_found else [])
+    assert bool(outcome.errors) is not is_found

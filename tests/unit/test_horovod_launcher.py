@@ -49,6 +49,22 @@ def test_a_static_run_gets_no_flags() -> None:
     assert flags.completed(["-np", "2", "python", "train.py"], {}, "eth0") == ["-np", "2", "python", "train.py"]
 
 
+@pytest.mark.parametrize(
+    ("words", "environ", "wanted"),
+    [
+        ([], {}, 60.0),
+        (["--gloo-timeout-seconds", "10"], {}, 60.0),
+        (["--gloo-timeout-seconds", "600"], {}, 600.0),
+        (["--gloo-timeout-seconds=90", "python"], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}, 90.0),
+        ([], {"HOROVOD_GLOO_TIMEOUT_SECONDS": "120"}, 120.0),
+        (["--gloo-timeout-seconds"], {}, 60.0),
+        (["--config-file", "own.yaml"], {}, float("inf")),
+    ],
+)
+def test_a_worker_may_stand_still_for_as_long_as_a_new_one_may_start(words: list[str], environ: dict[str, str], wanted: float) -> None:
+    assert flags.still_s([DISCOVERS, *words], environ) == wanted
+
+
 class Served:
     """Answers as a server would, and keeps the reports."""
 
@@ -143,6 +159,36 @@ def test_a_host_that_cannot_be_reached_is_tried_again_and_not_called_proven(tmp_
 
     until(is_tried_again)
     assert all(report["proven"] == [] for report in served.reports)
+
+
+def test_a_host_whose_worker_failed_is_doubted_until_a_command_was_run_there_again(tmp_path: Path) -> None:
+    served, here = Served(), tmp_path / "here"
+    here.touch()
+    served.give(host("w0", unproven=True), host("w1", unproven=True))
+    hosts = started(served, command=lambda name: f"test -e {here}")
+    until(lambda: bool(served.reports) and served.reports[-1]["proven"] == ["uid-w0", "uid-w1"])
+    for name in ("w0", "w1"):
+        hosts.started(name)
+    here.unlink()
+    hosts.ended("w0", is_failure=True)
+    hosts.ended("w1", is_failure=False)
+    assert (hosts.is_doubted("w0"), hosts.is_doubted("w1"), hosts.is_doubted("unknown")) == (True, False, False)
+    time.sleep(1.5)  # in which it is tried again
+    assert hosts.is_doubted("w0")
+    here.touch()
+    until(lambda: not hosts.is_doubted("w0"))
+
+
+def test_another_pod_of_the_same_name_is_not_doubted() -> None:
+    served = Served()
+    served.give(host("w0"))
+    hosts = started(served, command=lambda name: "false")
+    assert hosts.find_available_hosts_and_slots() == {"w0": 2}
+    hosts.started("w0")
+    hosts.ended("w0", is_failure=True)
+    assert hosts.is_doubted("w0")
+    served.give(host("w0")._replace(uid="another"))
+    until(lambda: not hosts.is_doubted("w0"))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"5", b'{"hosts": 1}', b'{"hosts": [{"name": 5}], "version": "v"}', b'{"error": "no"}'])

@@ -12,12 +12,14 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.client_proto import ResponseHandler
 from test_autoscale_sources import Logs as NoLogs
 from test_autoscale_sources import heard, job
 from test_kube_client import served
 
+from controller.watching.kopf_answers import ShallowAnswer
 from elastic.api.scaling import ProgressSource, PrometheusProgress
-from elastic.kube.interim import MOST_INTERIM, BoundedHandler, Interim, bound
+from elastic.kube.interim import AT_ONCE, MOST_INTERIM, BoundedAnswer, Counted, Interim
 from elastic.local.apiserver import proxying
 from elastic.local.apiserver.errors import StatusError
 from elastic.local.apiserver.hooktargets import Targets
@@ -61,30 +63,25 @@ def to(port: int) -> Callable[..., Awaitable[socket.socket]]:
     return dial
 
 
+@pytest.mark.parametrize("answer", [BoundedAnswer, ShallowAnswer])
 @pytest.mark.parametrize("is_dialled", [True, False])
-async def test_endless_informational_answers_end_the_request_and_the_connection(is_dialled: bool) -> None:
+async def test_endless_informational_answers_end_the_request_and_the_connection(
+    is_dialled: bool, answer: type[aiohttp.ClientResponse]
+) -> None:
     """The process read them, and did nothing else, for as long as they came: no time limit came to pass."""
     async with sending(CONTINUE * 1000, forever=True) as (port, gone):
-        connector = DialledConnector(to(port)) if is_dialled else bound(aiohttp.TCPConnector())
-        async with aiohttp.ClientSession(connector=connector) as session:
+        connector = DialledConnector(to(port)) if is_dialled else aiohttp.TCPConnector()
+        async with aiohttp.ClientSession(connector=connector, response_class=answer) as session:
             with pytest.raises(Interim, match=WORDS):
                 await session.get(f"http://127.0.0.1:{port}/")
             await gone.wait()
 
 
-async def test_the_hook_is_there_in_the_release_of_aiohttp_that_is_installed() -> None:
-    """Without the hook, only total time limits would bound informational answers."""
-    async with aiohttp.TCPConnector() as connector:
-        made = bound(connector)._factory()
-        assert isinstance(made, BoundedHandler)
-
-
-async def test_a_connector_without_the_hook_is_left_as_it_is() -> None:
-    async with aiohttp.TCPConnector() as connector:
-        del connector._factory
-        assert bound(connector) is connector
-        assert not hasattr(connector, "_factory")
-        connector._factory = aiohttp.TCPConnector()._factory
+async def test_informational_answers_that_come_one_by_one_end_the_request_too() -> None:
+    async with sending(CONTINUE, forever=True) as (port, gone), aiohttp.ClientSession(response_class=BoundedAnswer) as session:
+        with pytest.raises(Interim, match=WORDS):
+            await session.get(f"http://127.0.0.1:{port}/")
+        await gone.wait()
 
 
 async def test_a_few_informational_answers_before_the_answer_are_skipped_at_every_request() -> None:
@@ -93,7 +90,10 @@ async def test_a_few_informational_answers_before_the_answer_are_skipped_at_ever
         request.transport.write(CONTINUE * MOST_INTERIM)
         return web.Response(text="well")
 
-    async with served(answer) as behind, aiohttp.ClientSession(connector=bound(aiohttp.TCPConnector(limit=1))) as session:
+    async with (
+        served(answer) as behind,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), response_class=BoundedAnswer) as session,
+    ):
         for _ in range(3):
             async with session.get(behind.access.server) as found:
                 assert (found.status, await found.text()) == (200, "well")
@@ -109,15 +109,16 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-@pytest.mark.parametrize(("message", "kept"), [(CONTINUE, MOST_INTERIM), (FINAL, 1)], ids=["informational", "final"])
-async def test_of_thousands_of_answers_that_come_at_once_only_the_first_are_read(message: bytes, kept: int) -> None:
+@pytest.mark.parametrize("message", [CONTINUE, FINAL], ids=["informational", "final"])
+async def test_of_thousands_of_answers_that_come_at_once_only_the_first_are_read(message: bytes) -> None:
     """Each read of a socket brought ten thousand, in one piece that nothing else could get in between."""
-    handler, transport = BoundedHandler(asyncio.get_running_loop()), Transport()
+    handler, transport = ResponseHandler(asyncio.get_running_loop()), Transport()
     handler.connection_made(transport)
     handler.set_response_params()
-    handler.data_received(message * 10_000)
+    Counted(handler, handler, transport).data_received(message * 10_000)
     assert transport.aborted
-    assert len(handler) == kept
+    assert MOST_INTERIM < len(handler) <= AT_ONCE // len(message)
+    assert isinstance(handler.exception(), Interim)
 
 
 async def test_a_long_answer_comes_whole_with_what_came_before_it() -> None:
@@ -125,7 +126,7 @@ async def test_a_long_answer_comes_whole_with_what_came_before_it() -> None:
     head = CONTINUE * 3 + f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     async with (
         sending(head + body) as (port, _),
-        aiohttp.ClientSession(connector=DialledConnector(to(port))) as session,
+        aiohttp.ClientSession(connector=DialledConnector(to(port)), response_class=BoundedAnswer) as session,
         session.get(f"http://127.0.0.1:{port}/") as answer,
     ):
         assert await answer.read() == body

@@ -151,7 +151,7 @@ async def test_no_redirect_is_followed() -> None:
 
 
 async def test_a_total_time_limit_alone_ends_endless_informational_answers() -> None:
-    """A release of aiohttp without the private hook that `interim.bound` uses depends on this."""
+    """A session without `BoundedAnswer`, such as that of a library, depends on this."""
     ended = asyncio.Event()
 
     async def answers_of(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

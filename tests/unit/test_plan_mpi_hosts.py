@@ -7,7 +7,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, deleted, job, pod_f
 from msgspec import structs
 
 from controller.deciding.actions import Plan, SetExpectation, Update
-from controller.watching.snapshot import Phase, World
+from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
 from elastic.kube.resources import CONFIG_MAPS
 from elastic.membership.hosts import Host, HostFacts, HostState
@@ -39,7 +39,7 @@ def told(planned: Plan) -> dict[str, Host]:
 
 
 def hears(cluster: Cluster, *, listed: tuple[str, ...], working: tuple[str, ...] = (), leaving: tuple[str, ...] = ()) -> None:
-    """The server tells of these pods, by name, with a driver that reports."""
+    """Let the server tell of these pods, by name, with a driver that reports."""
     uids = {name: pod.uid for name, pod in cluster.pods.items()}
     state = HostState(
         listed=tuple(uids[name] for name in listed),
@@ -61,7 +61,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 
 def files_of(cluster: Cluster) -> dict[str, str]:
-    """The config map's files, with all changes that were made to them."""
+    """Return the config map's files, with all changes that were made to them."""
     data: dict[str, str] = dict(cluster.owned["ConfigMap", "train-config"].raw["data"])
     for action in cluster.told:
         if isinstance(action, Update) and action.resource == CONFIG_MAPS:
@@ -83,6 +83,17 @@ def test_the_server_is_told_of_every_running_worker_and_whether_it_is_ready() ->
         W1: (2, False, False),
     }
     assert hosts[W0].uid == cluster.pods[W0].uid
+
+
+def test_the_server_hears_at_once_of_a_failed_worker_also_while_the_job_waits_for_what_explains_it() -> None:
+    """The launcher started a worker in the pod again, and the training of all others stood still until the job failed."""
+    cluster = running(elastic_mpi())
+    own = Container("mpi", exit_code=137, exit_reason="Error", ended_at=cluster.now)
+    cluster.pods[W1] = replace(cluster.pods[W1], phase=Phase.FAILED, is_ready=False, containers=(own,))
+    planned = cluster.round()
+    assert set(told(planned)) == {W0, W2}
+    cluster.settle()
+    assert cluster.state() == "Running"
 
 
 def test_over_ssh_hosts_have_the_names_that_the_service_gives_them_and_the_launcher_may_be_one() -> None:

@@ -9,7 +9,7 @@ from elastic.membership import limits
 from elastic.membership.wire import Expectation, FromMember, Held, Join, Ready, View, World
 from rendezvous.machine.presented import KEEPERS
 from rendezvous.server.hub import Hub
-from rendezvous.server.world_lines import line_of
+from rendezvous.server.world_lines import WorldLines
 
 SIZE = 8000
 NAMES = tuple(f"train-worker-{number}" for number in range(SIZE))
@@ -58,9 +58,7 @@ def said(message: Any) -> Any:
 
 
 def told(hub: Hub) -> World:
-    world = hub.world("job")
-    assert world is not None
-    line = line_of(world)
+    (line,) = WorldLines(hub, clock=Clock(), only_changes=False).news()
     assert len(line) <= limits.WORLD_LINE
     return msgspec.json.decode(line, type=World)
 

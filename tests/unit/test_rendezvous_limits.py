@@ -32,7 +32,6 @@ from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face
 from rendezvous.server.signs import Signs
-from rendezvous.server.world_lines import line_of
 
 FROM_MEMBER = get_args(wire.FromMember)
 ROOTS = (
@@ -340,10 +339,3 @@ async def test_a_world_that_cannot_be_read_costs_only_its_own_job(served: Served
     assert f"more than {WORLD_LINE} bytes" in heard[1].reason
     told = [record.uid for record in caplog.records if "cannot be read" in record.message]  # type: ignore[attr-defined]
     assert sorted(told) == ["?", "far", "long"], "once each"
-
-
-def test_a_world_that_no_controller_could_read_is_not_sent() -> None:
-    fits = wire.World(job="job", generation=1, phase="running", waiting=("w0",))
-    assert msgspec.json.decode(line_of(fits), type=wire.World) == fits
-    said = msgspec.json.decode(line_of(wire.World(job="job", generation=2**53 + 1, phase="running")), type=wire.World)
-    assert (said.job, said.phase) == ("job", "unreadable")

@@ -231,6 +231,23 @@ def test_a_job_whose_lines_are_long_waits_and_its_neighbour_does_not(*, only_cha
     assert not lines.is_late
 
 
+@pytest.mark.parametrize("only_changes", [True, False])
+def test_a_world_that_no_controller_could_read_is_not_sent_and_logged_once(*, only_changes: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Every change of such a job wrote the same line into the log."""
+    hub = Told()
+    lines = WorldLines(hub, clock=Clock(), only_changes=only_changes)  # type: ignore[arg-type]
+
+    def told(generation: int) -> str:
+        hub.change("job")
+        hub.worlds["job"] = structs.replace(hub.worlds["job"], generation=generation)
+        (line,) = lines.news()
+        return str(msgspec.json.decode(line)["phase"])
+
+    assert [told(1), *(told(2**53 + extra) for extra in (1, 2, 3)), told(2)] == ["forming", *["unreadable"] * 3, "forming"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["a world cannot be sent to the controller"]
+
+
 async def test_other_work_has_its_turn_between_lines() -> None:
     class Response:
         """Takes everything at once."""

@@ -12,14 +12,16 @@ from datetime import datetime
 from msgspec import structs
 
 from controller.deciding import compat
-from controller.deciding.actions import Plan
+from controller.deciding.actions import Plan, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, usage_errors
 from controller.deciding.lifecycle.verdicts import Fate, Loss, Verdict
 from controller.deciding.moments import after
+from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
 from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.book import LastLoss
@@ -88,7 +90,15 @@ def _waited(view: JobView, failed: Plan, *, since: datetime, ended: Collection[s
     if not _applies(view) or not has_peers or not now < certain_at <= after(now, REPORTED_WITHIN_S) + SKEW:
         return failed
     status = structs.replace(view.status, replica_statuses=replica_statuses(view.job, view.counts))
-    return Plan(status=status, news=view.news, look_again_at=certain_at)
+    return Plan(_hosts_told(view), status=status, news=view.news, look_again_at=certain_at)
+
+
+def _hosts_told(view: JobView) -> tuple[SetExpectation, ...]:
+    """Return the news for a job's launcher. It would start a worker again in a pod that has ended, and all others would wait for that."""
+    if view.backend is not RendezvousBackend.HOSTS:
+        return ()
+    leaving = view.status.elastic.leaving if view.status.elastic is not None else ()
+    return (host_list.expectation(view, FRAMEWORKS[view.job.kind.name].hosts(view, leaving)),)
 
 
 def recorded(view: JobView, status: ElasticStatus) -> ElasticStatus:

@@ -1,6 +1,6 @@
-"""Where an admission webhook is reached, a URL or a service of the cluster, and what it answers to one review.
+"""Ask an admission webhook, at a URL or a service of the cluster, for its answer to one review.
 
-The connection is held to the webhook's CA and, at a service, to the name `SERVICE.NAMESPACE.svc`, as a real server does it.
+Like a real server, the connection checks the webhook's CA and, for a service, the name `SERVICE.NAMESPACE.svc`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from elastic.kube.interim import bound
+from elastic.kube.interim import BoundedAnswer
 from elastic.local.apiserver.errors import Json
 from elastic.local.apiserver.routes import DOMAIN, Routes
 from elastic.local.dialled import DialledConnector, bounded
@@ -22,7 +22,7 @@ MAX_ANSWER = 3 << 20
 
 
 def url_of(client: Json) -> str:
-    """The address that is asked, as messages show it."""
+    """Return the webhook's address as messages show it."""
     service = client.get("service")
     if not service:
         return str(client.get("url", ""))
@@ -42,15 +42,16 @@ class Targets:
                 await session.close()
 
     def _session(self, client: Json) -> aiohttp.ClientSession:
-        """Made once a loop runs."""
+        """Return the session for this kind of address. The first call makes it, because that needs a running loop."""
         if client.get("service"):
-            self._by_service = self._by_service or aiohttp.ClientSession(connector=DialledConnector(self._routes.dial))
+            if self._by_service is None:
+                self._by_service = aiohttp.ClientSession(connector=DialledConnector(self._routes.dial), response_class=BoundedAnswer)
             return self._by_service
-        self._by_url = self._by_url or aiohttp.ClientSession(connector=bound(aiohttp.TCPConnector()))
+        self._by_url = self._by_url or aiohttp.ClientSession(response_class=BoundedAnswer)
         return self._by_url
 
     async def ask(self, client: Json, review: Json, *, seconds: int) -> Json:
-        """The response to a review; raises where there is none that could be understood."""
+        """Return the response to a review. Raises an error if the webhook sends none that could be understood."""
         url = url_of(client)
         if client.get("service"):
             self._routes.find(urlsplit(url).hostname or "", urlsplit(url).port or 443)

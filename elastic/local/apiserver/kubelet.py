@@ -1,4 +1,4 @@
-"""Logs, exec, attach and port-forward of pods: passed on to the agent of the pod's node, which serves them as a kubelet does."""
+"""Pass logs, exec, attach and port-forward of pods on to the agent of the pod's node, which serves them as a kubelet does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from elastic.kube.interim import bound
+from elastic.kube.interim import BoundedAnswer
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Cause, Json, StatusError, bad, bad_request, forbidden_field, invalid, not_found
 from elastic.local.apiserver.store import Store
@@ -30,8 +30,8 @@ class Kubelets:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = bound(aiohttp.TCPConnector(ssl=self._tls(), limit=0))
-            self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5))
+            connector, timeout = aiohttp.TCPConnector(ssl=self._tls(), limit=0), aiohttp.ClientTimeout(total=None, sock_connect=5)
+            self._session = aiohttp.ClientSession(connector=connector, response_class=BoundedAnswer, timeout=timeout)
         return self._session
 
     async def close(self) -> None:
@@ -49,7 +49,7 @@ class Kubelets:
         return await self._stream(request, call, pod)
 
     async def dial(self, pod: Json, port: int) -> socket.socket:
-        """A connection to a port of a pod, in the pod's own network; raises OSError with the reason where there is none."""
+        """Return a connection to a port of a pod, in the pod's own network. Raises OSError with the reason if that fails."""
         meta = pod["metadata"]
         path = f"/dial/{meta['namespace']}/{meta['name']}/{port}"
         try:
@@ -58,14 +58,14 @@ class Kubelets:
             raise OSError(refused.message) from None
 
     def address(self, pod: Json) -> tuple[str, int] | None:
-        """Where the agent of the pod's node listens; None for a pod that no agent of a node plays."""
+        """Return the address of the agent of the pod's node; None for a pod that no agent of a node plays."""
         try:
             return self._address(pod) if pod["spec"].get("nodeName") else None
         except StatusError:
             return None
 
     async def summary(self, node: str) -> Json:
-        """What a node and its pods use; raises StatusError where the node's agent does not say so in time."""
+        """Return the resources that a node and its pods use. Raises StatusError if the node's agent does not answer in time."""
         host, port = self._place(node)
         url = f"https://{host}:{port}/stats/summary"
         try:
@@ -129,7 +129,7 @@ class Kubelets:
             raise invalid("", "PodLogOptions", call.name, causes)
 
     async def _stream(self, request: web.Request, call: Call, pod: Json) -> web.StreamResponse:
-        """exec, attach and port-forward: a protocol between the client and the agent."""
+        """Serve exec, attach and port-forward, which are a protocol between the client and the agent."""
         container = f"/{container_of(call, pod)}" if call.subresource != "portforward" else ""
         if not pod["spec"].get("nodeName"):
             raise bad_request(f"pod {call.name} does not have a host assigned")

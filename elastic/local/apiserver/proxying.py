@@ -1,7 +1,7 @@
-"""pods/proxy and services/proxy.
+"""Serve pods/proxy and services/proxy, through which tools read metrics of pods.
 
-Passes a request on to a port of a pod, and its answer back, as tools do that read metrics through the API server. What is between two
-neighbours only (hop by hop), and the client's credentials, stay here; another protocol is not agreed on.
+The proxy passes a request on to a port of a pod, and the pod's answer back. It drops the client's credentials and the headers that are for
+one connection only (hop by hop). It agrees on no other protocol.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from elastic.kube.interim import BoundedAnswer
 from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import StatusError, bad_request, not_found
 from elastic.local.apiserver.kubelet import Kubelets
@@ -30,7 +31,7 @@ OURS = {"host", "authorization", "content-length", "expect"}
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"}
 WAIT = aiohttp.ClientTimeout(total=None, sock_read=300)
 REQUEST_S = 60.0
-"""Until an answer begins."""
+"""Seconds until an answer must have begun."""
 
 
 class Proxy:
@@ -87,7 +88,7 @@ class Proxy:
         connector = DialledConnector(lambda host, port: self._routes.reach(place))
         async with (
             asyncio.timeout(REQUEST_S) as limit,
-            aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=WAIT) as session,
+            aiohttp.ClientSession(connector=connector, response_class=BoundedAnswer, auto_decompress=False, timeout=WAIT) as session,
             session.request(
                 request.method, url, headers=headers, data=call.body or None, allow_redirects=False, ssl=_trusting_anybody()
             ) as answer,
@@ -107,7 +108,7 @@ class Proxy:
 
 
 def begun(answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """What of an answer goes on to the client. Raises ValueError where that could not be sent, and the client would hear nothing."""
+    """Return the part of an answer that goes on to the client. Raises ValueError if it could not be sent: the client would hear nothing."""
     if not 200 <= answer.status < 600:
         raise ValueError(f"the answer is no HTTP: its status is {answer.status}")
     kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)
@@ -118,7 +119,7 @@ def begun(answer: aiohttp.ClientResponse) -> web.StreamResponse:
 
 @cache
 def _trusting_anybody() -> ssl.SSLContext:
-    """As a real server does: it is asked who serves there no more than the client could be told."""
+    """Return a context that checks no certificate, as a real server uses for pods."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

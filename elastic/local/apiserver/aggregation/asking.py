@@ -1,7 +1,7 @@
-"""Requests to the servers of API services.
+"""Send requests to the servers of API services.
 
-Over TLS held to the API service's CA and the name of its service, with the front-proxy certificate, by which such a server knows that the
-headers about the user are true.
+The connection uses TLS and checks the API service's CA and the name of its service. The front-proxy certificate tells such a server that
+the headers about the user are true.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from elastic.kube.interim import BoundedAnswer
 from elastic.local.apiserver.aggregation.remotes import Remote
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.datadir import FRONT_PROXY
@@ -28,7 +29,7 @@ PREFIX = "X-Remote-"
 USER, UID, GROUP_HEADER, EXTRA = f"{PREFIX}User", f"{PREFIX}Uid", f"{PREFIX}Group", f"{PREFIX}Extra-"
 ALLOWED_NAME = FRONT_PROXY
 MISSED = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
-"""What a request raises that was not answered; ValueError: the CA is none, or the answer is not what was asked for."""
+"""Errors of a request without a usable answer. ValueError means an invalid CA or an answer of another form."""
 
 
 class Asking:
@@ -54,13 +55,13 @@ class Asking:
         if self._session is None:
             # Each server has its places; a number for all of them would let one take those of the others.
             connector = DialledConnector(self._routes.dial, most=0)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            self._session = aiohttp.ClientSession(connector=connector, response_class=BoundedAnswer, auto_decompress=False)
         url = URL(f"https://{remote.host}:{remote.port}{raw_path}", encoded=True)
         trust = self._context(remote.ca_bundle, remote.unchecked)
         return self._session.request(method, url, headers=list(headers), data=data, ssl=trust, timeout=timeout, allow_redirects=False)
 
     async def connection(self, remote: Remote) -> Ends:
-        """For another protocol than HTTP's, once that is agreed upon."""
+        """Open a connection for another protocol than HTTP, which both sides agree on first."""
         trust = self._context(remote.ca_bundle, remote.unchecked)
         plain = await self._routes.dial(remote.host, remote.port)
         return await asyncio.open_connection(sock=plain, ssl=trust, server_hostname=remote.host)
@@ -74,7 +75,7 @@ class Asking:
 
 
 def about(user: User) -> list[tuple[str, str]]:
-    """The headers that say who asks."""
+    """Return the headers that name the user."""
     told = [(USER, user.name), *((UID, user.uid) for _ in user.uid[:1]), *((GROUP_HEADER, group) for group in user.groups)]
     return told + [(EXTRA + quote(key, safe="!#$&'*+-.^_`|~"), value) for key, values in user.extra.items() for value in values]
 
