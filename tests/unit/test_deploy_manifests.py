@@ -101,7 +101,7 @@ def test_a_start_on_a_starved_node_is_not_taken_for_a_dead_process(build: Build,
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_controllers_and_server_prefer_nodes_that_stay_and_to_be_apart_and_start_anywhere(build: Build, overlay: str) -> None:
     found = build(overlay)
-    for name, other in (("elastic-controller", "elastic-rendezvous"), ("elastic-rendezvous", "elastic-controller")):
+    for name in ("elastic-controller", "elastic-rendezvous"):
         pod = only(found, "Deployment", name)["spec"]["template"]["spec"]
         assert all(set(rules) == {"preferredDuringSchedulingIgnoredDuringExecution"} for rules in pod["affinity"].values())
         (stays,) = pod["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -109,14 +109,22 @@ def test_controllers_and_server_prefer_nodes_that_stay_and_to_be_apart_and_start
         assert {rule["operator"] for rule in rules} == {"NotIn"}, "a node without the label fits as well"
         keys = {rule["key"] for rule in rules}
         assert {"karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType", "cloud.google.com/gke-spot"} < keys
-        (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-        place, avoided = term["podAffinityTerm"]["topologyKey"], term["podAffinityTerm"]["labelSelector"]["matchLabels"]["app"]
-        assert only(found, "Deployment", other)["spec"]["template"]["metadata"]["labels"]["app"] == other
-        by_name = {
-            "elastic-controller": ("topology.kubernetes.io/zone", name),
-            "elastic-rendezvous": ("kubernetes.io/hostname", other),
-        }
-        assert (place, avoided) == by_name[name]
+    controller, server = (only(found, "Deployment", name)["spec"]["template"] for name in ("elastic-controller", "elastic-rendezvous"))
+    (term,) = controller["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+    (spread,) = server["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"]["matchLabels"] == controller["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_server_keeps_no_controller_off_its_node(build: Build, overlay: str) -> None:
+    """Seen on two real nodes: a controller that was deleted came back on the other controller's node.
+
+    The scheduler heeds the anti-affinity of pods that run, also for the pods that it names. The server's weighed as much as the spread.
+    """
+    server = only(build(overlay), "Deployment", "elastic-rendezvous")["spec"]["template"]["spec"]
+    assert server["affinity"].keys() == {"nodeAffinity"}
 
 
 @pytest.mark.parametrize("name", ["elastic-controller", "elastic-autoscaler"])
