@@ -27,10 +27,10 @@ from elastic.kube.resources import PODS
 from elastic.local import LocalCluster
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-JOB_FILE = ROOT / "examples/pytorch-elastic/job.yaml"
+JOB_FILE = ROOT / "examples/pytorch-in-process/job.yaml"
 NAMESPACE = "default"
 LEAST_STEPS = 100  # far more than the loss needs to fall to a hundredth
-SHORT_LESSON = {"STEPS": str(LEAST_STEPS), "LEARNING_RATE": "0.02"}
+SHORT_LESSON = {"STEPS": str(LEAST_STEPS), "LEARNING_RATE": "0.008"}
 LONG_LESSON = {"STEPS": "300", "LEARNING_RATE": "0.002"}
 """With the half minute until a reclaimed node goes, the loss still falls at the end."""
 PYTORCH = KINDS["PyTorchJob"]
@@ -98,6 +98,7 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_re
 
         at, worlds = training.step, training.worlds
         await training.until("ten more steps in the world of 3", lambda t: t.step >= at + 10)
+        story.pause("longest time between two steps meanwhile", began)
         victim = f"{name}-worker-1"
         deed = "notice" if by_reclaim else "SIGKILL"
         machine = None
@@ -110,6 +111,7 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_re
         story.figure(f"{deed} -> first step after it", began)
         await training.until("a step in a world of 3 again", lambda t: t.worlds > worlds and t.world == 3)
         story.figure(f"{deed} -> first step, world of 3 again", began)
+        story.pause("longest time between two steps meanwhile", began)
         if machine is not None:
             story.waits_for = "the loss of the machine"
             if await machine.wait():
@@ -156,7 +158,7 @@ NEXT = """
 Next, after `. .venv/bin/activate`:
   elastic up --nodes 2                             a cluster that stays, and a link to its dashboard
   elastic run train.py --workers 1:4               your own script (docs/own-script.md)
-  elastic run examples/pytorch-elastic/job.yaml    the job of this demo (docs/elastic-pytorch.md)"""
+  elastic run examples/pytorch-in-process/job.yaml the job of this demo (docs/in-process.md)"""
 
 
 def main() -> int:

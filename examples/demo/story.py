@@ -1,6 +1,6 @@
 """What the demo prints and waits for: a clock of lines, and the training as its own log lines tell it.
 
-Knows the line format of examples/pytorch-elastic/train.py, nothing of Kubernetes or of how the lines came here.
+Knows the line format of examples/pytorch-in-process/train.py, nothing of Kubernetes or of how the lines came here.
 """
 
 from __future__ import annotations
@@ -93,6 +93,13 @@ class Story:
 
     def figure(self, what: str, since: float) -> None:
         self.figures.append((what, time.monotonic() - since))
+
+    def pause(self, what: str, since: float) -> None:
+        """Add the longest time between two steps from this moment on to the figures, with the step that was under way."""
+        at = [step.at for step in self.steps]
+        first = next((number for number, moment in enumerate(at) if moment >= since - self.start), len(at))
+        gaps = [later - earlier for earlier, later in zip(at[max(0, first - 1) :], at[first or 1 :], strict=False)]
+        self.figures.append((what, max(gaps, default=0.0)))
 
     def summary(self) -> None:
         width = max(len(what) for what, _ in self.figures)
