@@ -37,8 +37,11 @@ log = logging.getLogger(__name__)
 
 VERDICT_S = 1.0
 """Seconds that a RuntimeError of the program waits for the news that the world has ended."""
-LOST_PEER_S = 10.0
-"""The same for an error of gloo's connections, which says itself that a peer is gone: its loss may be noticed later."""
+LOST_PEER_S = 180.0
+"""The same for an error of gloo's connections, which says itself that a peer is gone. Its loss may be noticed later.
+
+A rendezvous server takes 19 s to miss a silent member, has a start of 15 s, and doubts for up to 2 minutes whether it is cut off itself.
+"""
 LAST_SAVE_S = 600.0
 """Seconds that the save at the end of the loop may take."""
 NOTICE_SHARE = 0.8

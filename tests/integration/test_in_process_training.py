@@ -115,6 +115,10 @@ class Job:
         world = self.server.world(self.agents.job)
         return dict(world.restarts) if world is not None else {}
 
+    def phase(self) -> str:
+        world = self.server.world(self.agents.job)
+        return world.phase if world is not None else ""
+
 
 def undisturbed(steps: int, folder: Path) -> list[float]:
     """Return the weights after so many steps in one process."""
@@ -165,3 +169,29 @@ def test_a_job_grows_loses_a_process_a_pod_and_a_stopped_worker_and_shrinks(job:
     assert job.restarts() == {"user": 2, "disruption": 1}
     job.finish()
     job.ends("w0", size=1)
+
+
+def test_a_new_server_disturbs_nobody_and_decides_the_next_change_in_process(job: Job, server: Server) -> None:
+    job.expect("w0", "w1", "w2")
+    job.agents.wait_for_world(3, after=job.start("w0", "w1", "w2"))
+    pids = {name: job.pid(name) for name in ("w0", "w1", "w2")}
+    server.kill()
+    server.start()
+    job.expect("w0", "w1", "w2", floor=1)
+    wait_until(lambda: job.phase() == "running", what=lambda: f"the server knows the world\n{job.agents.describe()}")
+    at = time.time()
+    job.agents.kill_pod("w2")
+    job.agents.wait_for_world(2, after=at)
+    assert {name: job.pid(name) for name in ("w0", "w1")} == {name: pids[name] for name in ("w0", "w1")}
+
+
+def test_two_workers_of_an_agent_change_worlds_together(job: Job) -> None:
+    job.expect("w0")
+    job.agents.wait_for_world(2, after=job.start("w0", workers=2))
+    pids = [job.pid("w0", 0), job.pid("w0", 1)]
+    job.expect("w0", "w1")
+    job.agents.wait_for_world(4, after=job.start("w1", workers=2))
+    at = time.time()
+    job.agents.kill_pod("w1")
+    job.agents.wait_for_world(2, after=at)
+    assert [job.pid("w0", 0), job.pid("w0", 1)] == pids

@@ -462,6 +462,19 @@ def test_a_server_that_starts_anew_finds_the_world_training_and_disturbs_nobody(
     assert group.job.in_place.round > round
 
 
+def test_a_server_that_starts_anew_hears_of_broken_communication() -> None:
+    group = living(2)
+    group.start_server()
+    group.retell()
+    for name in group.agents:
+        group.link(name)
+        group.complain(name)
+        group.say(name, Formed(round=group.agents[name].formed))
+    group.advance(1.1)
+    group.obey_all()
+    assert (told(group), generation(group)) == ({Stage.RUN}, 2)
+
+
 @pytest.mark.parametrize("answered", range(8))
 def test_a_server_that_starts_anew_in_the_middle_of_a_change_finishes_it(answered: int) -> None:
     group = living(3, max=4)

@@ -35,7 +35,7 @@ def hear(job: Job, member: Member, message: FromWorkers) -> Job:
         case Unformed() if known.stage is Stage.FORM and not known.trouble:
             words = clipped(f"{member.name} could not enter the world: {message.words}")
             return replace(job, in_place=replace(known, trouble=words))
-        case Complains() if known.stage is Stage.RUN:
+        case Complains() if known.stage is Stage.RUN or known.is_adopted:
             return replace(job, accounting=accounting.with_alarm(job.accounting, member.name))
     return job
 
