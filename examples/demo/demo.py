@@ -38,7 +38,7 @@ JOBS = resource_of(PYTORCH)
 
 
 async def scale(kube: Kube, name: str, replicas: int) -> None:
-    """What `kubectl scale pytorchjob NAME --replicas N` does."""
+    """Scale the job as `kubectl scale pytorchjob NAME --replicas N` does."""
     await kube.patch(JOBS, name, {"spec": {"replicas": replicas}}, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
 
 
@@ -47,7 +47,7 @@ async def watch(kube: Kube, job: JobKey, training: Training) -> None:
 
 
 def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, Any]:
-    """The job of the file, with a training that goes on until that file is there.
+    """Return the job of the job file, with a training that goes on until the file `told` exists.
 
     However slow this machine is, no scene comes too late, and however quick it is, nobody waits for steps after the last one.
     """
@@ -60,7 +60,7 @@ def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, 
 
 
 async def kill(cluster: LocalCluster, story: Story, victim: str) -> float:
-    """Returns when it happened."""
+    """Kill all processes of a pod, and return the time."""
     began = story.tell(f"SIGKILL every process of {victim}")
     story.mark(f"SIGKILL of {victim}")
     for pid in cluster.pids(NAMESPACE, victim):
@@ -69,7 +69,7 @@ async def kill(cluster: LocalCluster, story: Story, victim: str) -> float:
 
 
 async def reclaim(kube: Kube, cluster: LocalCluster, story: Story, victim: str) -> tuple[float, asyncio.subprocess.Process]:
-    """What `elastic node reclaim` does: the notice now, the loss of the machine after 30 s, when the process ends."""
+    """Reclaim the node of a pod as `elastic node reclaim` does: it gives notice now, and the machine is lost after 30 s, when the process ends."""
     node = str((await kube.get(PODS, victim, namespace=NAMESPACE))["spec"]["nodeName"])
     words = [sys.executable, "-m", "elastic.cli", "node", "reclaim", node, "--as", "gcp", "--data-dir", str(cluster.data_dir)]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
@@ -132,7 +132,7 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_re
 
 
 def perform(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_reclaim: bool) -> bool:
-    """Play it; whether something that the demo promises was missing."""
+    """Play the demo, and return whether something that it promises was missing."""
     try:
         asyncio.run(play(cluster, story, told, by_reclaim=by_reclaim))
         return False
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def run(story: Story, folder: pathlib.Path, *, sandbox: str, by_reclaim: bool) -> tuple[list[int], bool]:
-    """The cluster's processes that are left, and whether something was missing."""
+    """Return the cluster's processes that are left, and whether something was missing."""
     story.waits_for = "the laptop cluster"
     began = story.tell("start the laptop cluster and the control plane")
     with LocalCluster(data_dir=folder, sandbox=sandbox, nodes=2 if by_reclaim else 1) as cluster:

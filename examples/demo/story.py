@@ -1,4 +1,4 @@
-"""What the demo prints and waits for: a clock of lines, and the training as its own log lines tell it.
+"""Print the lines of the demo with their time, and follow the training by its own log lines.
 
 Knows the line format of examples/pytorch-in-process/train.py, nothing of Kubernetes or of how the lines came here.
 """
@@ -28,7 +28,7 @@ DRAWN_LOSSES = 24
 
 
 class MissingStep(Exception):
-    """Something the demo promises did not happen; the text says what."""
+    """A promise of the demo did not come true; the text names it."""
 
 
 class Step(NamedTuple):
@@ -39,7 +39,7 @@ class Step(NamedTuple):
     world: int
     loss: float
     round: int
-    """Which world it was, counted from the first."""
+    """The number of the world, counted from the first."""
 
 
 @dataclass
@@ -50,15 +50,15 @@ class Story:
     figures: list[tuple[str, float]] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)
-    """What was done to the training, and when."""
+    """Each event that disturbed the training, with its time."""
     waits_for: str = ""
     is_over: bool = False
-    """Nothing lives any more that a line could show."""
+    """The demo has ended, and no line is shown any more."""
     view: View | None = None
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Meanwhile somebody watches: on a terminal one line lives, elsewhere no five seconds are silent."""
+        """Show the state of the demo meanwhile: one living line on a terminal, elsewhere a line every five seconds."""
         with View(self.standing) as self.view:
             yield
         self.view = None
