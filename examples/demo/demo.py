@@ -69,7 +69,7 @@ async def kill(cluster: LocalCluster, story: Story, victim: str) -> float:
 
 
 async def reclaim(kube: Kube, cluster: LocalCluster, story: Story, victim: str) -> tuple[float, asyncio.subprocess.Process]:
-    """Reclaim the node of a pod as `elastic node reclaim` does: it gives notice now, and the machine is lost after 30 s, when the process ends."""
+    """Reclaim the node of a pod as `elastic node reclaim` does: notice now, and after 30 s the machine is lost and the process ends."""
     node = str((await kube.get(PODS, victim, namespace=NAMESPACE))["spec"]["nodeName"])
     words = [sys.executable, "-m", "elastic.cli", "node", "reclaim", node, "--as", "gcp", "--data-dir", str(cluster.data_dir)]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
