@@ -265,7 +265,12 @@ class Saves:
             if found != expected:
                 raise ValueError(f"{name}.pt has {found} bytes instead of {expected}")
             file.seek(0)
-            return torch.load(file, map_location="cpu", weights_only=True)
+            try:
+                return torch.load(file, map_location="cpu", weights_only=True)
+            except OSError:
+                raise
+            except Exception as error:  # a damaged file makes the unpickler raise errors of almost every kind
+                raise ValueError(f"{name}.pt is damaged: {_words(error)}") from error
 
     def _warn(self, words: str, *values: typing.Any) -> None:
         """Log a warning; the same one again only after a save succeeded."""

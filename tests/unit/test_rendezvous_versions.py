@@ -139,8 +139,8 @@ async def test_a_member_says_what_its_processes_hold_only_to_a_server_that_knows
     )
     agent = Presence(told, on_signal=lambda number: None)
     # An older server must not get a message that it does not know.
-    agent.introduce = lambda: ({"can_reform": True}, [] if living else [{"t": "able", "generation": 0, "workers": 1}])
-    can_reform = {"can_reform": True} if living else {}
+    agent.introduce = lambda: ({"workers": 1}, [] if living else [{"t": "able", "generation": 0, "workers": 1}])
+    able = {"workers": 1} if living else {}
     agent.start()
     try:
         async with asyncio.timeout(30):
@@ -155,10 +155,10 @@ async def test_a_member_says_what_its_processes_hold_only_to_a_server_that_knows
     finally:
         await asyncio.to_thread(agent.close)
     first, waits, lives, again = served.hub.heard[:4]
-    assert first == wire.Join(incarnation=first.incarnation, ready=False, **can_reform)
+    assert first == wire.Join(incarnation=first.incarnation, ready=False, **able)
     assert waits == wire.Ready(after=0, store="a:1")
     assert lives == wire.Ready(after=0, store="a:1", **living)
-    assert again == wire.Join(incarnation=first.incarnation, store="a:1", **living, **can_reform)
+    assert again == wire.Join(incarnation=first.incarnation, store="a:1", **living, **able)
     assert all(isinstance(said, wire.Leave | wire.Beat) for said in served.hub.heard[4:])
 
 
