@@ -1,6 +1,5 @@
 """Saves: complete or not there, and training goes on whatever the storage does."""
 
-import json
 import logging
 import os
 import pathlib
