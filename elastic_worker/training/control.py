@@ -20,6 +20,8 @@ from elastic_worker.training.forks import keep_from_children
 from elastic_worker.training.idle import Idle
 
 PHASES = ("hold", "stop", "abort", "form", "run")
+GOES_ON = ("hold", "stop", "run")
+"""Phases of a later round in which the present world still trains. `run` calls the later round's change off."""
 LONGEST_LINE = 64 * 1024
 LONGEST_KEY = 256
 LONGEST_VALUE = 32 * 1024
@@ -190,7 +192,7 @@ class Control:
         with self.news:
             # A hold of the next round also says that this world trains: the agent sends the newest state only.
             self.news.wait_for(lambda: self._change.place >= (round, PHASES.index("run")))
-            if self._change.round > round and self._change.phase not in ("hold", "stop"):
+            if self._change.round > round and self._change.phase not in GOES_ON:
                 raise Over("round {} has ended round {}".format(self._change.round, round))
 
     def unformed(self, round: int, words: str) -> None:
@@ -275,7 +277,7 @@ class Control:
 
     def _is_over(self, round: int) -> bool:
         """Return whether a round is finished. A hold or a stop does not end a world yet: it still does steps."""
-        is_still_going = round == self._entered and not self._is_forming and self._change.phase in ("hold", "stop")
+        is_still_going = round == self._entered and not self._is_forming and self._change.phase in GOES_ON
         return self._change.round > round and not is_still_going
 
     def _check(self, round: int) -> None:
@@ -286,7 +288,7 @@ class Control:
         return self._change.round > self._entered and self._change.phase == phase
 
     def _is_leaving(self) -> bool:
-        if self._change.round <= self._entered or self._change.phase == "hold":
+        if self._change.round <= self._entered or self._change.phase in ("hold", "run"):
             return False
         return self._change.phase != "stop" or self.step >= int(self._change.fields.get("step", 0))
 

@@ -282,3 +282,29 @@ def test_a_group_that_takes_too_long_is_broken_off_first(agent: ScriptedAgent) -
     one.unformed(1, "a peer does not answer")
     assert agent.hears() == {"t": "unformed", "round": 1, "words": "a peer does not answer"}
     assert agent.exit_code is None
+
+
+@pytest.mark.parametrize("phases", [["hold"], ["hold", "stop"]])
+def test_a_change_that_is_called_off_lets_the_world_train_on(
+    agent: ScriptedAgent, main_thread: Callable[..., Future], phases: list[str]
+) -> None:
+    one = agent.control(step=5)
+    agent.hears()
+    agent.says("form", 1)
+    until(lambda: one.next_change((-1, 0)).round == 1)
+    one.enter(1, PATIENCE_S)
+    formed = main_thread(one.formed, 1)
+    agent.hears()
+    agent.says("run", 1)
+    formed.result(PATIENCE_S)
+    for phase in phases:
+        agent.says(phase, 2, step=5)
+    until(lambda: one.next_change((1, 4)).phase == phases[-1])
+    agent.says("run", 2)
+    until(lambda: one.next_change((1, 4)).phase == "run")
+    assert not one.is_ending()
+    assert main_thread(one.begin_step).result(PATIENCE_S)
+    one.check_step()
+    one.commit()
+    agent.says("abort", 3)
+    until(one.is_ending)
