@@ -19,8 +19,8 @@ import typing
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 64 * 1024
-LONGEST_BACKLOG = 8 * 1024 * 1024
-"""Bytes that a worker may leave unread."""
+LONGEST_BACKLOG = 64 * 1024 * 1024
+"""Bytes that a worker may leave unread: all values of an exchange may come at once (change.MOST_EXCHANGE)."""
 MOST_CONNECTIONS = 8
 MESSAGES_A_SECOND, BURST = 20.0, 100.0
 STRANGER_S = 5.0

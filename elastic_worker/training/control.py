@@ -337,6 +337,8 @@ class Control:
     def _on_change(self, message: Fields) -> None:
         held = None
         with self.news:
+            if self.plain is not None:
+                return
             if message["phase"] == "plain":
                 if self._entered < 0:
                     self.plain, self._is_done = str(message.get("why", "")), True

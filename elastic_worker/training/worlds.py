@@ -198,6 +198,7 @@ class Worlds:
             is_in_place=is_in_place,
             tell=tell,
         )
+        self._has_state = False  # if loading fails, the objects are half of one state and half of another
         model = self._model.state_dict().values()
         # The model's tensors hold the new values already, unless some are on a GPU or are no tensors.
         has_model = is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model)

@@ -308,3 +308,16 @@ def test_a_change_that_is_called_off_lets_the_world_train_on(
     one.commit()
     agent.says("abort", 3)
     until(one.is_ending)
+
+
+def test_a_plain_job_takes_part_in_no_change(agent: ScriptedAgent, main_thread: Callable[..., Future]) -> None:
+    """A new server may not know yet that the job is plain. The change broke off the collectives, and ended the process."""
+    one = agent.control()
+    agent.hears()
+    agent.says("plain", 0, why="a member runs torch without it")
+    assert main_thread(one.next_change, one.place).result(PATIENCE_S) is None
+    agent.says("abort", 4)
+    agent.says("hold", 5)
+    agent.close()
+    until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
+    assert (one._breaks, one._deadline, agent.exit_code) == (None, None, None)
