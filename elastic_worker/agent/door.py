@@ -118,10 +118,10 @@ class WorkerDoor:
         self._ended.append(connection)
 
     def close(self) -> None:
-        """Drop everybody and remove the socket."""
+        """Drop everybody and remove the socket. The listener goes first: a worker that is dropped looks whether the agent is still there."""
+        self._listener.close()
         for connection in list(self._connections):
             self.drop(connection)
-        self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _poll(self, seconds: typing.Optional[float], wake: int) -> typing.Dict[int, int]:

@@ -15,6 +15,7 @@ import threading
 import time
 import typing
 
+from elastic_worker.training import environment
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.forks import keep_from_children
 from elastic_worker.training.idle import Idle
@@ -39,7 +40,7 @@ FIRST_STEP_S = 300.0
 OUTSIDE_S = 600.0
 """Allowance for the program's own work between two steps, such as an evaluation."""
 AGENT_GONE, STUCK = 3, 4
-"""Exit codes."""
+"""Exit codes. The agent reports them as no failure of the program (elastic_worker.agent.workers)."""
 
 Fields = typing.Mapping[str, typing.Any]
 
@@ -74,7 +75,9 @@ class Control:
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
         self._connections = connections
+        self._path = path
         self._leave = leave
+        self._is_unheard = True
         self._change = NO_CHANGE
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
@@ -310,6 +313,8 @@ class Control:
                     self._end("The agent sent a line that cannot be read: {!r}: {}.".format(line[:80], error))
                     return
             if lines is GONE:
+                if self._is_unheard and environment.is_turned_away(self._path):
+                    self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 self._end("The agent is gone.")
                 return
             with self.news:
@@ -329,6 +334,7 @@ class Control:
             if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
+            self._is_unheard = self._is_unheard and not some
         except (OSError, ValueError):
             return GONE, b""
         *lines, unread = (unread + some).split(b"\n")

@@ -14,6 +14,7 @@ import pytest
 from scripted_agent import PATIENCE_S, ScriptedAgent
 
 from elastic_worker.training import control as controls
+from elastic_worker.training import environment
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import AGENT_GONE, STUCK, Over
 
@@ -321,3 +322,30 @@ def test_a_plain_job_takes_part_in_no_change(agent: ScriptedAgent, main_thread: 
     agent.close()
     until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
     assert (one._breaks, one._deadline, agent.exit_code) == (None, None, None)
+
+
+@pytest.mark.parametrize(("generation", "is_there", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
+def test_a_process_that_the_agent_turns_away_is_plain_unless_its_world_is_provisional(
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, is_there: bool, code: int | None
+) -> None:
+    monkeypatch.setenv("ELASTIC_GENERATION", generation)
+    one = agent.control()
+    if not is_there:
+        agent._listener.close()
+    agent._lines.close()
+    agent.connection.close()
+    until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
+    assert agent.exit_code == code
+    assert (one.plain == environment.NOT_ITS_WORKER) is (code is None)
+
+
+def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTIC_GENERATION", "3")
+    agent.control()
+    agent.says("hold", 1)
+    assert agent.hears()["t"] == "hello"
+    assert agent.hears()["t"] == "holds"
+    agent._lines.close()
+    agent.connection.close()
+    assert agent.left.wait(PATIENCE_S)
+    assert agent.exit_code == AGENT_GONE
