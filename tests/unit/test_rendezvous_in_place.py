@@ -646,3 +646,26 @@ def test_a_new_server_disturbs_nobody_after_a_change_was_called_off() -> None:
         group.say(name, Formed(round=agent.formed))
     group.advance(20)
     assert (told(group), generation(group)) == ({Stage.RUN}, 1)
+
+
+def test_a_worker_that_the_library_ended_is_not_charged_to_the_user() -> None:
+    group = living(3, budget=Budget(max_restarts=0))
+    group.fail("w1", status=4, by_library=True, error="the main thread is stuck")
+    assert told(group, "w0", "w2") == {Stage.ABORT}
+    group.obey_all()
+    assert (set(group.world()), restarts(group)) == ({"w0", "w2"}, {Cause.DISRUPTION.value: 1})
+    assert reason(group) == "the training library ended a worker of w1: the main thread is stuck; 2 members"
+    group.come("w1")
+    group.hello("w1")
+    group.obey_all()
+    assert (set(group.world()), told(group)) == ({"w0", "w1", "w2"}, {Stage.RUN})
+
+
+def test_peers_that_fail_with_a_worker_that_the_library_ended_are_not_charged_either() -> None:
+    group = living(3, budget=Budget(max_restarts=0))
+    group.complain("w0")
+    group.advance(1.1)
+    group.fail("w0", status=1)
+    group.fail("w1", status=4, by_library=True)
+    group.obey_all()
+    assert Cause.USER.value not in restarts(group)
