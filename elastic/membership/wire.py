@@ -326,6 +326,7 @@ class Failed(Up, frozen=True):
     """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
     ago_s: how long ago; the first of several failures caused the others. rank, error: the worker's, and its exception's line, if seen.
+    by_library, since 1.2: the training library ended the process, because of what happened to its world. The program did not fail.
     """
 
     generation: Generation
@@ -334,6 +335,7 @@ class Failed(Up, frozen=True):
     ago_s: Seconds = 0.0
     rank: Count | None = None
     error: Words = ""
+    by_library: bool = False
 
 
 class Started(Up, frozen=True):

@@ -132,6 +132,10 @@ class LocalChange:
         if change.round > self.round:
             self._begin_round(change.round)
         self._change = change
+        if change.phase == "plain" and self.generation:
+            # These workers form their world from the environment and stay in it. A new server must not take them for able.
+            self._is_unable = True
+            self._said.pop("able", None)
         if change.phase == "run" and change.round != self.world_round and "ready" in self._said:
             del self._said["ready"]
             self.up.append({"t": "resume"})  # the change is called off, and the workers train on in their world

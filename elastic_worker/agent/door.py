@@ -19,8 +19,8 @@ import typing
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 64 * 1024
-LONGEST_BACKLOG = 8 * 1024 * 1024
-"""Bytes that a worker may leave unread."""
+LONGEST_BACKLOG = 64 * 1024 * 1024
+"""Bytes that a worker may leave unread: all values of an exchange may come at once (change.MOST_EXCHANGE)."""
 MOST_CONNECTIONS = 8
 MESSAGES_A_SECOND, BURST = 20.0, 100.0
 STRANGER_S = 5.0
@@ -118,10 +118,10 @@ class WorkerDoor:
         self._ended.append(connection)
 
     def close(self) -> None:
-        """Drop everybody and remove the socket."""
+        """Drop everybody and remove the socket. The listener goes first: a worker that is dropped looks whether the agent is still there."""
+        self._listener.close()
         for connection in list(self._connections):
             self.drop(connection)
-        self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _poll(self, seconds: typing.Optional[float], wake: int) -> typing.Dict[int, int]:

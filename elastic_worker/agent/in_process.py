@@ -176,6 +176,8 @@ class InProcess:
                     self._change.lost(worker, now=now)
             elif worker is None:
                 self._of[connection] = self._change.hello(message)
+                if self._workers is not None:
+                    self._workers.use_library(connection.child)
             else:
                 self._change.heard(worker, message, now=now)
         except BrokenRule as error:

@@ -259,7 +259,7 @@ class Presence(PresenceThread):
             message.update(self._living)
         if self._is_ready and self._trouble:
             message["trouble"] = self._trouble
-        if self._is_ready and self._failed is not None:
+        if self._is_ready and self._failed is not None and not self._failed.get("by_library"):
             message["failed"] = True
             if "status" in self._failed:
                 message["status"] = self._failed["status"]

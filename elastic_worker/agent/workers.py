@@ -19,6 +19,9 @@ from elastic_worker.warm.launch import FOLDER
 
 log = logging.getLogger(__name__)
 
+BY_LIBRARY = (3, 4)
+"""Statuses with which the training library ends a worker (elastic_worker.training.control)."""
+
 SIGTERM_DELAY_S = 0.3
 """How long the report of a worker that ended by SIGTERM is delayed. If the whole pod ends, the agent gets SIGTERM within this time."""
 PEERS_WAIT_S = 0.3
@@ -57,6 +60,7 @@ class LocalWorkers:
         self._has_failed = threading.Event()
         self._is_over = False
         self._killed = {}  # type: typing.Dict[int, str]
+        self._at_door = set()  # type: typing.Set[int]
         self._kill_timer = None  # type: typing.Optional[threading.Timer]
         self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note)
         self._last_workers = LastWorkers()
@@ -78,6 +82,10 @@ class LocalWorkers:
                 if procfs.worker_of(child) == pid:
                     return child
         return 0
+
+    def use_library(self, child: int) -> None:
+        """Note that this child's worker has said hello at the door, so that some of its statuses are the library's."""
+        self._at_door.add(child)
 
     def kill(self, pid: int, words: str) -> None:
         """Kill a worker process. The report of its failure has these words."""
@@ -158,6 +166,8 @@ class LocalWorkers:
             fields.update(rank=self.failure.rank, error=self.failure.line)
         if first.pid in self._killed:
             fields["error"] = self._killed[first.pid]
+        if first.pid in self._at_door and first.status in BY_LIBRARY:
+            fields["by_library"] = True
         self._presence.report_state("failed", at=first.began_at, **fields)
         self._has_failed.set()
 

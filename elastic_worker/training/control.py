@@ -15,11 +15,14 @@ import threading
 import time
 import typing
 
+from elastic_worker.training import environment
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.forks import keep_from_children
 from elastic_worker.training.idle import Idle
 
 PHASES = ("hold", "stop", "abort", "form", "run")
+GOES_ON = ("hold", "stop", "run")
+"""Phases of a later round in which the present world still trains. `run` calls the later round's change off."""
 LONGEST_LINE = 64 * 1024
 LONGEST_KEY = 256
 LONGEST_VALUE = 32 * 1024
@@ -37,7 +40,7 @@ FIRST_STEP_S = 300.0
 OUTSIDE_S = 600.0
 """Allowance for the program's own work between two steps, such as an evaluation."""
 AGENT_GONE, STUCK = 3, 4
-"""Exit codes."""
+"""Exit codes. The agent reports them as no failure of the program (elastic_worker.agent.workers)."""
 
 Fields = typing.Mapping[str, typing.Any]
 
@@ -72,7 +75,9 @@ class Control:
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
         self._connections = connections
+        self._path = path
         self._leave = leave
+        self._is_unheard = True
         self._change = NO_CHANGE
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
@@ -190,7 +195,7 @@ class Control:
         with self.news:
             # A hold of the next round also says that this world trains: the agent sends the newest state only.
             self.news.wait_for(lambda: self._change.place >= (round, PHASES.index("run")))
-            if self._change.round > round and self._change.phase not in ("hold", "stop"):
+            if self._change.round > round and self._change.phase not in GOES_ON:
                 raise Over("round {} has ended round {}".format(self._change.round, round))
 
     def unformed(self, round: int, words: str) -> None:
@@ -275,7 +280,7 @@ class Control:
 
     def _is_over(self, round: int) -> bool:
         """Return whether a round is finished. A hold or a stop does not end a world yet: it still does steps."""
-        is_still_going = round == self._entered and not self._is_forming and self._change.phase in ("hold", "stop")
+        is_still_going = round == self._entered and not self._is_forming and self._change.phase in GOES_ON
         return self._change.round > round and not is_still_going
 
     def _check(self, round: int) -> None:
@@ -286,7 +291,7 @@ class Control:
         return self._change.round > self._entered and self._change.phase == phase
 
     def _is_leaving(self) -> bool:
-        if self._change.round <= self._entered or self._change.phase == "hold":
+        if self._change.round <= self._entered or self._change.phase in ("hold", "run"):
             return False
         return self._change.phase != "stop" or self.step >= int(self._change.fields.get("step", 0))
 
@@ -308,6 +313,8 @@ class Control:
                     self._end("The agent sent a line that cannot be read: {!r}: {}.".format(line[:80], error))
                     return
             if lines is GONE:
+                if self._is_unheard and environment.is_turned_away(self._path):
+                    self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 self._end("The agent is gone.")
                 return
             with self.news:
@@ -327,6 +334,7 @@ class Control:
             if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
+            self._is_unheard = self._is_unheard and not some
         except (OSError, ValueError):
             return GONE, b""
         *lines, unread = (unread + some).split(b"\n")
@@ -335,6 +343,8 @@ class Control:
     def _on_change(self, message: Fields) -> None:
         held = None
         with self.news:
+            if self.plain is not None:
+                return
             if message["phase"] == "plain":
                 if self._entered < 0:
                     self.plain, self._is_done = str(message.get("why", "")), True

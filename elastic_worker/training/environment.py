@@ -1,17 +1,38 @@
 """Says in which of three environments a program runs, and keeps the environment variables of its process true in each world."""
 
 import os
+import socket
 import typing
 
 from elastic_worker import settings
 
 DOOR = "ELASTIC_WORLD"
 """Path of the agent's socket, if the agent can change worlds in process."""
+PROVISIONAL = "0"
+"""The generation of a provisional world."""
+NOT_ITS_WORKER = "the agent does not take this process for one of its workers; it may run behind a shell script without exec"
+CONNECT_S = 1.0
 
 
 def take_door() -> typing.Optional[str]:
     """Return the path of the agent's door, and remove it from the environment: a child of this process is not a worker."""
     return os.environ.pop(DOOR, None) or None
+
+
+def is_turned_away(path: str) -> bool:
+    """Return whether the agent at this door still takes connections. If so, it has closed one because it is that of no worker.
+
+    In a provisional world the answer is no: a process that trained there by itself would be rank 0 of a world of one.
+    """
+    if os.environ.get(settings.GENERATION) == PROVISIONAL:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX) as again:
+            again.settimeout(CONNECT_S)
+            again.connect(path)
+    except OSError:
+        return False
+    return True
 
 
 def is_distributed() -> bool:

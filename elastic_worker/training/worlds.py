@@ -105,11 +105,15 @@ class Worlds:
 
     def _next(self) -> typing.Optional[str]:
         after = self._control.place
+        is_out = self._control.entered < 0
         while True:
             change = self._control.next_change(after)
             if change is None:
                 return self._control.plain
             after = change.place
+            if change.phase == "run" and not is_out:
+                return None  # the change is called off, and the present world goes on
+            is_out = is_out or change.phase in ("abort", "form")
             if change.phase == "abort":
                 self._group.leave()
             # After a stop, the group stays until the next one is formed: peers may still read what this worker has sent.
@@ -194,6 +198,7 @@ class Worlds:
             is_in_place=is_in_place,
             tell=tell,
         )
+        self._has_state = False  # if loading fails, the objects are half of one state and half of another
         model = self._model.state_dict().values()
         # The model's tensors hold the new values already, unless some are on a GPU or are no tensors.
         has_model = is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model)

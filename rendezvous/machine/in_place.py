@@ -97,8 +97,8 @@ def sealed(job: Job, steps: Mapping[str, int]) -> Job:
     holders = [name for name in world.ranks if steps.get(name) == newest] if steps else list(world.ranks)[:1]
     staying = [name for name in holders if leave_notice(job.membership, name, now=job.now) is None]
     donors = tuple(world.ranks[name] for name in (staying or holders)[:MOST_DONORS])
-    known = replace(known, stage=Stage.FORM, step=newest, donors=donors, until=job.now + _form_s(job), is_adopted=False)
-    return _without_leavers(replace(job, in_place=known))
+    known = replace(known, stage=Stage.FORM, world_round=known.round, step=newest, donors=donors, is_adopted=False)
+    return _without_leavers(replace(job, in_place=replace(known, until=job.now + _form_s(job))))
 
 
 def restarted(job: Job) -> Job:

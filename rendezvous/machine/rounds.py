@@ -48,7 +48,7 @@ def is_whole(job: Job) -> bool:
     world, unknown = group.world, group.unknown_ranks
     if world is None or known.failures or known.hang_reason or job.in_place.trouble:
         return False
-    if known.alarms and job.in_place.stage is Stage.RUN:
+    if (known.alarms and job.in_place.stands) or any(loss.member in world.ranks for loss in known.losses):
         return False
     if unknown and (job.is_settled or unknown <= len(known.losses)):
         return False
@@ -69,6 +69,8 @@ def _update_round(job: Job) -> Job:
         if group.is_draining:
             return in_place.called_off(job) if job.in_place.stage is Stage.HOLD else job
         return job.with_round(None)
+    if job.in_place.stage is Stage.FORM:
+        return job  # a world that does not stand yet could not train on if the change were called off
     going = [name for name in world.ranks if name not in wanted]
     if going:
         return _drain(job, *_why_going(job, going))

@@ -12,6 +12,10 @@ from rendezvous.server.fault import FaultLadder
 from rendezvous.server.story import Story
 
 
+GATHER_S_A_MEMBER = 0.00002
+"""Values of the exchange are gathered for so long, for each member: to tell all members of each value at once would keep the server busy."""
+
+
 class Link(Protocol):
     """A member's connection, as the hub sees it."""
 
@@ -31,7 +35,7 @@ class Link(Protocol):
 class ActiveJob:
     """A job of this server."""
 
-    __slots__ = ("asks", "exchange", "fault", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
+    __slots__ = ("asks", "exchange", "fault", "gives_soon", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -42,6 +46,8 @@ class ActiveJob:
         """Whether a decision on the inbox is under way: at the end of this turn of the loop, or with the timer after a failed one."""
         self.story = Story()
         self.exchange = Exchange()
+        self.gives_soon = False
+        """Whether members are about to get values of the exchange."""
         self.fault = FaultLadder()
         self.asks = False
         """Whether the state was dropped, and the controller must send its expectation again."""
@@ -61,10 +67,16 @@ class ActiveJob:
 
     def put(self, name: str, incarnation: str, message: Put) -> None:
         """Pass a value on to the members of the world."""
+        if self._is_linked(name, incarnation) and self.exchange.put(self.job, name, message) and not self.gives_soon:
+            self.gives_soon = True
+            asyncio.get_running_loop().call_later(GATHER_S_A_MEMBER * len(self.links), self._give)
+
+    def _give(self) -> None:
+        """Send the members of the world what they lack of the exchange."""
+        self.gives_soon = False
         world = self.job.membership.world
-        if self._is_linked(name, incarnation) and self.exchange.put(self.job, name, message) and world is not None:
-            for member in world.ranks.keys() & self.links.keys():
-                self.links[member][1].give(self.exchange)
+        for member in world.ranks.keys() & self.links.keys() if world is not None else ():
+            self.links[member][1].give(self.exchange)
 
     def refuse(self, name: str, incarnation: str, reason: str) -> None:
         """End the connection of a replaced incarnation, if it is still there."""

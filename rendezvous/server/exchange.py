@@ -1,6 +1,6 @@
 """Values that the workers of one job give each other while they form a world in process, such as the addresses of their process group.
 
-The server passes them on and decides nothing by them. Each member may give so much for one round; the next round begins with nothing.
+The server passes them on and decides nothing by them. A job may give so much for one round; the next round begins with nothing.
 """
 
 from collections import Counter
@@ -8,16 +8,16 @@ from collections import Counter
 from elastic.membership.in_place import KEYS_A_MESSAGE, VALUE_LENGTH, Keys, Put, Stage, Values
 from rendezvous.machine import Job
 
-MOST_VALUES = 256
-"""Values that one member may give for one round."""
-MOST_LENGTH = 4 * VALUE_LENGTH
-"""Characters that the values of one member may have together."""
+MOST_VALUES = 16
+"""Values that a member may give for one round, for each of its workers. Its agent has the same limit."""
+MOST_LENGTH = 2048 * VALUE_LENGTH
+"""Characters that the values of a job may have together. The addresses of as many workers as a value has room for take less."""
 
 
 class Exchange:
     """The values of one job's present round, in the order in which they came."""
 
-    __slots__ = ("_given", "_lengths", "_values", "round")
+    __slots__ = ("_given", "_known", "_length", "_values", "round")
 
     def __init__(self) -> None:
         self._begin(0)
@@ -25,20 +25,27 @@ class Exchange:
     def _begin(self, round: int) -> None:
         self.round = round
         self._values: list[tuple[str, str]] = []
+        self._known: dict[str, str] = {}
         self._given: Counter[str] = Counter()
-        self._lengths: Counter[str] = Counter()
+        self._length = 0
 
     def put(self, job: Job, name: str, message: Put) -> bool:
-        """Keep a member's value. Return False if the member is not in the world of this round, or has given too much."""
-        world, known = job.membership.world, job.in_place
-        if message.round != known.round or known.stage not in (Stage.FORM, Stage.RUN) or world is None or name not in world.ranks:
+        """Keep a member's value. Return False if it is no news, the member is not in the world of this round, or has given too much."""
+        world, known, member = job.membership.world, job.in_place, job.membership.members.get(name)
+        if message.round != known.round or known.stage not in (Stage.FORM, Stage.RUN):
+            return False
+        if world is None or name not in world.ranks or member is None:
             return False
         if message.round != self.round:
             self._begin(message.round)
-        self._given[name] += 1
-        self._lengths[name] += len(message.key) + len(message.value)
-        if self._given[name] > MOST_VALUES or self._lengths[name] > MOST_LENGTH:
+        if self._known.get(message.key) == message.value:
+            return False  # an agent repeats its values on each new connection
+        length = self._length + len(message.key) + len(message.value)
+        if self._given[name] >= MOST_VALUES * max(1, member.workers) or length > MOST_LENGTH:
             return False
+        self._given[name] += 1
+        self._length = length
+        self._known[message.key] = message.value
         self._values.append((message.key, message.value))
         return True
 

@@ -36,6 +36,8 @@ class Connection:
         self._socket = socket
         self._transport = transport
         self._next: View | None = None
+        self._has_view = False
+        """Whether a view was sent. A member knows no round before, and would drop the values of one."""
         self._exchange: Exchange | None = None
         self._given = (0, 0)
         """The round of the exchange of which this member got values last, and how many."""
@@ -78,7 +80,8 @@ class Connection:
     def _take(self) -> View | Keys | None:
         """Return the next message to send; None if nothing is left to send."""
         view, self._next = self._next, None
-        if view is not None or self._exchange is None:
+        self._has_view = self._has_view or view is not None
+        if view is not None or self._exchange is None or not self._has_view:
             return view
         number, keys = self._exchange.after(*self._given)
         self._given = (self._exchange.round, number)

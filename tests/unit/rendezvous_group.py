@@ -289,7 +289,7 @@ class Group:
 
     def complain(self, name: str) -> None:
         """Report that a step of this member broke off, because its peers could not be reached."""
-        self.say(name, Complains(round=self.agents[name].round, words="Connection reset by peer"))
+        self.say(name, Complains(round=self.agents[name].formed, words="Connection reset by peer"))
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]

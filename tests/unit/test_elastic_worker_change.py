@@ -348,3 +348,14 @@ def test_no_message_of_a_worker_speaks_for_more_than_its_own_member(messages: li
         except BrokenRule:
             continue
     assert set(kinds(change.take_up())) <= {"put", "receives", "unformed", "complains", "unable"}
+
+
+def test_the_workers_of_a_plain_job_are_presented_to_no_server_as_able() -> None:
+    change, (worker,) = changing()
+    change.take_up()
+    change.follow(view(0, "plain", why="w1 is late"))
+    assert [line["phase"] for line in change.lines(worker)] == ["plain"]
+    assert change.introduction() == ({}, [])
+    change.begin(4, lambda: 1)
+    change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
+    assert change.introduction()[0] == {"workers": 1}, "the next workers may be"

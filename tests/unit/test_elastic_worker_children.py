@@ -131,10 +131,12 @@ class Reports(SilentRendezvous):
     def __init__(self) -> None:
         super().__init__()
         self.kinds: list[str] = []
+        self.fields: dict[str, dict[str, object]] = {}
 
     def report_state(self, kind: str, **fields: object) -> None:
         time.sleep(0.3 if kind == "started" else 0.0)
         self.kinds.append(kind)
+        self.fields[kind] = fields
 
 
 @pytest.mark.parametrize(("code", "end"), [("pass", "finished"), ("raise SystemExit(3)", "failed")])
@@ -162,3 +164,17 @@ def test_torchrun_does_not_wait_for_a_worker_that_never_ends(monkeypatch: pytest
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(("status", "uses_library", "is_told"), [(3, True, True), (4, True, True), (3, False, False), (1, True, False)])
+def test_a_worker_that_the_library_ended_is_reported_as_no_failure_of_the_program(status: int, uses_library: bool, is_told: bool) -> None:
+    reports = Reports()
+    workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event())
+    workers.begin()
+    process = subprocess.Popen([sys.executable, "-IS", "-c", f"import sys; sys.stdin.read(); sys.exit({status})"], stdin=subprocess.PIPE)
+    wait_until(lambda: bool(workers._watch.running()))
+    if uses_library:
+        workers.use_library(workers.child_of(process.pid))
+    process.communicate()
+    workers.end_with_torchrun()
+    assert reports.fields["failed"].get("by_library", False) is is_told

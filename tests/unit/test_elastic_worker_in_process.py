@@ -44,6 +44,9 @@ class Workers:
     def child_of(self, pid: int) -> int:
         return pid if pid == os.getpid() else 0
 
+    def use_library(self, child: int) -> None:
+        self.at_door = child
+
     def move(self, generation: int, *, rank: int, local_size: int) -> None:
         self.generation, self.rank = generation, rank
 
@@ -358,3 +361,15 @@ def test_without_the_library_an_agent_says_what_it_always_said(
         {**join, "ready": True, "store": "10.0.0.7:98", "held": third, "failed": True},
         {**join, "ready": False, "store": "10.0.0.7:98", "held": fourth},
     ]
+
+
+@pytest.mark.parametrize("by_library", [False, True])
+def test_a_failure_of_the_library_is_presented_to_no_new_server_as_the_programs(new: Callable[..., Agent], by_library: bool) -> None:
+    agent = new()
+    agent.begin(3)
+    agent.worker()
+    agent.tells("able")
+    assert agent.workers.at_door == os.getpid()
+    agent.presence.report_state("failed", generation=3, status=4, **({"by_library": True} if by_library else {}))
+    agent.presence.announce_ready(after=3, store="10.0.0.7:1")
+    assert ("failed" in agent.introduction()) is not by_library

@@ -8,7 +8,7 @@ from rendezvous_group import Group, group_of
 from elastic.api.words import Cause
 from elastic.membership.in_place import Change, Formed, Holds, Receives, Rung, Stage, Unable, Unformed
 from elastic.membership.wire import Budget, Leaving, Ready, Started
-from rendezvous.machine import Phase, summary
+from rendezvous.machine import Phase, Said, summary
 
 
 def living(count: int, *, trained: int | None = 5, **fields: object) -> Group:
@@ -561,3 +561,124 @@ def test_a_hang_restarts_all_processes() -> None:
     group.advance(36)
     assert is_restarting(group)
     assert restarts(group) == {Cause.HANG.value: 1}
+
+
+def test_a_planned_change_waits_until_the_world_before_it_is_formed() -> None:
+    group = living(2, max=4)
+    group.expect("w0", "w1", "w2", max=4)
+    newcomer(group, "w2")
+    group.obey_all_but("w2", Stage.FORM)
+    assert set(group.world()) == {"w0", "w1", "w2"}
+    group.expect("w0", "w1", "w2", "w3", max=4)
+    newcomer(group, "w3")
+    assert told(group, "w0", "w1", "w2") == {Stage.FORM}, "a world that does not stand cannot train on if the change is called off"
+    group.obey_all()
+    assert (set(group.world()), told(group)) == ({"w0", "w1", "w2", "w3"}, {Stage.RUN})
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_member_that_never_heard_of_its_world_answers_the_change_that_ends_it(is_cut: bool) -> None:
+    group = living(3)
+    group.fail("w2")
+    group.obey("w0")
+    group.agents["w1"].is_linked = False
+    round = group.job.in_place.round
+    group.apply(Said("w1", group.agents["w1"].incarnation, Ready(after=1, alive=True, step=5, round=round)))
+    assert told(group, "w0") == {Stage.FORM}, "the view with the world is lost on its way to w1, or a newer one took its place"
+    group.say("w0", Unformed(round=group.job.in_place.round, words="Connection refused"))
+    agent = group.agents["w1"]
+    agent.is_ready, agent.alive, agent.step, agent.round = True, True, 5, round
+    if is_cut:
+        agent.round = group.job.in_place.round
+    group.link("w1")
+    group.obey_all()
+    assert set(group.world()) == {"w0", "w1"}
+    assert (told(group, "w0", "w1"), {group.agents[name].trained for name in ("w0", "w1")}) == ({Stage.RUN}, {5})
+
+
+def test_a_restored_state_is_not_lost_if_a_new_server_hears_of_workers_before_their_step() -> None:
+    group = group_of(2)
+    group.hello("w0", step=40)
+    group.start_server()
+    group.retell()
+    group.agents["w1"].workers = 1
+    for name in group.agents:
+        group.link(name)
+    for name in group.agents:
+        group.hello(name, step=40)
+    change = group.agents["w0"].view.change
+    assert change is not None
+    assert (change.stage, change.step) == (Stage.FORM, 40)
+
+
+def called_off(group: Group) -> None:
+    """Let a planned change begin, and be called off."""
+    group.expect("w0", "w1", "w9", max=3)
+    newcomer(group, "w9")
+    group.obey("w0")
+    group.kill("w9")
+    group.expect("w0", "w1", max=3)
+    group.advance(1.1)
+    assert told(group) == {Stage.RUN}
+
+
+def test_broken_communication_is_heard_after_a_change_was_called_off() -> None:
+    group = living(2, max=3)
+    called_off(group)
+    group.complain("w0")
+    group.advance(1.1)
+    assert told(group) == {Stage.ABORT}
+    group.obey_all()
+    assert (told(group), restarts(group)) == ({Stage.RUN}, {})
+
+
+@pytest.mark.parametrize("stage", [Stage.HOLD, Stage.STOP])
+def test_broken_communication_is_heard_during_a_planned_change(stage: Stage) -> None:
+    group = living(2, max=3)
+    group.expect("w0", "w1", "w2", max=3)
+    newcomer(group, "w2")
+    if stage is Stage.STOP:
+        group.obey("w0")
+        group.obey("w1")
+    assert told(group, "w0", "w1") == {stage}
+    group.complain("w0")
+    assert told(group, "w0", "w1") == {Stage.ABORT}
+    group.obey_all()
+    assert (set(group.world()), told(group)) == ({"w0", "w1", "w2"}, {Stage.RUN})
+
+
+def test_a_new_server_disturbs_nobody_after_a_change_was_called_off() -> None:
+    group = living(2, max=3)
+    called_off(group)
+    for agent in group.agents.values():
+        agent.round = group.job.in_place.round
+    group.start_server()
+    group.retell()
+    for name, agent in group.agents.items():
+        group.link(name)
+        group.say(name, Formed(round=agent.formed))
+    group.advance(20)
+    assert (told(group), generation(group)) == ({Stage.RUN}, 1)
+
+
+def test_a_worker_that_the_library_ended_is_not_charged_to_the_user() -> None:
+    group = living(3, budget=Budget(max_restarts=0))
+    group.fail("w1", status=4, by_library=True, error="the main thread is stuck")
+    assert told(group, "w0", "w2") == {Stage.ABORT}
+    group.obey_all()
+    assert (set(group.world()), restarts(group)) == ({"w0", "w2"}, {Cause.DISRUPTION.value: 1})
+    assert reason(group) == "the training library ended a worker of w1: the main thread is stuck; 2 members"
+    group.come("w1")
+    group.hello("w1")
+    group.obey_all()
+    assert (set(group.world()), told(group)) == ({"w0", "w1", "w2"}, {Stage.RUN})
+
+
+def test_peers_that_fail_with_a_worker_that_the_library_ended_are_not_charged_either() -> None:
+    group = living(3, budget=Budget(max_restarts=0))
+    group.complain("w0")
+    group.advance(1.1)
+    group.fail("w0", status=1)
+    group.fail("w1", status=4, by_library=True)
+    group.obey_all()
+    assert Cause.USER.value not in restarts(group)

@@ -14,6 +14,7 @@ import pytest
 from scripted_agent import PATIENCE_S, ScriptedAgent
 
 from elastic_worker.training import control as controls
+from elastic_worker.training import environment
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import AGENT_GONE, STUCK, Over
 
@@ -282,3 +283,69 @@ def test_a_group_that_takes_too_long_is_broken_off_first(agent: ScriptedAgent) -
     one.unformed(1, "a peer does not answer")
     assert agent.hears() == {"t": "unformed", "round": 1, "words": "a peer does not answer"}
     assert agent.exit_code is None
+
+
+@pytest.mark.parametrize("phases", [["hold"], ["hold", "stop"]])
+def test_a_change_that_is_called_off_lets_the_world_train_on(
+    agent: ScriptedAgent, main_thread: Callable[..., Future], phases: list[str]
+) -> None:
+    one = agent.control(step=5)
+    agent.hears()
+    agent.says("form", 1)
+    until(lambda: one.next_change((-1, 0)).round == 1)
+    one.enter(1, PATIENCE_S)
+    formed = main_thread(one.formed, 1)
+    agent.hears()
+    agent.says("run", 1)
+    formed.result(PATIENCE_S)
+    for phase in phases:
+        agent.says(phase, 2, step=5)
+    until(lambda: one.next_change((1, 4)).phase == phases[-1])
+    agent.says("run", 2)
+    until(lambda: one.next_change((1, 4)).phase == "run")
+    assert not one.is_ending()
+    assert main_thread(one.begin_step).result(PATIENCE_S)
+    one.check_step()
+    one.commit()
+    agent.says("abort", 3)
+    until(one.is_ending)
+
+
+def test_a_plain_job_takes_part_in_no_change(agent: ScriptedAgent, main_thread: Callable[..., Future]) -> None:
+    """A new server may not know yet that the job is plain. The change broke off the collectives, and ended the process."""
+    one = agent.control()
+    agent.hears()
+    agent.says("plain", 0, why="a member runs torch without it")
+    assert main_thread(one.next_change, one.place).result(PATIENCE_S) is None
+    agent.says("abort", 4)
+    agent.says("hold", 5)
+    agent.close()
+    until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
+    assert (one._breaks, one._deadline, agent.exit_code) == (None, None, None)
+
+
+@pytest.mark.parametrize(("generation", "is_there", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
+def test_a_process_that_the_agent_turns_away_is_plain_unless_its_world_is_provisional(
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, is_there: bool, code: int | None
+) -> None:
+    monkeypatch.setenv("ELASTIC_GENERATION", generation)
+    one = agent.control()
+    if not is_there:
+        agent._listener.close()
+    agent._lines.close()
+    agent.connection.close()
+    until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
+    assert agent.exit_code == code
+    assert (one.plain == environment.NOT_ITS_WORKER) is (code is None)
+
+
+def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ELASTIC_GENERATION", "3")
+    agent.control()
+    agent.says("hold", 1)
+    assert agent.hears()["t"] == "hello"
+    assert agent.hears()["t"] == "holds"
+    agent._lines.close()
+    agent.connection.close()
+    assert agent.left.wait(PATIENCE_S)
+    assert agent.exit_code == AGENT_GONE

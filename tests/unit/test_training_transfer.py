@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from unittest import mock
 
 import pytest
 import torch
 
 from elastic_worker.training import state as states
-from elastic_worker.training import transfer
+from elastic_worker.training import transfer, worlds
 from elastic_worker.training.connections import Connections
+from elastic_worker.training.snapshot import states_of
 from elastic_worker.training.transfer import Donor, Parts, TransferError
 
 SECRET = b"the round's secret"
@@ -264,3 +266,28 @@ def test_a_donor_closes_in_the_middle_of_a_transfer(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(transfer, "TELL_EVERY_S", -1.0)
         with pytest.raises(TransferError, match=r"closed|reset"):
             receive(("127.0.0.1", donor.port), training_like(given), tell=lambda size: donor.close())
+
+
+class Stubborn:
+    """An object of the program that takes no state."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": 1}
+
+    def load_state_dict(self, state: object) -> None:
+        raise ValueError("another version")
+
+
+def test_a_worker_that_could_not_load_a_state_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model was the donor's already, and the rest its own. It named the step of its own state all the same."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = worlds.Worlds(mock.Mock(), model, optimizer, mock.Mock(), sampler=None, extra={"count": Stubborn()})
+    own._control, own._connections, own._has_state = mock.Mock(step=7), mock.Mock(), True
+    own._control.get.return_value = [b'["127.0.0.1", 1]']
+    given = states_of(own.objects)
+    monkeypatch.setattr(worlds.transfer, "receive", lambda *_, **__: given)
+    assert own._step() == 7
+    with pytest.raises(ValueError, match="another version"):
+        own._pull({"rank": 1, "size": 2, "step": 8, "donors": [0], "secret": "00"}, 1)
+    assert own._step() is None

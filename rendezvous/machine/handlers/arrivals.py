@@ -44,7 +44,9 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
         job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
     step = message.step if message.ready else None
-    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, workers=message.workers, step=step)
+    # In a world that processes have yet to form, only Able says which step they hold. It follows.
+    workers = message.workers if message.ready or job.in_place.stage is not None else 0
+    member = replace(known, heard_at=job.now, broken_at=None, store=message.store or known.store, workers=workers, step=step)
     job = replace(job, membership=job.membership.with_member(member))
     after = held.generation if held is not None else 0
     barrier = None
@@ -72,7 +74,8 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
     world = group.world
     generation = held.generation if held is not None else 0
     if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
-        return job  # the world was sealed with it while it was away: its view tells it so
+        # The world was sealed with it while it was away: its view tells it so. It may answer the change that ends that world already.
+        return ready(job, member, barrier) if barrier is not None and barrier.alive else job
     if world is not None and held is not None and _may_hold(world, held, member.name):
         if world.by_rank[held.rank] is None:
             job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))

@@ -29,10 +29,11 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     world = group.world
     # In a world that an earlier server sealed, that server may have called it.
     is_uncalled = world is not None and not world.adopted and not group.is_draining
-    if member.phase is Phase.RUNNING and message.after < member.generation:
+    is_answer = message.alive and group.round is not None and group.round.in_place and message.round == job.in_place.round
+    if member.phase is Phase.RUNNING and message.after < member.generation and not is_answer:
         return job  # it left an older world than the one it was sealed into since
     is_of_world = world is not None and member.generation == world.generation and member.name in world.ranks
-    if message.alive and is_of_world and not (group.round is not None and group.round.in_place and message.round == job.in_place.round):
+    if message.alive and is_of_world and not is_answer:
         return job
     was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
@@ -42,7 +43,9 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
         job = failed(job, member, status=None)
     store = message.store or member.store
     state = {"alive": message.alive, "step": message.step, "provisional": member.provisional and message.alive}
-    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=store, **state)
+    # A member that answers may have missed the view of its newest world, and then names the world before.
+    generation = max(message.after, member.generation) if is_answer and is_of_world else message.after
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, store=store, **state)
 
 
 def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:

@@ -6,12 +6,14 @@ A message speaks for the incarnation of its connection. A message that arrives l
 from dataclasses import replace
 
 from elastic.api.words import Cause
+from elastic.membership.bounds import clipped
 from elastic.membership.in_place import FromWorkers
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.handlers.arrivals import join
-from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready
+from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
 from rendezvous.machine.handlers.workers import hear
+from rendezvous.machine.state.accounting import Loss
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
 
@@ -71,6 +73,9 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
         return job
     if is_leaving_world(job):
         return job
+    if message.by_library:
+        words = f"the training library ended a worker of {member.name}: {message.error or 'it could not follow its world'}"
+        return with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, clipped(words)))
     return failed(job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error)
 
 

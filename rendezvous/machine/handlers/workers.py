@@ -23,7 +23,14 @@ def hear(job: Job, member: Member, message: FromWorkers) -> Job:
         case Put():
             return job  # the hub passes it on; it decides nothing
     known = job.in_place
-    if message.round != known.round or not _is_in_world(job, member):
+    if not _is_in_world(job, member):
+        return job
+    if isinstance(message, Complains):
+        is_heard = known.is_adopted or (known.stands and message.round == known.world_round)
+        return replace(job, accounting=accounting.with_alarm(job.accounting, member.name)) if is_heard else job
+    if isinstance(message, Formed) and known.is_adopted and message.round <= known.round:
+        known = replace(known, world_round=message.round)
+    elif message.round != known.round:
         return job
     match message:
         case Holds() if known.stage is Stage.HOLD:
@@ -35,8 +42,6 @@ def hear(job: Job, member: Member, message: FromWorkers) -> Job:
         case Unformed() if known.stage is Stage.FORM and not known.trouble:
             words = clipped(f"{member.name} could not enter the world: {message.words}")
             return replace(job, in_place=replace(known, trouble=words))
-        case Complains() if known.stage is Stage.RUN or known.is_adopted:
-            return replace(job, accounting=accounting.with_alarm(job.accounting, member.name))
     return job
 
 

@@ -12,6 +12,8 @@ class InPlace:
     """The change in process. `round` only rises; `stage` is None while the world does not change in process."""
 
     round: int = 0
+    world_round: int = 0
+    """The round in which the present world was formed. A change that is called off makes `round` the higher one."""
     stage: Stage | None = None
     until: float = math.inf
     """A world that is still forming at this time counts as failed."""
@@ -35,6 +37,11 @@ class InPlace:
     """An earlier server formed the world, and its members have yet to say that they are in it."""
     blip_step: int | None = None
     """The step at which the communication last broke though nobody was lost."""
+
+    @property
+    def stands(self) -> bool:
+        """Return whether the world that its processes formed still trains."""
+        return self.stage in (Stage.HOLD, Stage.STOP, Stage.RUN)
 
     @property
     def told(self) -> tuple[object, ...]:
