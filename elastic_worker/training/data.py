@@ -41,6 +41,16 @@ class Micro(typing.NamedTuple):
     """Whether this is the last micro-batch of the step, whose backward reduces the gradients."""
 
 
+def check(dataset: typing.Any) -> None:
+    """Raise TypeError if the samples of this dataset have no numbers."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise TypeError(
+            f"{type(dataset).__name__} has no __getitem__, so nobody can say which samples were used before a change of the world. "
+            "Use a map-style dataset: then every sample is used exactly once per epoch. "
+            "For a stream, read it yourself inside the step and shard it by run.rank and run.size; samples may repeat or get lost."
+        )
+
+
 class Loader:
     """Micro-batches of any step for any share, in order, with prefetching if there are workers.
 
@@ -62,12 +72,7 @@ class Loader:
 
         micro_batch: most samples of one micro-batch; by default the whole share is one.
         """
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            raise TypeError(
-                f"{type(dataset).__name__} has no __getitem__, so nobody can say which samples were used before a change of the world. "
-                "Use a map-style dataset: then every sample is used exactly once per epoch. "
-                "For a stream, read it yourself inside the step and shard it by run.rank and run.size; samples may repeat or get lost."
-            )
+        check(dataset)
         if micro_batch is not None and micro_batch < 1:
             raise ValueError(f"micro_batch is {micro_batch}. It must be at least 1.")
         refused = sorted(set(options) & set(OURS))

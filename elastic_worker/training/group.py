@@ -78,6 +78,8 @@ class Parallel:
     """Stands for the wrapper of the present world; it may be kept, because it refers to no group."""
 
     def __init__(self, group: Group, model: torch.nn.Module, check: "typing.Callable[[], None]") -> None:
+        self.was_called = False
+        """Whether it was called in the present step."""
         self._group = group
         self._check = check
         self._model = model
@@ -85,6 +87,7 @@ class Parallel:
     def __call__(self, *args: typing.Any, **named: typing.Any) -> typing.Any:
         """Run the wrapper, unless the world has ended: a collective that meets closing connections may be forgotten by gloo."""
         self._check()
+        self.was_called = True
         wrapper = self._group.wrapper
         if wrapper is None:
             raise RuntimeError("There is no world outside of `for step in run.steps(...)`. Use your own model there.")

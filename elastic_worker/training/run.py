@@ -27,7 +27,7 @@ from elastic_worker.training import environment
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
-from elastic_worker.training.data import Loader
+from elastic_worker.training.data import Loader, check
 from elastic_worker.training.group import Group, Parallel
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
@@ -76,7 +76,7 @@ class Run:
         """Number of workers in the present world. Read it in each step."""
         self.rank = environment.own("RANK", 0)
         self.batch = batch
-        self._loader = data if isinstance(data, Loader) or data is None else Loader(data, Sampler(len(data), batch, seed=seed))
+        self._loader = None if data is None else _loader(data, batch, seed)
         self._own_model = model
         self._group = Group(model, ddp or {})
         self._parallel = Parallel(self._group, model, self._check)
@@ -130,6 +130,8 @@ class Run:
         if self._saves is not None:
             self._saves.check(self._worlds.objects)
             step = self._saves.restore(self._worlds.objects)
+            if step is not None and environment.own("RANK", 0) == 0:
+                log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
         if path is None:
@@ -158,6 +160,7 @@ class Run:
             while not control.begin_step():
                 self._worlds.change()
             self._boundary.note()
+        self._parallel.was_called = False
         if self._group.wrapper is not None:
             self._group.wrapper.require_backward_grad_sync = True
 
@@ -203,8 +206,10 @@ class Run:
         if control.is_ending():
             return True
         words = "{}: {}".format(type(error).__name__, error)
+        if not any(sign in words for sign in LOST_PEER):
+            return control.is_ending(VERDICT_S)  # without a complaint: an error of the program would change the world again and again
         control.complain(words)
-        return control.is_ending(LOST_PEER_S if any(sign in words for sign in LOST_PEER) else VERDICT_S)
+        return control.is_ending(LOST_PEER_S)
 
     def _is_finished(self, until: int) -> bool:
         """Return whether all workers have committed the last step.
@@ -238,12 +243,17 @@ class Step:
         self.number = run.committed
         """Number of the step, counted from 0."""
         self.is_entered = self.is_broken = False
-        self._is_stand_in = False
+        self._is_stand_in = self._is_committed = False
         self._values = {}  # type: typing.Dict[str, float]
 
     @property
+    def is_committed(self) -> bool:
+        """Return whether the step counts. It is false before the end of the block, and after a step that broke off and is tried again."""
+        return self._is_committed
+
+    @property
     def is_first_rank(self) -> bool:
-        """Return whether this is rank 0 and the step counts. After a step that broke off it is false, because the step is tried again."""
+        """Return whether this is rank 0 and the step did not break off."""
         return self._run.rank == 0 and not self.is_broken
 
     def batches(self) -> "typing.Iterator[typing.Any]":
@@ -266,6 +276,8 @@ class Step:
         run = self._run
         batch = run.batch if run._loader is None else run._loader.sampler.batch
         run._check()
+        if run._group.wrapper is not None and not run._parallel.was_called:
+            raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
         (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
@@ -284,6 +296,17 @@ class Step:
         """Commit the step, or form the next world and swallow the error."""
         if error is None:
             self._run._commit(self._values)
+            self._is_committed = True
             return False
         self.is_broken = True
         return self._run._failed(error)
+
+
+def _loader(data: typing.Any, batch: int, seed: int) -> Loader:
+    """Return the loader of the program's data; raise TypeError if its samples have no numbers."""
+    if isinstance(data, Loader):
+        if data.sampler.batch != batch:
+            raise ValueError("batch is {}, and the Loader's sampler has {}. Give both the same number.".format(batch, data.sampler.batch))
+        return data
+    check(data)
+    return Loader(data, Sampler(len(data), batch, seed=seed))

@@ -94,7 +94,7 @@ def test_a_runtime_error_is_raised_unchanged_if_the_world_does_not_end(start: Ca
     (failing,) = one.pids
     one.until(lambda: (one.folder / f"exit-{failing}").exists())
     assert "RuntimeError: the program's own error" in one.stderr(failing)
-    assert one.plane.complaints == ["RuntimeError: the program's own error"]
+    assert one.plane.complaints == [], "a complaint about an error of the program would change the world again and again"
 
 
 def test_a_worker_that_hangs_is_ended_by_its_watchdog_with_its_stack(start: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch) -> None:
