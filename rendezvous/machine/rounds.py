@@ -48,7 +48,7 @@ def is_whole(job: Job) -> bool:
     world, unknown = group.world, group.unknown_ranks
     if world is None or known.failures or known.hang_reason or job.in_place.trouble:
         return False
-    if (known.alarms and job.in_place.stands) or any(loss.member in world.ranks for loss in known.losses):
+    if (known.alarms and job.in_place.stands) or any(loss.by_library for loss in known.losses):
         return False
     if unknown and (job.is_settled or unknown <= len(known.losses)):
         return False

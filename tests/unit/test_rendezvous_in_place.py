@@ -682,3 +682,11 @@ def test_peers_that_fail_with_a_worker_that_the_library_ended_are_not_charged_ei
     group.fail("w1", status=4, by_library=True)
     group.obey_all()
     assert Cause.USER.value not in restarts(group)
+
+
+def test_a_worker_that_the_library_ended_in_a_world_that_restarts_is_not_charged_to_the_user() -> None:
+    group = group_of(2, budget=Budget(max_restarts=0))
+    group.fail("w1", status=3, by_library=True)
+    assert group.agents["w0"].view.reform.startswith("the training library ended a worker of w1")
+    group.come_all()
+    assert (set(group.world()), restarts(group)) == ({"w0", "w1"}, {Cause.DISRUPTION.value: 1})

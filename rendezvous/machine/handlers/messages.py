@@ -75,7 +75,7 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
         return job
     if message.by_library:
         words = f"the training library ended a worker of {member.name}: {message.error or 'it could not follow its world'}"
-        return with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, clipped(words)))
+        return with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, clipped(words), by_library=True))
     return failed(job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error)
 
 

@@ -49,6 +49,8 @@ class Loss:
     is_gone: bool = False
     unsure: bool = False
     may_work: bool = False
+    by_library: bool = False
+    """The training library ended a worker of the member, whose agent is here and starts it again."""
 
 
 @dataclass(frozen=True, slots=True)
