@@ -11,9 +11,8 @@ from rendezvous.server.exchange import Exchange
 from rendezvous.server.fault import FaultLadder
 from rendezvous.server.story import Story
 
-
 GATHER_S_A_MEMBER = 0.00002
-"""Values of the exchange are gathered for so long, for each member: to tell all members of each value at once would keep the server busy."""
+"""Values of the exchange are gathered for so long, for each member. To tell all of each value at once would keep the server busy."""
 
 
 class Link(Protocol):
@@ -35,7 +34,21 @@ class Link(Protocol):
 class ActiveJob:
     """A job of this server."""
 
-    __slots__ = ("asks", "exchange", "fault", "gives_soon", "inbox", "is_due", "job", "links", "reports", "story", "timer", "touched", "wake_at")
+    __slots__ = (
+        "asks",
+        "exchange",
+        "fault",
+        "gives_soon",
+        "inbox",
+        "is_due",
+        "job",
+        "links",
+        "reports",
+        "story",
+        "timer",
+        "touched",
+        "wake_at",
+    )
 
     def __init__(self, job: Job) -> None:
         self.job = job
