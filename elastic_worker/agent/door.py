@@ -118,7 +118,7 @@ class WorkerDoor:
         self._ended.append(connection)
 
     def close(self) -> None:
-        """Drop everybody and remove the socket. The listener goes first: a worker that is dropped looks whether the agent is still there."""
+        """Drop everybody and remove the socket. The listener goes first: a dropped worker looks whether the agent is still there."""
         self._listener.close()
         for connection in list(self._connections):
             self.drop(connection)
