@@ -36,9 +36,11 @@ class Group:
         """Communication hooks that each new wrapper gets."""
         self._model = model
         self._ddp = dict(ddp)
+        self._is_own = False
 
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
+        self._is_own = True
         connections.begin(size)
         store = Exchange(control, connections, round=round, timeout_s=forming_s(size))
         # gloo connects all pairs here. TORCH_GLOO_LAZY_INIT=1 would form faster, but a peer that dies meanwhile would then be met in the
@@ -51,6 +53,7 @@ class Group:
     def form_from_environment(self) -> None:
         """Form the group as a program under torchrun does, or take the one that the program has formed."""
         if not dist.is_initialized():
+            self._is_own = True
             is_on_gpu = next(self._model.parameters()).device.type == "cuda"
             dist.init_process_group("nccl" if is_on_gpu else "gloo")
 
@@ -65,6 +68,12 @@ class Group:
         self.wrapper = DistributedDataParallel(self._model, init_sync=not is_level, **{**places, **self._ddp})
         for state, hook in self.hooks:
             self.wrapper.register_comm_hook(state, hook)
+
+    def end(self) -> None:
+        """Drop the wrapper, and the group unless the program formed it: torch may hang if a group is left at the end of the process."""
+        self.wrapper = None
+        if self._is_own:
+            self.leave()
 
     def leave(self) -> None:
         """Drop the group and everything that refers to it."""

@@ -115,6 +115,7 @@ class Run:
         finally:
             if self._control is not None:
                 self._control.done()
+            self._group.end()
 
     @property
     def committed(self) -> int:

@@ -48,13 +48,15 @@ def main() -> None:
                 step.backward(loss, samples=len(x))
             optimizer.step()
             optimizer.zero_grad()
-            step.report(loss=loss.item())
+            value = loss.item()
+            del loss  # it would keep the process group of this world
+            step.report(loss=value)
             has_ended = is_over(step.number + 1)
         if step.is_first_rank and world != run.size:
             world = run.size
             print(f"world {run.size} rank 0 starts at step {step.number}", flush=True)
         if step.is_first_rank:
-            print(f"step {step.number + 1} world {run.size} loss {loss.item():.6f}", flush=True)
+            print(f"step {step.number + 1} world {run.size} loss {value:.6f}", flush=True)
         if has_ended:
             break
         time.sleep(STEP_SECONDS)  # stands for a model that takes its time

@@ -44,7 +44,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def test_there_are_examples_to_look_at() -> None:
-    kinds = ("checkpoints", "elastic", "etcd", "fsdp", "static")
+    kinds = ("checkpoints", "elastic", "etcd", "fsdp", "in-process", "static")
     assert [path.parent.name for path in SCRIPTS] == [f"pytorch-{kind}" for kind in kinds]
 
 

@@ -1,4 +1,4 @@
-"""How an agent learns of its workers' ends beside torch, which reaps them."""
+"""How an agent learns of its workers' ends next to torch, which reaps them."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from elastic_worker.agent.workers import LocalWorkers
 
 
 class Seen:
-    """What a watch told."""
+    """The words that a watch told."""
 
     def __init__(self) -> None:
         self.started = 0
