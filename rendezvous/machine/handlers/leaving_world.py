@@ -41,8 +41,11 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     elif is_uncalled and was_working:
         job = failed(job, member, status=None)
     store = message.store or member.store
-    state = {"alive": message.alive, "step": message.step, "provisional": member.provisional and message.alive}
-    return job.change(member.name, phase=Phase.READY, world_id="", generation=message.after, store=store, **state)
+    # Processes that started in a world of their own have the state of no world, even if their agent was in the current one before.
+    is_newcomer = member.provisional and message.alive
+    after, step = (0, None) if is_newcomer else (message.after, message.step)
+    state = {"alive": message.alive, "step": step, "provisional": is_newcomer}
+    return job.change(member.name, phase=Phase.READY, world_id="", generation=after, store=store, **state)
 
 
 def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
