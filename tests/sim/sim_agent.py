@@ -222,12 +222,19 @@ class Agent:
         self.away_since = None
         self.link = Connection(self, self.server.hub, heard_at=asyncio.get_running_loop().time())
         self.server.links.append(self.link)
+        self.link.up(partial(self._present, self.link, self._join()))
+        self._repeat()
+
+    def _join(self) -> Join:
+        """Return the first message of a connection."""
         store = f"{self.name}:{self._generation}"
         failed = self.is_ready and self.has_failed
-        join = Join(
+        return Join(
             incarnation=self.incarnation, held=self.held, ready=self.is_ready, store=store, failed=failed, status=1 if failed else None
         )
-        self.link.up(partial(self._present, self.link, join))
+
+    def _repeat(self) -> None:
+        """Say again what the server of the last connection may have forgotten."""
         if self.has_failed and not self.is_ready:
             self._say(Failed(generation=self._generation, status=1))
 

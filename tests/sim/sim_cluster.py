@@ -46,7 +46,7 @@ class Cluster:
         self.mishaps: list[str] = []
         self.evicted_astray: list[str] = []
         """Pods that a drain evicted on another node, because they had the name of one that it had seen."""
-        self._api, self._draw = api, draw
+        self._api, self._server, self._draw = api, server, draw
         self.kubelets = Kubelets(api, server, draw)
         self._dead: dict[str, float] = {}
         self._reclaimed: dict[str, float] = {}
@@ -188,7 +188,8 @@ class Cluster:
     @property
     def user_failures(self) -> int:
         """How often a program of the user's failed, or could not start."""
-        return self._user_failures + self.kubelets.usage_errors
+        living = self._server.living
+        return self._user_failures + self.kubelets.usage_errors + (living.failures if living is not None else 0)
 
     def pods(self, *, node: str | None = None) -> list[Object]:
         return [pod for pod in self._api.all(PODS) if node is None or pod["spec"].get("nodeName") == node]
@@ -241,7 +242,7 @@ class Cluster:
             for other in self.running():
                 peer = self.kubelets.agent(other)
                 if peer is not None and peer is not agent and self._draw.random() < 0.5:
-                    falls = partial(peer.fail, generation=agent.entered[-1])
+                    falls = partial(peer.fail, generation=agent.entered[-1] if agent.entered else 0)
                     asyncio.get_running_loop().call_later(self._draw.uniform(0, 1.0), falls)
 
     # --- time ---

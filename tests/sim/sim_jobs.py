@@ -45,6 +45,19 @@ def random_job(draw: random.Random) -> Object:
     return job
 
 
+def living_job(draw: random.Random) -> Object:
+    """Return an elastic job that meets at the rendezvous server, and may lose many workers."""
+    kind = KINDS["PyTorchJob"]
+    policy = _elastic_policy(draw, kind) | {"maxRestarts": draw.choice([3, 1000, 1000])}
+    policy.pop("rdzvBackend", None)
+    workers, run_policy = draw.randint(policy["minReplicas"], policy["maxReplicas"]), _run_policy(draw)
+    run_policy.pop("activeDeadlineSeconds", None)
+    restart = draw.choice(["OnFailure", "OnFailure", "ExitCode", "Always"])
+    job = job_of(kind, {WORKER: workers}, restart=restart, policy=policy, run_policy=run_policy)
+    parse(job)
+    return job
+
+
 def meet_in_etcd(job: Object, draw: random.Random) -> None:
     """Some elastic PyTorchJobs meet in an etcd of their user's; all else about the life stays as its seed has it."""
     policy = job["spec"].get("elasticPolicy")

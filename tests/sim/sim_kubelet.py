@@ -13,6 +13,7 @@ from sim_agent import Agent
 from sim_api import Api
 from sim_ends import WrongCommand
 from sim_etcd import EtcdAgent, agent_of
+from sim_living import LivingAgent
 from sim_pods import are_gates_met, ends, is_deleting, is_ready
 from sim_rendezvous import SimServer
 from sim_time import now, stamp
@@ -165,6 +166,10 @@ class Kubelets:
             run.agent = self.stores.agent(pod, env, draw=self._draw, ended=ended)
         elif env["PET_RDZV_BACKEND"] == ETCD_BACKEND:
             run.agent = agent_of(pod, env, process=process, etcds=self._server.etcds, draw=self._draw, ended=ended)
+        elif self._server.living is not None:
+            agent = LivingAgent(name, process, env["PET_RDZV_ID"], self._server, self._draw, ended)
+            self._server.living.agents.append(agent)
+            run.agent = agent
         else:
             run.agent = Agent(name, process, env["PET_RDZV_ID"], self._server, self._draw, ended)
         run.agent.start()

@@ -18,6 +18,7 @@ from rendezvous.server.hub import ActiveJob, Hub
 
 if TYPE_CHECKING:
     from sim_agent import Agent, Connection
+    from sim_worlds import LivingWorlds
 
 REACH_S = 0.01
 CALL_S = 10.0
@@ -35,9 +36,9 @@ class SimHub(Hub):
     `faults` gets each invariant that a step broke, and each decision that raised: the hub itself survives them.
     """
 
-    def __init__(self, instance: str, faults: list[str]) -> None:
+    def __init__(self, instance: str, faults: list[str], *, watch: Callable[[Job, Job], None] | None = None) -> None:
         super().__init__(instance=instance, clock=asyncio.get_running_loop().time)
-        self._faults = faults
+        self._faults, self._watch = faults, watch
         self.step_all = self._checked_step  # type: ignore[method-assign]
         self.runs = asyncio.Event()
         self.runs.set()
@@ -51,6 +52,8 @@ class SimHub(Hub):
             self._faults.append(f"a decision raised {error!r}")
             raise
         self._faults += broken(job, after)
+        if self._watch is not None:
+            self._watch(job, after)
         return after, effects
 
     def stand_still(self, seconds: float) -> None:
@@ -99,6 +102,8 @@ class SimServer:
 
     def __init__(self, *, dies_when_closing: bool = False, hears_steps: bool = True) -> None:
         self.starts = self.cut_off = 0
+        self.living: LivingWorlds | None = None
+        """The worlds of workers whose processes live on, in lives that have such workers."""
         self.faults: list[str] = []
         """Faults of the engine, which no life may have."""
         self.dies_when_closing = dies_when_closing
@@ -172,7 +177,11 @@ class SimServer:
 
     def _new_hub(self) -> SimHub:
         self.starts += 1
-        return SimHub(f"s{self.starts}", self.faults)
+        return SimHub(f"s{self.starts}", self.faults, watch=self._see)
+
+    def _see(self, before: Job, after: Job) -> None:
+        if self.living is not None:
+            self.living.see(before, after)
 
     def _break_all(self) -> None:
         links, self.links = self.links, []

@@ -137,5 +137,7 @@ def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Itera
     workers = {name for name in names if f"-{WORKER.lower()}-" in name}
     if world is None or members != workers:
         yield f"the world is {sorted(members)} ({world or 'unknown'}), the workers are {sorted(workers)}"
+    elif server.living is not None and elastic.backend == "elastic" and (idle := list(server.living.idle(job.metadata.uid, members))):
+        yield from idle
     elif (elastic.world_size, elastic.generation) != (len(members), world.generation):
         yield f"the status says {elastic.generation}, {elastic.world_size} members; the world is {world.generation}, {len(members)}"

@@ -18,12 +18,15 @@ from sim_launcher import Launchers
 from sim_laws import Laws
 from sim_process import Controller
 from sim_rendezvous import SimServer
+from sim_worlds import LivingWorlds
 
 from controller.watching.keys import JOBS
 from elastic.api.job import Object
 
 TICK_S = 0.5
 STEPS = 60
+LIVING_SHARE = 1 / 3
+"""The share of lives whose workers use the training library, if they meet at the rendezvous server."""
 GANGS = ("", "", "", "", "volcano", "scheduler-plugins-scheduler")
 
 
@@ -44,7 +47,7 @@ class Options:
     """Kind of storm in a simulated life.
 
     `kills`: the controller dies at random requests; `twins`: two work at once, without an election; `programs_fail`: containers and
-    training processes crash by themselves.
+    training processes crash by themselves; `living`: whether workers use the training library, if the seed does not decide it.
     """
 
     steps: int = STEPS
@@ -52,6 +55,7 @@ class Options:
     twins: bool = False
     elects: bool = False
     programs_fail: bool = True
+    living: bool | None = None
     weather: Weather = STORMY
 
 
@@ -81,6 +85,9 @@ class Scene:
             hears_steps=random.Random(f"steps {seed}").random() < 0.5,
         )
         self.cluster = Cluster(self.api, self.server, random.Random(f"cluster {seed}"))
+        living_draw = random.Random(f"living {seed}")
+        if options.living if options.living is not None else manifest is None and living_draw.random() < LIVING_SHARE:
+            self.server.living = LivingWorlds(self.server, living_draw)
         self.launchers = Launchers(self.api, self.server, random.Random(f"launchers {seed}"))
         self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
@@ -159,6 +166,9 @@ class Scene:
 
     def check(self) -> None:
         self.laws.judge()
+        if self.server.living is not None:
+            self.server.living.judge()
+            self.laws.breaches += self.server.living.breaches
         if self.server.faults:
             raise AssertionError("\n".join(["the rendezvous engine keeps its invariants:", *self.server.faults]))
         if self.laws.breaches or (self.launchers.wrongs and not self.options.twins):

@@ -4,8 +4,10 @@ A failure names its seed: `SEED=17 make sim` plays that one again, `SEEDS=1000` 
 """
 
 import os
+import random
 
 import pytest
+from sim_jobs import living_job
 from sim_scene import Options
 from sim_storm import play
 
@@ -37,3 +39,9 @@ def test_two_controllers_at_once_do_no_lasting_harm(seed: int) -> None:
 @pytest.mark.parametrize("seed", CALM_SEEDS)
 def test_the_lease_passes_from_controller_to_controller_in_the_storm(seed: int) -> None:
     play(seed, Options(elects=True))
+
+
+@pytest.mark.parametrize("seed", CALM_SEEDS)
+@pytest.mark.parametrize("elects", [False, True], ids=["one", "elects"])
+def test_processes_that_live_on_keep_every_law_through_faults_and_become_right(seed: int, *, elects: bool) -> None:
+    play(seed, Options(living=True, elects=elects), living_job(random.Random(f"living job {seed}")))

@@ -158,6 +158,23 @@ def test_a_world_below_its_minimum_waits_for_the_failed_member_with_the_state_in
     assert change.step == 5
 
 
+def test_a_failed_member_that_starts_again_while_its_world_waits_is_no_survivor() -> None:
+    """Its agent still names the world that it left, but its new processes have the state of no world."""
+    group = living(2, min=2, max=2)
+    group.fail("w1")
+    group.obey("w0")
+    group.come("w1")
+    group.cut("w0")
+    group.hello("w1", step=5)
+    group.say("w1", Ready(after=1, store="w1:1", alive=True, step=5, round=group.job.in_place.round))
+    assert group.job.membership.members["w1"].generation == 0
+    group.advance(1.1)
+    group.come_all()
+    group.start("w0")
+    group.advance(6)
+    assert set(group.world()) == {"w0", "w1"}
+
+
 def test_several_losses_and_one_while_the_others_come_make_one_world() -> None:
     group = living(5)
     group.kill("w1")

@@ -42,9 +42,13 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     elif is_uncalled and was_working:
         job = failed(job, member, status=None)
     store = message.store or member.store
-    state = {"alive": message.alive, "step": message.step, "provisional": member.provisional and message.alive}
     # A member that answers may have missed the view of its newest world, and then names the world before.
-    generation = max(message.after, member.generation) if is_answer and is_of_world else message.after
+    generation, step = max(message.after, member.generation) if is_answer and is_of_world else message.after, message.step
+    # Processes that started in a world of their own have the state of no world, even if their agent was in the current one before.
+    is_newcomer = member.provisional and message.alive
+    if is_newcomer:
+        generation, step = 0, None
+    state = {"alive": message.alive, "step": step, "provisional": is_newcomer}
     return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, store=store, **state)
 
 
