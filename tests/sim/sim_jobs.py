@@ -59,7 +59,7 @@ def living_job(draw: random.Random) -> Object:
 
 
 def meet_in_etcd(job: Object, draw: random.Random) -> None:
-    """Some elastic PyTorchJobs meet in an etcd of their user's; all else about the life stays as its seed has it."""
+    """Let some elastic PyTorchJobs meet in an etcd of their user's; everything else about the life stays as its seed has it."""
     policy = job["spec"].get("elasticPolicy")
     if job["kind"] == "PyTorchJob" and policy is not None and "rdzvBackend" not in policy and draw.random() < 0.2:
         policy |= {"rdzvBackend": "etcd", "rdzvHost": "etcd"}
@@ -67,13 +67,13 @@ def meet_in_etcd(job: Object, draw: random.Random) -> None:
 
 
 def scaling_of(job: Object) -> Object | None:
-    """The scaling policy."""
+    """Return the scaling policy."""
     policy: Object | None = (job["spec"].get("elasticPolicy") or {}).get("scalingPolicy")
     return policy
 
 
 def be_autoscaled(job: Object, draw: random.Random) -> None:
-    """The number of workers of some elastic PyTorchJobs is the autoscaler's; all else stays as the seed has it."""
+    """Let the autoscaler choose the number of workers of some elastic PyTorchJobs; everything else stays as the seed has it."""
     policy = job["spec"].get("elasticPolicy")
     if job["kind"] != "PyTorchJob" or policy is None or "metrics" in policy or draw.random() > 0.25:
         return
@@ -96,7 +96,7 @@ def job_of(kind: Kind, types: dict[str, int], *, restart: str = "OnFailure", pol
 
 
 def replicas(job: Object) -> Object:
-    """The replica specs of a raw job."""
+    """Return the replica specs of a raw job."""
     specs: Object = job["spec"][KINDS[job["kind"]].replica_key]
     return specs
 

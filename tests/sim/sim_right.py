@@ -37,7 +37,7 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
 
 
 def silences(api: Api, raw: Object | None) -> Iterator[str]:
-    """A job that is not over, and does not train, says in a condition what it waits for."""
+    """Yield the words that the conditions of a job lack that has not finished and does not train: what it waits for."""
     if raw is None or ANNOTATION in raw["metadata"].get("annotations", {}):
         return
     job, _ = parse(raw, stored=True)

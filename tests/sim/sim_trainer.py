@@ -32,7 +32,7 @@ def forming_s(size: int) -> float:
 
 
 class At(Enum):
-    """What the main thread does."""
+    """Actions of the main thread."""
 
     STARTING = auto()
     LOOP = auto()  # between two steps

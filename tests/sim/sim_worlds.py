@@ -262,7 +262,7 @@ class LivingWorlds:
 
 
 def _overdue(job: Job, now: float) -> Iterator[tuple[str, str]]:
-    """Yield the waits of a job that are over, or may take longer than they should."""
+    """Yield the waits of a job that have not ended in time, or may take longer than they should."""
     known, group = job.in_place, job.membership
     if (
         job.accounting.closed
