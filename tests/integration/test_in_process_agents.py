@@ -65,6 +65,7 @@ class Job:
         self.server = server
         self.agents = Agents(folder, server, job="job", script=WORKER, library=library)  # type: ignore[arg-type]
         self._used: dict[str, int] = {}
+        self._warm = {"warm": True} if library is not None else {}
 
     def next(self, name: str, kind: str) -> Said:
         """Wait for this member's next message of this kind; return it. Later calls look at later messages only."""
@@ -87,7 +88,7 @@ class Job:
         for rank, name in enumerate(names):
             self.server.view(name, **world(1, rank, len(names), store=stores[0]))
         for name in names:
-            assert self.next(name, "started") == {"t": "started", "generation": 1}
+            assert self.next(name, "started") == {"t": "started", "generation": 1, **self._warm}
             assert self.next(name, "able") == {"t": "able", "generation": 1, "workers": workers}
 
     def waits(self, name: str) -> str:
