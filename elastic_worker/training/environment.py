@@ -6,8 +6,6 @@ import typing
 
 from elastic_worker import settings
 
-DOOR = "ELASTIC_WORLD"
-"""Path of the agent's socket, if the agent can change worlds in process."""
 PROVISIONAL = "0"
 """The generation of a provisional world."""
 NOT_ITS_WORKER = "the agent does not take this process for one of its workers; it may run behind a shell script without exec"
@@ -16,7 +14,7 @@ CONNECT_S = 1.0
 
 def take_door() -> typing.Optional[str]:
     """Return the path of the agent's door, and remove it from the environment: a child of this process is not a worker."""
-    return os.environ.pop(DOOR, None) or None
+    return os.environ.pop(settings.WORLD, None) or None
 
 
 def is_turned_away(path: str) -> bool:

@@ -25,8 +25,6 @@ class Agent:
     is_refused: bool = False
     failed: bool = False
     status: int | None = None
-    is_able: bool = False
-    """The program of the agent can change worlds in process."""
     workers: int = 0
     """The number of its workers that have said hello."""
     is_provisional: bool = False
@@ -191,10 +189,10 @@ class Group:
 
     # --- the members ---
 
-    def start(self, name: str, *, pod: str = "", is_ready: bool = True, is_able: bool = False) -> Agent:
+    def start(self, name: str, *, pod: str = "", is_ready: bool = True) -> Agent:
         """Let a fresh agent of this name join; one that is not ready boots while the others work."""
         self.starts += 1
-        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready, is_able=is_able)
+        agent = self.agents[name] = Agent(name, f"{pod or name}/{self.starts}", is_ready=is_ready)
         self.link(name)
         return agent
 
@@ -328,7 +326,7 @@ def group_of(count: int, *, is_able: bool = False, **fields: object) -> Group:
     names = [f"w{index}" for index in range(count)]
     group.expect(*names, **fields)
     for name in names:
-        group.start(name, is_able=is_able)
+        group.start(name)
     assert len(group.world()) == count
     if is_able:
         for name in names:

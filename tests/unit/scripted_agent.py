@@ -50,8 +50,11 @@ class ScriptedAgent:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """End the connection, as an agent that dies."""
-        for one in (getattr(self, "_lines", None), getattr(self, "connection", None), self._listener):
+        """End the listener and then the connection, as the agent's door does.
+
+        A worker that loses its connection while the door still listens is not a worker of that agent.
+        """
+        for one in (self._listener, getattr(self, "_lines", None), getattr(self, "connection", None)):
             if one is not None:
                 one.close()
 
