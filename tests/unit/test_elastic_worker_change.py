@@ -9,20 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_worker.agent.change import MOST_KEYS_LINE, BrokenRule, LocalChange, LocalWorker
+from elastic_worker.agent.change import LocalChange, LocalWorker
 from elastic_worker.agent.view import View
+from elastic_worker.agent.worker_messages import MOST_KEYS_LINE, BrokenRule
 
 Said = dict[str, Any]
 
 
 def changing(
-    workers: int = 1, *, generation: int = 3, steps: tuple[int | None, ...] = (), size: int | None = None
+    workers: int = 1, *, generation: int = 3, steps: tuple[int | None, ...] = (), size: int | None = None, is_unit: bool = False
 ) -> tuple[LocalChange, list[LocalWorker]]:
     """Return the change of an agent whose workers have said hello."""
     change = LocalChange(address="10.0.0.7", secret=lambda generation, round: f"secret of {generation} and {round}")
     change.begin(generation, lambda: size or workers)
-    said = [change.hello({"t": "hello", "pid": 7, "local_rank": rank, "step": step_of(steps, rank)}) for rank in range(workers)]
-    return change, said
+    said = [{"t": "hello", "pid": 7, "local_rank": rank, "step": step_of(steps, rank), "unit": is_unit} for rank in range(workers)]
+    return change, [change.hello(hello) for hello in said]
 
 
 def step_of(steps: tuple[int | None, ...], rank: int) -> int | None:
@@ -46,13 +47,25 @@ def test_an_agent_is_able_once_all_its_workers_have_said_hello() -> None:
     change, _ = changing(2, size=3, steps=(7, 9))
     assert change.take_up() == []
     change.hello({"t": "hello", "pid": 9, "local_rank": 2, "step": 8})
-    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 3, "step": 7}]
-    assert change.introduction() == ({"workers": 3}, [{"t": "able", "generation": 3, "workers": 3, "step": 7}])
+    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 3, "step": 9}]
+    assert change.introduction() == ({"workers": 3}, [{"t": "able", "generation": 3, "workers": 3, "step": 9}])
 
 
-def test_one_fresh_worker_makes_the_whole_member_fresh() -> None:
-    change, _ = changing(2, steps=(7, None))
+def test_a_fresh_worker_gets_the_state_that_its_sibling_has_restored() -> None:
+    change, workers = changing(2, steps=(None, 7))
+    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 2, "step": 7}]
+    change.follow(view(1, "form", generation=3, rank=0, size=1, step=7, donors=[0]))
+    assert [line["donors"] for worker in workers for line in change.lines(worker)] == [[1], [1]]
+
+
+def test_a_unit_has_a_state_only_if_all_its_workers_have_it() -> None:
+    """Each worker of a sharded model holds a part of the state, so a sibling cannot give the whole."""
+    change, workers = changing(2, steps=(7, None), is_unit=True)
     assert change.take_up() == [{"t": "able", "generation": 3, "workers": 2}]
+    change.follow(view(1, "abort"))
+    say(change, workers[0], "at", round=1, step=13)
+    say(change, workers[1], "at", round=1, step=12)
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 12}]
 
 
 def test_workers_in_a_provisional_world_stand_by_for_the_jobs_world() -> None:
@@ -89,7 +102,7 @@ def test_a_worker_in_a_provisional_world_never_hears_that_the_job_is_plain() -> 
     assert change.lines(worker) == [{"t": "change", "round": 0, "phase": "plain", "why": "w2 does not use the library"}]
 
 
-def test_a_planned_change_takes_the_highest_promise_and_the_lowest_clean_step() -> None:
+def test_a_planned_change_takes_the_highest_promise_and_the_newest_clean_step() -> None:
     change, workers = changing(2)
     change.take_up()
     change.follow(view(1, "hold"))
@@ -102,16 +115,18 @@ def test_a_planned_change_takes_the_highest_promise_and_the_lowest_clean_step() 
     say(change, workers[0], "at", round=1, step=13)
     assert change.take_up() == []
     say(change, workers[1], "at", round=1, step=12)
-    assert change.take_up() == [{"t": "ready", "round": 1, "step": 12}]
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 13}]
 
 
-def test_a_dirty_worker_makes_its_member_dirty() -> None:
+def test_a_dirty_worker_gets_the_state_of_its_sibling() -> None:
     change, workers = changing(2)
     change.follow(view(1, "abort"))
     change.take_up()
     say(change, workers[0], "at", round=1, step=13)
     say(change, workers[1], "at", round=1, step=None)
-    assert change.take_up() == [{"t": "ready", "round": 1}]
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 13}]
+    change.follow(view(1, "form", generation=4, rank=1, size=2, step=13, donors=[0, 1]))
+    assert change.lines(workers[1])[0]["donors"] == [0, 1, 2]
 
 
 def formed(change: LocalChange, workers: list[LocalWorker], round: int, *, generation: int, **more: Any) -> None:
