@@ -40,8 +40,8 @@ class LocalWorker:
         """The step of its clean state when it last said it; None if it has none."""
         self.is_unit = is_unit
         """Whether its state is only a part of the one that all workers of this agent hold together."""
-        self.child = 0
-        """The agent's child through which it was started."""
+        self.pid = self.child = 0
+        """Its process, and the agent's child through which it was started: the same one, or its stub."""
         self.is_done = False
         self.holds = (-1, 0)
         self.at = -1

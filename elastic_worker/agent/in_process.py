@@ -179,8 +179,8 @@ class InProcess:
             elif worker is None and message.get("t") == ENDED:
                 self._on_end(connection, message, now=now)
             elif worker is None:
-                self._of[connection] = self._change.hello(message)
-                self._of[connection].child = connection.child
+                worker = self._of[connection] = self._change.hello(message)
+                worker.pid, worker.child = connection.pid, connection.child
                 if self._workers is not None:
                     self._workers.use_library(connection.child)
             else:
@@ -193,7 +193,7 @@ class InProcess:
         assert self._door is not None
         local_rank, status = number_of(message, "local_rank"), number_of(message, "status")
         worker = self._change.workers.get(local_rank)
-        is_its_stub = worker is not None and stub.pid == stub.child == worker.child
+        is_its_stub = worker is not None and stub.pid == worker.child != worker.pid
         if is_its_stub and self._workers is not None and self._change.can_replace(local_rank) and self._workers.can_replace(status):
             self._change.replace(local_rank, now=now)
             self._workers.note_replaced(stub.child, status)

@@ -162,7 +162,7 @@ class Presence(PresenceThread):
         if kind == "failed":
             message.setdefault(_AT, time.monotonic())
         with self.changed:
-            if kind in self._states and not self._states[kind].get("replaced"):
+            if kind in self._states and (message.get("replaced") or not self._states[kind].get("replaced")):
                 return
             if message.get("generation") in self._left_in_process and self._held is not None:
                 message["generation"] = self._held["generation"]
