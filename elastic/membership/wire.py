@@ -327,6 +327,7 @@ class Failed(Up, frozen=True):
 
     ago_s: how long ago; the first of several failures caused the others. rank, error: the worker's, and its exception's line, if seen.
     by_library, since 1.2: the training library ended the process, because of what happened to its world. The program did not fail.
+    replaced, since 1.2: another process takes its place, and the member's other workers wait for it with the state.
     """
 
     generation: Generation
@@ -336,6 +337,7 @@ class Failed(Up, frozen=True):
     rank: Count | None = None
     error: Words = ""
     by_library: bool = False
+    replaced: bool = False
 
 
 class Started(Up, frozen=True):

@@ -137,6 +137,8 @@ class Presence(PresenceThread):
                 return
             self._left_in_process = left | {0, former}
             self._states.pop("started", None)
+            if self._states.get("failed", {}).get("replaced"):
+                del self._states["failed"]  # the server formed this world because of it
             for message in self._states.values():
                 message["generation"] = view.generation
                 self._outbox.append(message)
@@ -160,7 +162,7 @@ class Presence(PresenceThread):
         if kind == "failed":
             message.setdefault(_AT, time.monotonic())
         with self.changed:
-            if kind in self._states:
+            if kind in self._states and (message.get("replaced") or not self._states[kind].get("replaced")):
                 return
             if message.get("generation") in self._left_in_process and self._held is not None:
                 message["generation"] = self._held["generation"]

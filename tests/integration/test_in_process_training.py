@@ -31,6 +31,8 @@ from elastic_worker import Run
 steps, pace, folder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 finish = os.path.join(folder, "finish")
 name = os.environ["ELASTIC_MEMBER"]
+if os.environ.get("ELASTIC_GENERATION") == "0" and os.path.exists(os.path.join(folder, "no-newcomers")):
+    sys.exit(5)
 torch.set_num_threads(1)
 model = Model(16, seed=7 if os.environ.get("RANK", "0") == "0" else os.getpid())  # the first world begins with the weights of rank 0
 ledger = {{"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}}
@@ -195,3 +197,47 @@ def test_two_workers_of_an_agent_change_worlds_together(job: Job) -> None:
     job.agents.kill_pod("w1")
     job.agents.wait_for_world(2, after=at)
     assert [job.pid("w0", 0), job.pid("w0", 1)] == pids
+
+
+def test_all_workers_of_the_first_agent_begin_with_the_same_weights(tmp_path: Path, server: Server) -> None:
+    """Both workers of the first agent were donors of the first world, so each one trained on from its own random weights."""
+    job = Job(server, tmp_path / "job", steps=40)
+    try:
+        job.expect("w0", "w1", min=2)
+        job.start("w0", "w1", workers=2)
+        job.ends("w0", "w1", size=4)
+    finally:
+        job.agents.stop()
+
+
+@pytest.fixture
+def warm(tmp_path: Path, server: Server) -> Iterator[Job]:
+    """Return a job whose workers a fork server starts, with an end that two workers reach."""
+    made = Job(server, tmp_path / "job", steps=400, pace_s=0.02, library=tmp_path / "library")
+    made.expect("w0")
+    yield made
+    made.agents.stop()
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_a_lost_process_of_the_only_pod_is_replaced_and_its_siblings_live_on(local_rank: int, warm: Job) -> None:
+    """All processes of the pod started again, so the training lost its state and began at step 0."""
+    warm.agents.wait_for_world(2, after=warm.start("w0", workers=2))
+    sibling, at = warm.pid("w0", 1 - local_rank), time.time()
+    os.kill(warm.pid("w0", local_rank), signal.SIGKILL)
+    warm.agents.wait_for_world(2, after=at)
+    assert warm.pid("w0", 1 - local_rank) == sibling, warm.agents.describe()
+    assert warm.restarts() == {"user": 1}
+    assert min(int(entry["step"]) for entry in warm.agents.log() if float(entry["at"]) > at) > 0, warm.agents.describe()
+    warm.ends("w0", size=2)
+
+
+def test_all_processes_of_the_only_pod_start_again_if_the_one_in_a_lost_ones_place_fails(warm: Job) -> None:
+    warm.agents.wait_for_world(2, after=warm.start("w0", workers=2))
+    (warm.agents.folder / "no-newcomers").touch()
+    sibling, at = warm.pid("w0", 1), time.time()
+    os.kill(warm.pid("w0", 0), signal.SIGKILL)
+    warm.agents.wait_for_world(2, after=at)
+    assert warm.pid("w0", 1) != sibling, warm.agents.describe()
+    assert warm.restarts() == {"user": 1}
+    warm.ends("w0", size=2)

@@ -291,7 +291,8 @@ class Group:
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]
-        agent.failed, agent.status, agent.workers, agent.trained = True, status, 0, None
+        if not why.get("replaced"):
+            agent.failed, agent.status, agent.workers, agent.trained = True, status, 0, None
         self.say(name, Failed(generation=agent.generation, status=status, **why))
 
     def started(self, *names: str) -> None:

@@ -150,7 +150,10 @@ class Living(Membership):
     """The same members, most of which have processes that live on when the world changes."""
 
     @precondition(lambda self: self.group.agents)
-    @rule(data=st.data(), what=st.sampled_from(["hello", "obey", "obey", "train", "complain", "die", "end loop", "unformed", "stale"]))
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["hello", "obey", "obey", "train", "complain", "die", "is replaced", "end loop", "unformed", "stale"]),
+    )
     def something_happens_to_processes(self, data: st.DataObject, what: str) -> None:
         group = self.group
         name = data.draw(st.sampled_from(sorted(group.agents)))
@@ -168,6 +171,8 @@ class Living(Membership):
             case "die" if is_here and agent.workers and agent.held is not None:
                 group.fail(name)
                 group.come(name)
+            case "is replaced" if is_here and agent.workers and agent.held is not None:
+                group.fail(name, replaced=True)
             case "end loop" if is_here and agent.workers and agent.is_working:
                 agent.workers = 0
                 group.say(name, Unable(words="the loop has ended"))

@@ -52,9 +52,18 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, store=store, **state)
 
 
-def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
+def failed(
+    job: Job,
+    member: Member,
+    *,
+    status: int | None,
+    ago_s: float = 0.0,
+    rank: int | None = None,
+    error: str = "",
+    is_replaced: bool = False,
+) -> Job:
     """Record that a worker of the member ended by itself in the current world."""
-    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error)
+    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error, is_replaced=is_replaced)
     return replace(job, accounting=accounting.with_failure(job.accounting, failure))
 
 
