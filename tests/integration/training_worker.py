@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -126,7 +127,7 @@ def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) ->
     handle = optimizer.register_step_pre_hook(write)
 
 
-def main() -> None:
+def main(train: Callable[[dict, Path], None]) -> None:
     """Train with the options that are given, or fork a worker for each line."""
     if len(sys.argv) > 1:
         given = json.loads(sys.argv[1])
@@ -145,6 +146,7 @@ def main() -> None:
             try:
                 errors = os.open(folder / f"stderr-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
                 os.dup2(errors, 2)
+                os.dup2(errors, 1)  # standard output is for the lab
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 faulthandler.enable()
                 faulthandler.register(signal.SIGUSR2)
@@ -159,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(train)
