@@ -27,7 +27,7 @@ from elastic_worker.training import environment
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
-from elastic_worker.training.data import Loader, check
+from elastic_worker.training.data import Loader, Micro, check
 from elastic_worker.training.group import Group, Parallel
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
@@ -86,9 +86,9 @@ class Run:
         self._control = None  # type: typing.Optional[Control]
         self._saves = None if save is None else Saves(save, save_every_s)
         self._reporter = Reporter.from_environment()
-        self._is_noticed = False
-        """Whether the state was saved for the notice that is still in force."""
-        self._committed = 0
+        self.is_noticed = False
+        """Whether this worker must leave soon, and no other one will have the state. Without `save`, save it yourself then."""
+        self._committed = self._until = 0
         optimizer.register_step_pre_hook(self._worlds.note_writing)
 
     @property
@@ -101,11 +101,15 @@ class Run:
         self._worlds.rules.append(rule)
         return rule
 
-    def steps(self, until: int) -> "typing.Iterator[Step]":
-        """Yield steps until so many are committed, counted from the beginning of the training."""
-        self._begin()
+    def steps(self, until: int, *, restored: typing.Optional[int] = None) -> "typing.Iterator[Step]":
+        """Yield steps until so many are committed, counted from the beginning of the training.
+
+        restored: the number of committed steps of a state that the program itself has loaded; Run's own saves come first.
+        """
+        self._until = until
+        self._begin(restored)
         try:
-            while not self._is_finished(until):
+            while not self._is_finished():
                 step = Step(self)
                 yield step
                 if not step.is_entered:
@@ -118,20 +122,29 @@ class Run:
             self._group.end()
 
     @property
+    def is_in_process(self) -> bool:
+        """Return whether the world of this worker changes while its process runs. It is known once the loop has begun."""
+        return self._control is not None
+
+    def stop(self) -> None:
+        """End the loop after the steps that are committed. All ranks must stop after the same step."""
+        self._until = min(self._until, self.committed)
+
+    @property
     def committed(self) -> int:
         """Return the number of committed steps."""
         return self._control.step if self._control is not None else self._committed
 
     # --- the environment
 
-    def _begin(self) -> None:
+    def _begin(self, step: typing.Optional[int]) -> None:
         if self._loader is not None:
             self._loader.start()  # before there are sockets, which its workers would inherit
-        step = None
         if self._saves is not None:
             self._saves.check(self._worlds.objects)
-            step = self._saves.restore(self._worlds.objects)
-            if step is not None and environment.own("RANK", 0) == 0:
+            saved = self._saves.restore(self._worlds.objects)
+            step = step if saved is None else saved
+            if saved is not None and environment.own("RANK", 0) == 0:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
@@ -188,9 +201,9 @@ class Run:
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
         left_s = self._reporter.send(self.committed, **values).checkpoint_s
-        if left_s is not None and not self._is_noticed and self._saves is not None:
+        if left_s is not None and not self.is_noticed and self._saves is not None:
             self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_s)
-        self._is_noticed = left_s is not None
+        self.is_noticed = left_s is not None
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
@@ -215,12 +228,12 @@ class Run:
         control.complain(words)
         return control.is_ending(LOST_PEER_S)
 
-    def _is_finished(self, until: int) -> bool:
+    def _is_finished(self) -> bool:
         """Return whether all workers have committed the last step.
 
         They wait for each other in the last world. A worker whose last step broke off gets the state from a peer that is still there.
         """
-        if self.committed < until:
+        if self.committed < self._until:
             return False
         control = self._control
         if control is None:
@@ -236,7 +249,7 @@ class Run:
         finally:
             control.finish(False)
         self._worlds.change()
-        return self._is_finished(until)
+        return self._is_finished()
 
 
 class Step:
@@ -262,14 +275,29 @@ class Step:
 
     def batches(self) -> "typing.Iterator[typing.Any]":
         """Yield this rank's micro-batches. Gradients are averaged in the backward of the last one only."""
-        run = self._run
-        if run._loader is None:
+        if self._run._loader is None:
             raise RuntimeError("Run has no data. Pass data=..., or make your own batches from step.number, run.rank and run.size.")
-        for micro in run._loader.batches(self.number, run.rank, run.size):
-            self._is_stand_in = micro.samples == 0
-            if run._group.wrapper is not None:
-                run._group.wrapper.require_backward_grad_sync = micro.is_last
+        for micro in self.micros():
+            self.use(micro)
             yield micro.values
+
+    def micros(self) -> "typing.Iterator[Micro]":
+        """Yield this rank's micro-batches with their weights, for the loops of other frameworks. Call `use` before each forward."""
+        assert self._run._loader is not None
+        return self._run._loader.batches(self.number, self._run.rank, self._run.size)
+
+    def use(self, micro: Micro) -> None:
+        """Prepare the forward and backward of a micro-batch: only the last one of the step averages the gradients."""
+        self._is_stand_in = micro.samples == 0
+        if self._run._group.wrapper is not None:
+            self._run._group.wrapper.require_backward_grad_sync = micro.is_last
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add the values up over all ranks, in place. Every rank must call it equally often in a step."""
+        self._run._check()
+        if self._run._group.wrapper is not None:
+            dist.all_reduce(values)
+        return values
 
     def report(self, **values: float) -> None:
         """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""

@@ -68,6 +68,20 @@ def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: C
     assert_exact(one, ranks=len(one.plane.world))
 
 
+def test_a_step_that_is_tried_again_counts_once_for_batch_norm_and_random_numbers(start: Callable[..., Lab]) -> None:
+    """The survivors have run their forward, with BatchNorm and random numbers, when a peer is lost in the same step."""
+    one = start(3, has_norm=True, hang_inside=[60, 2])
+    *survivors, victim = one.plane.world
+    one.until(lambda: all((one.folder / f"forward-{pid}").exists() for pid in one.plane.world))
+    one.kill(victim)
+    one.settle()
+    assert one.plane.world == survivors
+    results = assert_exact(one, ranks=2)
+    for result in results:
+        assert result["redrawn"] == 0, "each committed step draws the numbers of an undisturbed training"
+        assert result["seen"] == [result["steps"], pytest.approx(1 - 0.9 ** result["steps"], rel=1e-12)]
+
+
 def test_a_worker_with_half_an_optimizer_step_gets_the_state_of_a_peer(start: Callable[..., Lab]) -> None:
     one = start(2)
     half = one.start_standing_by(half_after=10, half_from=0)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+WORKER = Path(__file__).parent / "training_worker.py"
 LOOK_S = 0.05
 BLIP_S = 0.5
 """Seconds after a complaint until the plane calls the members together again, although none is lost."""
@@ -448,15 +450,16 @@ class Lab:
 
 
 @contextlib.contextmanager
-def forking(environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def forking(
+    environment: dict[str, str] | None = None, *, python: Path | str = sys.executable, script: Path = WORKER
+) -> Iterator[subprocess.Popen[str]]:
     """Start the process from which workers are forked: it imports torch once for all of them."""
-    script = Path(__file__).parent / "training_worker.py"
     zygote = subprocess.Popen(
-        [sys.executable, str(script)],
+        [str(python), str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(script.parent.parent.parent), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{WORKER.parent}", **(environment or {})},
         start_new_session=True,
     )
     try:
