@@ -293,7 +293,8 @@ class Join(AtBarrier, frozen=True, kw_only=True):
     """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier.
 
     failed, status, failed_ago_s: at the barrier, one of its workers ended by itself in the held world (as in Failed). workers, since
-    1.2: how many workers it has that can enter another world without a restart; 0 if there is one that cannot.
+    1.2: how many workers it has that can enter another world without a restart; 0 if there is one that cannot. provisional, since 1.2: its
+    processes started in a world of their own after it left the held one, so they have that world's state only from a save.
     """
 
     incarnation: Name
@@ -303,6 +304,7 @@ class Join(AtBarrier, frozen=True, kw_only=True):
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     failed_ago_s: Seconds = 0.0
     workers: Workers = 0
+    provisional: bool = False
 
 
 class Ready(AtBarrier, frozen=True, kw_only=True):

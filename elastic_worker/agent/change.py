@@ -125,7 +125,9 @@ class LocalChange:
 
     def introduction(self) -> typing.Tuple[Message, typing.List[Message]]:
         """Return the fields that a new connection adds to Join, and the messages that it repeats after Join."""
-        fields = {"workers": self.able} if self.able else {}
+        fields = {"workers": self.able} if self.able else {}  # type: Message
+        if self.is_used and not self.generation:
+            fields["provisional"] = True
         puts = [put for worker in self.workers.values() for put in worker.puts.values()]
         return fields, [message for kind, message in self._said.items() if kind != "ready"] + puts
 
@@ -150,6 +152,7 @@ class LocalChange:
             self.generation, self._rank, self._size = view.generation, view.rank, view.size
             self._formed = (view.generation, change.round)
             self._has_replaced = False
+            self._begin_exchange()
             for kind in ("ready", "formed", "complains", "stepped"):
                 self._said.pop(kind, None)
             if "able" in self._said:
@@ -158,7 +161,7 @@ class LocalChange:
 
     def add_keys(self, round: int, items: typing.Mapping[str, str]) -> None:
         """Take values of the exchange that the server passes on."""
-        if round != self.round:
+        if round != self.world_round:
             return
         for key, value in items.items():
             size = len(key) + len(value)
@@ -168,9 +171,12 @@ class LocalChange:
 
     def _begin_round(self, round: int) -> None:
         self.round = round
-        self._exchange, self._exchange_bytes = {}, 0
         for kind in ("holds", "unformed"):
             self._said.pop(kind, None)
+
+    def _begin_exchange(self) -> None:
+        """Begin the exchange of a world, which goes on until the next one is formed: a program forms groups of its own in between."""
+        self._exchange, self._exchange_bytes = {}, 0
         for worker in self.workers.values():
             worker.puts, worker.keys = {}, set()
 
@@ -220,7 +226,7 @@ class LocalChange:
         round = number_of(message, "round")
         if round > self.round:
             raise BrokenRule("it named round {}, and the newest is {}".format(round, self.round))
-        if kind in ("complains", "stepped"):
+        if kind in ("complains", "stepped", "put"):
             self._heard_of_world(worker, message, kind=str(kind), round=round)
         elif round == self.round:
             self._heard_of_round(worker, message, kind=str(kind), round=round, now=now)
@@ -251,12 +257,14 @@ class LocalChange:
             found.append(present)
         lacking = {key: value for key, value in self._exchange.items() if key not in worker.keys}
         worker.keys.update(lacking)
-        return found + [{"t": "keys", "round": self.round, "items": items} for items in parts_of(lacking)]
+        return found + [{"t": "keys", "round": self.world_round, "items": items} for items in parts_of(lacking)]
 
     def _heard_of_world(self, worker: LocalWorker, message: Message, *, kind: str, round: int) -> None:
         if round != self.world_round:
             return
-        if kind == "stepped":
+        if kind == "put":
+            self._put(worker, message)
+        elif kind == "stepped":
             worker.stepped = (round, number_of(message, "step"))
         elif "complains" not in self._said:
             self._say("complains", round=round, words=words_of(message))
@@ -268,8 +276,6 @@ class LocalChange:
             worker.at, worker.step = round, step_of(message, "step")
         elif kind == "formed":
             worker.formed = round
-        elif kind == "put":
-            self._put(worker, message)
         elif kind == "unformed":
             if "unformed" not in self._said:
                 self._say("unformed", round=round, words=words_of(message))
@@ -286,7 +292,7 @@ class LocalChange:
             raise BrokenRule("a value is not in base64, or has more than {} characters".format(MOST_VALUE))
         if key not in worker.puts and len(worker.puts) >= MOST_PUTS:
             raise BrokenRule("it put more than {} values".format(MOST_PUTS))
-        put = {"t": "put", "round": self.round, "key": key, "value": value}
+        put = {"t": "put", "round": self.world_round, "key": key, "value": value}
         if worker.puts.get(key) != put:
             worker.puts[key] = put
             self.up.append(put)

@@ -186,7 +186,10 @@ class InProcess:
             else:
                 self._change.heard(worker, message, now=now)
         except BrokenRule as error:
-            self._door.drop(connection, str(error))
+            if worker is None:
+                self._door.turn_away(connection, str(error))
+            else:
+                self._door.drop(connection, str(error))
 
     def _on_end(self, stub: Connection, message: Message, *, now: float) -> None:
         """Let a stub whose worker has ended start another one if its siblings can wait for it; else the stub ends, and torchrun acts."""

@@ -75,9 +75,7 @@ class Control:
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
         self._connections = connections
-        self._path = path
         self._leave = leave
-        self._is_unheard = True
         self._change = NO_CHANGE
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
@@ -309,12 +307,12 @@ class Control:
                         self._on_change(message)
                     elif kind == "keys":
                         self._on_keys(message)
+                    elif kind == "stranger" and not environment.is_provisional():
+                        self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     self._end("The agent sent a line that cannot be read: {!r}: {}.".format(line[:80], error))
                     return
             if lines is GONE:
-                if self._is_unheard and environment.is_turned_away(self._path):
-                    self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 self._end("The agent is gone.")
                 return
             with self.news:
@@ -334,7 +332,6 @@ class Control:
             if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
-            self._is_unheard = self._is_unheard and not some
         except (OSError, ValueError):
             return GONE, b""
         *lines, unread = (unread + some).split(b"\n")

@@ -148,8 +148,9 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        if path is None:
-            self._begin_plain("no agent of ours has started it")
+        why = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
+        if path is None or why:
+            self._begin_plain(why)
             return
         connections = Connections()
         self._control = control = Control(path, connections)
@@ -161,6 +162,8 @@ class Run:
     def _begin_plain(self, why: str) -> None:
         if not environment.is_distributed():
             return
+        if environment.is_provisional():
+            raise RuntimeError("This worker cannot join a world that changes while its processes run: {}.".format(why))
         log.warning("This job does not change its world while its processes run: %s.", why)
         self._group.form_from_environment()
         self._group.wrap(is_level=False)

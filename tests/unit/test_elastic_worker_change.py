@@ -230,7 +230,7 @@ def test_a_new_connection_repeats_the_state_of_the_world_and_of_the_newest_round
     formed(change, [worker], 1, generation=4)
     change.follow(view(2, "hold", generation=4))
     say(change, worker, "holds", round=2, step=8)
-    say(change, worker, "put", round=2, key="0//cpu//0/0", value="QUJD")
+    say(change, worker, "put", round=1, key="0//cpu//0/0", value="QUJD")
     change.take_up()
     fields, repeated = change.introduction()
     assert fields == {"workers": 1}
@@ -238,10 +238,10 @@ def test_a_new_connection_repeats_the_state_of_the_world_and_of_the_newest_round
         {"t": "able", "generation": 4, "workers": 1},
         {"t": "formed", "round": 1},
         {"t": "holds", "round": 2, "step": 8},
-        {"t": "put", "round": 2, "key": "0//cpu//0/0", "value": "QUJD"},
+        {"t": "put", "round": 1, "key": "0//cpu//0/0", "value": "QUJD"},
     ]
     change.follow(view(3, "abort", generation=4))
-    assert kinds(change.introduction()[1]) == ["able", "formed"], "what belongs to an older round is over"
+    assert kinds(change.introduction()[1]) == ["able", "formed", "put"], "what belongs to an older round is over"
 
 
 def test_a_worker_that_has_ended_its_loop_makes_its_member_unable() -> None:
@@ -318,7 +318,7 @@ def test_values_of_the_exchange_come_once_and_in_lines_that_fit() -> None:
 )
 def test_a_message_that_breaks_a_rule_is_refused(message: Said, why: str) -> None:
     change, (worker,) = changing()
-    change.follow(view(1, "abort"))
+    change.follow(view(1, "form", generation=4, step=0, donors=[0]))
     change.take_up()
     with pytest.raises(BrokenRule, match=why):
         change.heard(worker, message, now=0.0)
@@ -327,7 +327,7 @@ def test_a_message_that_breaks_a_rule_is_refused(message: Said, why: str) -> Non
 
 def test_a_worker_may_put_few_values_and_words_are_cut() -> None:
     change, (worker,) = changing()
-    change.follow(view(1, "abort"))
+    change.follow(view(1, "form", generation=4, step=0, donors=[0]))
     for number in range(16):
         say(change, worker, "put", round=1, key=f"k{number}", value="")
     with pytest.raises(BrokenRule, match="more than 16 values"):
@@ -374,6 +374,20 @@ def test_the_workers_of_a_plain_job_are_presented_to_no_server_as_able() -> None
     change.begin(4, lambda: 1)
     change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
     assert change.introduction()[0] == {"workers": 1}, "the next workers may be"
+
+
+def test_the_exchange_of_a_world_goes_on_while_its_workers_hold() -> None:
+    """The agent passed no values on once it had heard of a hold, so a group that the program formed then waited in vain."""
+    change, workers = training(2, size=2)
+    change.follow(view(2, "hold", generation=4, size=2))
+    put = {"t": "put", "round": 1, "key": "1//cpu//0/0", "value": "QUJD"}
+    change.heard(workers[0], put, now=0.0)
+    assert change.take_up() == [put]
+    change.add_keys(1, {"1//cpu//0/0": "QUJD"})
+    assert change.lines(workers[1])[-1] == {"t": "keys", "round": 1, "items": {"1//cpu//0/0": "QUJD"}}
+    change.follow(view(2, "form", generation=5, size=3, donors=[0]))
+    change.heard(workers[0], put, now=0.0)
+    assert change.take_up() == [], "that world is over"
 
 
 # --- a lost worker whose siblings wait for a new process

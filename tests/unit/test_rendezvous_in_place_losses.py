@@ -80,6 +80,31 @@ def test_a_world_below_its_minimum_waits_for_the_failed_member_with_the_state_in
     assert change.step == 5
 
 
+@pytest.mark.parametrize("is_new_server", [False, True])
+@pytest.mark.parametrize("step", [None, 3, 5])
+def test_a_failed_member_that_reconnects_with_new_processes_is_no_survivor(is_new_server: bool, step: int | None) -> None:
+    """Its agent still names the world that it left. A server that had not heard of the failure took the new processes for the old ones."""
+    group = living(2, min=2, max=2)
+    group.fail("w1")
+    group.obey("w0")
+    group.come("w1")
+    group.cut("w0")
+    group.hello("w1", step=step)
+    if is_new_server:
+        group.start_server()
+        group.retell()
+    else:
+        group.cut("w1")
+    group.link("w1")
+    member = group.job.membership.members["w1"]
+    assert (member.generation, member.step, member.alive) == (0, None, True)
+    group.link("w0")
+    group.advance(20)
+    group.obey_all()
+    assert set(group.world()) == {"w0", "w1"}
+    assert group.agents["w1"].trained == 5, "the state of the survivor"
+
+
 def test_a_failed_member_that_starts_again_while_its_world_waits_is_no_survivor() -> None:
     """Its agent still names the world that it left, but its new processes have the state of no world."""
     group = living(2, min=2, max=2)

@@ -324,14 +324,15 @@ def test_a_plain_job_takes_part_in_no_change(agent: ScriptedAgent, main_thread: 
     assert (one._breaks, one._deadline, agent.exit_code) == (None, None, None)
 
 
-@pytest.mark.parametrize(("generation", "is_there", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
+@pytest.mark.parametrize(("generation", "said", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
 def test_a_process_that_the_agent_turns_away_is_plain_unless_its_world_is_provisional(
-    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, is_there: bool, code: int | None
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, said: bool, code: int | None
 ) -> None:
+    """A worker took itself for turned away, and trained alone, if its agent was killed and the listener closed after the connection."""
     monkeypatch.setenv("ELASTIC_GENERATION", generation)
     one = agent.control()
-    if not is_there:
-        agent._listener.close()
+    if said:
+        agent.connection.sendall(b'{"t":"stranger"}\n')
     agent._lines.close()
     agent.connection.close()
     until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
@@ -349,3 +350,18 @@ def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: Scrip
     agent.connection.close()
     assert agent.left.wait(PATIENCE_S)
     assert agent.exit_code == AGENT_GONE
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("2.6.0", ""),
+        ("2.13.0+cpu", ""),
+        ("3.0.0a0+git12", ""),
+        ("a build of ours", ""),
+        ("2.5.1+cpu", "torch 2.5.1+cpu is older than 2.6"),
+        ("1.13.0", "torch 1.13.0 is older than 2.6"),
+    ],
+)
+def test_an_old_torch_changes_no_worlds_in_process(version: str, why: str) -> None:
+    assert environment.too_old(version) == why

@@ -55,7 +55,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         barrier = structs.replace(barrier, alive=message.alive, step=message.step, round=message.round)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
-    return _place(job, member, held=held, barrier=barrier)
+    return _place(job, member, held=held, barrier=barrier, is_newcomer=message.provisional and message.alive)
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
@@ -68,8 +68,11 @@ def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Jo
     return failed(job, member, status=message.status, ago_s=message.failed_ago_s)
 
 
-def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
-    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
+def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None, is_newcomer: bool) -> Job:
+    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray.
+
+    A newcomer's processes started in a world of their own. Its agent may have been in the current world before, and still names it.
+    """
     group = job.membership
     world = group.world
     generation = held.generation if held is not None else 0
@@ -83,20 +86,27 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
             job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))
         if member.phase is Phase.FINISHED:
             return job
+        if is_newcomer:
+            return _at_barrier(job, member)
         working = job.change(member.name, phase=Phase.RUNNING, world_id=world.id, generation=generation)
         if barrier is None:
             return working
         if not world.adopted:
             return ready(working, working.membership.members[member.name], barrier)
+    if is_newcomer or (barrier is not None and barrier.alive and (member.provisional or not generation)):
+        return _at_barrier(job, member)
     if barrier is None or not barrier.alive:
         phase = Phase.READY if barrier is not None else Phase.BOOTING
         return job.change(member.name, phase=phase, world_id="", generation=generation, alive=False)
-    if member.provisional or not generation:
-        return ready(job, replace(member, provisional=True), barrier)
     if world is not None and generation == world.generation:
         return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, alive=True)
     # The others may have made its last step again, without it. Then equal steps would hide that the states differ.
     return job.change(member.name, phase=Phase.BOOTING, world_id="", generation=generation, alive=False, workers=0, step=None)
+
+
+def _at_barrier(job: Job, newcomer: Member) -> Job:
+    """Return the job with a newcomer whose processes stand by. They hold the state of no world."""
+    return job.change(newcomer.name, phase=Phase.READY, world_id="", generation=0, step=None, alive=True, provisional=True)
 
 
 def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
