@@ -32,7 +32,7 @@ REFUSED = (
 )
 """Arguments, the values that are honoured, and the reason why others are not."""
 BACKWARD_OPTIMIZERS = ("lomo", "adalomo")
-"""Optimizers that change weights during the backward. Such a step cannot be tried again."""
+"""Optimizers that change weights during the backward, so that a broken step could not be tried again."""
 OVERRIDDEN = {
     "get_train_dataloader": "train_dataset or data_collator",
     "_get_train_sampler": "train_sampling_strategy",

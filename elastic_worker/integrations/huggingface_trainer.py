@@ -6,8 +6,8 @@
     trainer = ElasticTrainer(model=model, args=args, train_dataset=dataset)
     trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir))
 
-The Trainer's own loop runs, and takes its process for the only one. The mixin replaces the forward and backward of a step, the only part with
-collectives. `elastic_worker.training.Run` owns the worlds, the order of the samples, and the state that newcomers receive.
+The Trainer's own loop runs, and takes its process for the only one. The mixin replaces the forward and backward of a step, the only part
+with collectives. `elastic_worker.training.Run` owns the worlds, the order of the samples, and the state that newcomers receive.
 """
 
 import functools

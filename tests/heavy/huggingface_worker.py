@@ -55,10 +55,18 @@ class Model(torch.nn.Module):
         return {"loss": errors.sum() / (counts.sum() if num_items_in_batch is None else num_items_in_batch)}
 
 
-class Lagging(ElasticTrainer):
-    """Never ends its last save, if it is the first rank of three."""
+class Unlucky(ElasticTrainer):
+    """Never ends its last save, if it is the first rank of three, or loses the connection in its last step."""
 
     lags: Path | None = None
+    breaks: Path | None = None
+
+    def _gradients(self, step: Any) -> torch.Tensor:
+        loss = super()._gradients(step)
+        if self.breaks and self.run.rank == 0 and step.number == self.args.max_steps - 1 and not self.breaks.exists():
+            self.breaks.touch()
+            raise RuntimeError("gloo/transport/tcp/pair.cc: Connection reset by peer")
+        return loss
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         if self.lags and self.run.size == 3 and self.args.should_save and self.state.global_step == self.args.max_steps:
@@ -122,10 +130,11 @@ def train(options: dict[str, Any], folder: Path) -> None:
     optimizer = torch.optim.SGD([net, {"params": [model.ledger], "lr": 1.0}])
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (1 + 0.01 * step), lambda step: 1.0])
     follow = Follow(folder, options)
-    trainer = Lagging(
+    trainer = Unlucky(
         model=model, args=args, train_dataset=Samples(), eval_dataset=Samples(), callbacks=[follow], optimizers=(optimizer, scheduler)
     )
     trainer.lags = folder / "saves" if options.get("hang_in_last_save") else None
+    trainer.breaks = folder / "broke" if options.get("break_last_step") else None
     output = trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir) if options.get("resume") else None)
     steps, run = output.global_step, trainer.run
     expected = torch.zeros(SAMPLES, dtype=torch.float64)

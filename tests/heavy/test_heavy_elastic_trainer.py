@@ -93,6 +93,18 @@ def test_a_loss_in_the_last_step_leaves_the_checkpoint_of_the_end(start: Callabl
     assert_exact(one, results)
 
 
+def test_a_first_rank_whose_last_step_broke_off_saves_the_state_of_its_peers(start: Callable[..., Lab]) -> None:
+    """The others have made the last step and wait. It gets their state, and has no step left to make."""
+    one = start(3, max_steps=40, save_strategy="steps", break_last_step=True)
+    one.until(lambda: len(one.results()) == 3)
+    assert (one.folder / "broke").exists()
+    assert one.plane.pulled == 1
+    assert [result["saved"][-1] for result in one.results()] == [40] * 3
+    state = json.loads((one.folder / "checkpoints" / "checkpoint-40" / "trainer_state.json").read_text())
+    assert (state["global_step"], state["log_history"][-1]["step"]) == (40, 40)
+    assert_exact(one, one.results())
+
+
 def test_a_trainer_that_starts_again_goes_on_from_its_checkpoint(tmp_path: Path, zygote: subprocess.Popen[str]) -> None:
     """The samples go on too: the ledger is that of a training without an interruption."""
     with lab(tmp_path, 2, zygote, save_strategy="steps", max_steps=22) as one:
