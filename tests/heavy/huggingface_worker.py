@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import training_worker
 from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from elastic_worker.integrations.huggingface import newest_checkpoint
 from elastic_worker.integrations.huggingface_trainer import ElasticTrainer, ElasticTrainingArguments
@@ -75,6 +76,19 @@ class Unlucky(ElasticTrainer):
         super()._save_checkpoint(*args, **kwargs)
 
 
+class Counts(TrainerCallback, ExportableState):
+    """Has a state, as the callback that stops early: newcomers need it too."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"steps": self.steps}}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.steps += 1
+
+
 class Follow(TrainerCallback):
     """Writes the step for the lab, and ends the training when the lab says so."""
 
@@ -129,9 +143,9 @@ def train(options: dict[str, Any], folder: Path) -> None:
     net = {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}
     optimizer = torch.optim.SGD([net, {"params": [model.ledger], "lr": 1.0}])
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (1 + 0.01 * step), lambda step: 1.0])
-    follow = Follow(folder, options)
+    follow, counts = Follow(folder, options), Counts()
     trainer = Unlucky(
-        model=model, args=args, train_dataset=Samples(), eval_dataset=Samples(), callbacks=[follow], optimizers=(optimizer, scheduler)
+        model=model, args=args, train_dataset=Samples(), eval_dataset=Samples(), callbacks=[follow, counts], optimizers=(optimizer, scheduler)
     )
     trainer.lags = folder / "saves" if options.get("hang_in_last_save") else None
     trainer.breaks = folder / "broke" if options.get("break_last_step") else None
@@ -151,6 +165,8 @@ def train(options: dict[str, Any], folder: Path) -> None:
         "first": follow.first,
         "saved": follow.saved,
         "epochs": follow.epochs,
+        "counted": counts.steps,
+        "evaluated": {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry},
         "log": [entry for entry in trainer.state.log_history if "loss" in entry],
         "rate": scheduler.get_last_lr()[0],
     }

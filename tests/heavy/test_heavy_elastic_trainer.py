@@ -62,7 +62,7 @@ def assert_exact(one: Lab, results: list[dict]) -> None:
 
 def test_a_trainer_goes_on_in_process_when_workers_are_lost_join_and_leave(start: Callable[..., Lab]) -> None:
     """The first rank is lost, too. The progress bar of its successor begins, and each epoch is told once."""
-    one = start(3, disable_tqdm=False)
+    one = start(3, disable_tqdm=False, arguments={"eval_strategy": "epoch"})
     one.kill(one.plane.world[0])
     one.settle()
     newcomer = one.start_standing_by()
@@ -74,6 +74,10 @@ def test_a_trainer_goes_on_in_process_when_workers_are_lost_join_and_leave(start
     assert one.plane.world[1] == newcomer
     assert results[0]["first"] == 0
     assert results[1]["first"] > 0
+    first, second = results
+    assert first["evaluated"] == second["evaluated"], "the newcomer knows the evaluations before its time"
+    assert len(first["evaluated"]) > 1
+    assert [result["counted"] for result in results] == [result["steps"] for result in results], "callbacks keep their state"
     steps = [step for step, _ in results[0]["epochs"]]
     assert steps == sorted(set(steps)), "each epoch ends once"
     assert all(step * 24 / 247 == pytest.approx(epoch) for step, epoch in results[0]["epochs"])
@@ -161,6 +165,28 @@ def test_alone_it_computes_what_the_plain_trainer_does(python: Path, tmp_path: P
     plain, elastic = json.loads(said.stdout.splitlines()[-1])
     for one, other in zip(plain[:10], elastic[:10], strict=True):
         assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_under_stock_torchrun_it_trains_with_the_same_script(python: Path, tmp_path: Path) -> None:
+    """Two processes share each batch. The world cannot change in process, and the log says so."""
+    said = subprocess.run(
+        [str(python), "-m", "torch.distributed.run", "--nproc-per-node", "2", "examples/huggingface-in-process/train.py"],
+        cwd=ROOT,
+        env={
+            **{"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CHECKPOINT_DIR": str(tmp_path / "checkpoints")},
+            **{"STEPS": "12", "SAVE_EVERY": "6", "OMP_NUM_THREADS": "1"},
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    steps = [line.split()[:4] for line in said.stdout.splitlines() if line.startswith("step ")]
+    assert steps == [["step", str(step), "world", "2"] for step in range(1, 13)]
+    assert said.stdout.count("done at step 12") == 2
+    assert said.stderr.count("This job does not change its world while its processes run") >= 1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint-12", "checkpoint-6"]
 
 
 REFUSED = """
