@@ -47,6 +47,8 @@ LAST_SAVE_S = 600.0
 """Seconds that the save at the end of the loop may take."""
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
+SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
+"""Seconds that a worker may go on after SIGTERM: in a step, besides twice its longest step, and outside, where it may save or evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -158,7 +160,7 @@ class Run:
             return
         connections = Connections()
         self._control = control = Control(path, connections)
-        self._sigterm.take()
+        self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
         with self._sigterm.ending():
             why = self._worlds.begin(control, connections, step=step)
         if why is not None:
@@ -213,6 +215,7 @@ class Run:
         """End this process if SIGTERM has come. The first rank saves: all workers may have to leave, as those of a suspended job."""
         if not self._sigterm.has_come:
             return
+        self._sigterm.heed()
         if self._control is not None:
             self._control.done()
         if self.rank == 0 and not self._worlds.is_writing:

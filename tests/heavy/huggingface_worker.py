@@ -18,6 +18,7 @@ from transformers.trainer_callback import ExportableState
 
 from elastic_worker.integrations.huggingface import newest_checkpoint
 from elastic_worker.integrations.huggingface_trainer import ElasticTrainer, ElasticTrainingArguments
+from elastic_worker.report import Answer
 
 BATCH = 24
 SAMPLES = 10 * BATCH + 7
@@ -56,13 +57,23 @@ class Model(torch.nn.Module):
         return {"loss": errors.sum() / (counts.sum() if num_items_in_batch is None else num_items_in_batch)}
 
 
+class Told:
+    """A control plane that asks for a checkpoint."""
+
+    def send(self, step: int, **values: float) -> Answer:
+        return Answer(checkpoint_s=30.0)
+
+
 class Unlucky(ElasticTrainer):
-    """Never ends its last save, if it is the first rank of three, or loses the connection in its last step."""
+    """Never ends its last save, if it is the first rank of three, or loses the connection in its last step, or is told to save."""
 
     lags: Path | None = None
     breaks: Path | None = None
+    noticed_in: int | None = None
 
     def _gradients(self, step: Any) -> torch.Tensor:
+        if step.number == self.noticed_in:
+            self.run._reporter = Told()
         loss = super()._gradients(step)
         if self.breaks and self.run.rank == 0 and step.number == self.args.max_steps - 1 and not self.breaks.exists():
             self.breaks.touch()
@@ -145,10 +156,16 @@ def train(options: dict[str, Any], folder: Path) -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (1 + 0.01 * step), lambda step: 1.0])
     follow, counts = Follow(folder, options), Counts()
     trainer = Unlucky(
-        model=model, args=args, train_dataset=Samples(), eval_dataset=Samples(), callbacks=[follow, counts], optimizers=(optimizer, scheduler)
+        model=model,
+        args=args,
+        train_dataset=Samples(),
+        eval_dataset=Samples(),
+        callbacks=[follow, counts],
+        optimizers=(optimizer, scheduler),
     )
     trainer.lags = folder / "saves" if options.get("hang_in_last_save") else None
     trainer.breaks = folder / "broke" if options.get("break_last_step") else None
+    trainer.noticed_in = options.get("noticed_in")
     output = trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir) if options.get("resume") else None)
     steps, run = output.global_step, trainer.run
     expected = torch.zeros(SAMPLES, dtype=torch.float64)

@@ -97,6 +97,14 @@ def test_a_loss_in_the_last_step_leaves_the_checkpoint_of_the_end(start: Callabl
     assert_exact(one, results)
 
 
+def test_a_notice_makes_the_first_rank_save_once(start: Callable[..., Lab]) -> None:
+    one = start(2, max_steps=15, save_strategy="steps", noticed_in=7)
+    one.until(lambda: len(one.results()) == 2)
+    first, second = sorted(one.results(), key=lambda result: result["rank"])
+    assert (first["saved"], second["saved"]) == ([8, 15], [15]), "the others need not know"
+    assert (one.folder / "checkpoints" / "checkpoint-8" / "trainer_state.json").exists()
+
+
 def test_a_first_rank_whose_last_step_broke_off_saves_the_state_of_its_peers(start: Callable[..., Lab]) -> None:
     """The others have made the last step and wait. It gets their state, and has no step left to make."""
     one = start(3, max_steps=40, save_strategy="steps", break_last_step=True)

@@ -70,6 +70,16 @@ def test_workers_that_all_get_sigterm_leave_a_save_of_their_newest_step(start: C
     assert [one.stderr(pid).splitlines()[-1] for pid in pids] == ["SystemExit: 143"] * 3
 
 
+def test_a_worker_that_is_stuck_in_a_collective_ends_by_sigterm(start: Callable[..., Lab]) -> None:
+    """Its peer stands still, so its step never ends, and Python runs no handler of its main thread."""
+    one = start(2, hang_inside=[60, 1])
+    stuck, _ = one.plane.world
+    one.until(lambda: all((one.folder / f"forward-{pid}").exists() for pid in one.plane.world))
+    one.kill(stuck, sign=signal.SIGTERM)
+    assert one.plane.wait(lambda: stuck not in one.plane.members), one.explain()
+    assert "the step did not end in time" in one.stderr(stuck)
+
+
 def test_a_worker_that_waits_for_a_world_ends_at_once_by_sigterm(start: Callable[..., Lab]) -> None:
     """A worker that has left the world, or a newcomer that stands by, has no step after which it could end."""
     one = start(2)
