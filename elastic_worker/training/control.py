@@ -80,7 +80,7 @@ class Control:
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
         self._held_at = 0
-        self.is_inside = self._is_forming = self._is_finishing = self._is_done = False
+        self.is_inside = self._is_forming = self._is_finishing = self._is_done = self._is_at_boundary = False
         self._breaks = None  # type: typing.Optional[int]
         """Epoch of the connections that are broken off until the main thread notices."""
         self._deadline = None  # type: typing.Optional[typing.Tuple[float, str]]
@@ -165,7 +165,7 @@ class Control:
         """Tell the agent that the main thread has left the world; breaking off ends with this."""
         with self.news:
             self._breaks = self._deadline = self._forming_until = None
-            self.is_inside = False
+            self.is_inside, self._is_at_boundary = False, True
         self.send("at", round=round, step=step)
 
     def enter(self, round: int, within_s: float) -> None:
@@ -173,7 +173,7 @@ class Control:
         with self.news:
             self._entered = round
             self._breaks = None
-            self._is_forming = True
+            self._is_forming, self._is_at_boundary = True, False
             self._check(round)
         self.extend(round, within_s)
 
@@ -356,7 +356,8 @@ class Control:
                 if change.phase == "hold":
                     self._held_at = self.step + (1 if self.is_inside else 0)
                 is_in_reach = self.is_inside or self._is_finishing or self._is_forming
-                if self._is_leaving() and (change.phase != "stop" or self._is_finishing or self._is_forming):
+                is_in_step = not self._is_at_boundary and (change.phase != "stop" or self._is_finishing or self._is_forming)
+                if self._is_leaving() and (change.phase == "abort" or is_in_step):
                     self._breaks = self._connections.epoch
                     self._deadline = (
                         time.monotonic() + self._allowance_s(is_in_reach),

@@ -189,8 +189,9 @@ class Run:
                 self._change()
             self._boundary.note()
         self._parallel.was_called = False
-        if self._group.wrapper is not None:
-            self._group.wrapper.require_backward_grad_sync = True
+        wrapper = self._group.wrapper
+        if wrapper is not None and not wrapper.require_backward_grad_sync:
+            wrapper.require_backward_grad_sync = True
 
     def _check(self) -> None:
         """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
@@ -342,7 +343,8 @@ class Step:
         run._check()
         if run._group.wrapper is not None and not run._parallel.was_called:
             raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
-        (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
+        factor = weight(0 if self._is_stand_in else samples, batch, run.size)
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
         """Begin the step, in the next world if the present one ends here."""
