@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
+from controller.deciding.lifecycle.conditions import holds
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
-from elastic.api.words import Cause
+from elastic.api.words import Cause, ConditionType
 from elastic.membership.phases import WorldPhase
 
 MOST_RANKS = 1024
@@ -42,15 +43,14 @@ def with_last_step(view: JobView) -> JobStatus:
 def record_restarts(view: JobView) -> Plan | None:
     """Write down the restarts that only the rendezvous server knows, before it forgets the job.
 
-    A worker whose pod is being deleted by nobody else goes because the job is suspended: a controller that died then had not told the
-    server so.
+    Once the job says that it is suspended, lost workers go for that reason: a controller that died then had not told the server so.
     """
     known, world = view.status.elastic or ElasticStatus(), view.snapshot.world
     if not view.sees_members or world is None:
         return None
-    ours = {pod.uid for pod in view.snapshot.pods if pod.is_deleting and not pod.disruption}
-    restarts = tuple(one for one in world.unacknowledged_restarts if one.pod not in ours or one.cause != Cause.DISRUPTION)
-    world = dataclasses.replace(world, unacknowledged_restarts=restarts)
+    if holds(view.status, ConditionType.SUSPENDED):
+        restarts = tuple(one for one in world.unacknowledged_restarts if one.cause != Cause.DISRUPTION)
+        world = dataclasses.replace(world, unacknowledged_restarts=restarts)
     view = dataclasses.replace(view, snapshot=dataclasses.replace(view.snapshot, world=world))
     if (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None
