@@ -137,7 +137,7 @@ def _peer(folder: Path, agent: ScriptedAgent, inside: object, leave: object) -> 
 
 
 def test_a_program_forms_groups_of_its_own_and_hears_when_no_more_have_room(agent: ScriptedAgent) -> None:
-    """torch kept only the C++ part of our store, so each further group failed with an internal assertion.
+    """Torch kept only the C++ part of our store, so each further group failed with an internal assertion.
 
     A worker that puts more values than its agent takes would lose its connection, and end as if the agent were gone.
     """
