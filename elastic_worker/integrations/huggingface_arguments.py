@@ -5,6 +5,7 @@ import os
 import typing
 from dataclasses import dataclass, field
 
+import transformers
 from transformers import Trainer, TrainingArguments
 
 LAUNCHED = ("LOCAL_RANK", "WORLD_SIZE")
@@ -32,7 +33,9 @@ REFUSED = (
 )
 """Arguments, the values that are honoured, and the reason why others are not."""
 BACKWARD_OPTIMIZERS = ("lomo", "adalomo")
-"""Optimizers that change weights during the backward. Such a step cannot be tried again."""
+"""Optimizers that change weights during the backward, so that a broken step could not be tried again."""
+NEEDED = ("_inner_training_loop", "_init_training_state", "_prepare_for_training", "_run_epoch", "_maybe_log_save_evaluate")
+"""Parts of the Trainer that an elastic one replaces or calls."""
 OVERRIDDEN = {
     "get_train_dataloader": "train_dataset or data_collator",
     "_get_train_sampler": "train_sampling_strategy",
@@ -76,6 +79,9 @@ def word(option: typing.Any) -> typing.Any:
 
 def refuse(args: typing.Any) -> None:
     """Raise TypeError or ValueError for the first argument that an elastic Trainer would not honour."""
+    missing = [name for name in NEEDED if not hasattr(Trainer, name)]
+    if missing:
+        raise TypeError(f"The Trainer of transformers {transformers.__version__} has no {missing[0]}. Use a version like 5.23.")
     if not isinstance(args, ElasticTrainingArguments):
         raise TypeError(f"args is a {type(args).__name__}. Use ElasticTrainingArguments: others form a process group that never changes.")
     for name, honoured, why in REFUSED:

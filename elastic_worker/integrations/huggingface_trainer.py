@@ -152,6 +152,7 @@ class ElasticMixin(Base):  # type: ignore[misc]
             extra={name: one for name, one in extra.items() if one is not None},
             ddp={} if ddp is None else ddp.to_kwargs(),
         )
+        self.run.save_last = self._save_last
         self._steps = self.run.steps(max_steps, restored=None if resume_from_checkpoint is None else self.state.global_step)
         self._next = next(self._steps, None)  # the first world: callbacks must know the rank before the training begins
         self._follow_world()
@@ -199,6 +200,10 @@ class ElasticMixin(Base):  # type: ignore[misc]
         elif self.state.best_global_step:
             folder = self._get_output_dir(trial=trial)
             self.state.best_model_checkpoint = os.path.join(folder, "checkpoint-{}".format(self.state.best_global_step))
+
+    def _save_last(self) -> None:
+        if word(self.args.save_strategy) != "no":
+            self._save_checkpoint(self.model, None)
 
     # --- a step
 
@@ -263,8 +268,8 @@ class ElasticMixin(Base):  # type: ignore[misc]
         step, self._open = self._open, None
         if step is None:  # the step of a peer
             return
+        self.state.epoch = self._sampler.position(step.number + 1) / self._sampler.length
         step.__exit__(None, None, None)
-        self.state.epoch = self._sampler.position(self.run.committed) / self._sampler.length
         if self.run.is_noticed and not self._was_noticed and word(self.args.save_strategy) != "no":
             self.control.should_save = True
         self._was_noticed = self.run.is_noticed

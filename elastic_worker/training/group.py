@@ -40,6 +40,16 @@ class Group:
         self._store = None  # type: typing.Optional[Exchange]
         """torch refers to the part of it in C++ only, and a store whose part in Python is gone serves no further group."""
 
+    def rehearse(self) -> None:
+        """Form a group of this process alone, wrap the model once, and leave the group.
+
+        The first time takes torch's imports and many first calls. During a change, all others would wait for them.
+        """
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[no-untyped-call]
+            self.wrap(is_level=True)
+            self.leave()
+
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
         self._is_own = True

@@ -31,6 +31,7 @@ from elastic_worker.training.data import Loader, Micro, check
 from elastic_worker.training.group import Group, Parallel
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
+from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.worlds import Worlds
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ LAST_SAVE_S = 600.0
 """Seconds that the save at the end of the loop may take."""
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
+SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
+"""Seconds that a worker may go on after SIGTERM: in a step, besides twice its longest step, and outside, where it may save or evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -85,6 +88,9 @@ class Run:
         self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
         self._control = None  # type: typing.Optional[Control]
         self._saves = None if save is None else Saves(save, save_every_s)
+        self.save_last = self._save_last  # type: typing.Callable[[], typing.Any]
+        """Saves the state on the first rank before SIGTERM ends its process."""
+        self._sigterm = Sigterm()
         self._reporter = Reporter.from_environment()
         self.is_noticed = False
         """Whether this worker must leave soon, and no other one will have the state. Without `save`, save it yourself then."""
@@ -117,6 +123,7 @@ class Run:
             if self._saves is not None:
                 self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self.rank == 0)
         finally:
+            self._sigterm.give_back()
             if self._control is not None:
                 self._control.done()
             self._group.end()
@@ -154,8 +161,11 @@ class Run:
             return
         connections = Connections()
         self._control = control = Control(path, connections)
-        why = self._worlds.begin(control, connections, step=step)
+        self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
+        with self._sigterm.ending():
+            why = self._worlds.begin(control, connections, step=step)
         if why is not None:
+            self._sigterm.give_back()
             self._control = None
             self._begin_plain(why)
 
@@ -174,12 +184,14 @@ class Run:
     def _enter(self) -> None:
         control = self._control
         if control is not None:
+            self._end_if_asked()
             while not control.begin_step():
-                self._worlds.change()
+                self._change()
             self._boundary.note()
         self._parallel.was_called = False
-        if self._group.wrapper is not None:
-            self._group.wrapper.require_backward_grad_sync = True
+        wrapper = self._group.wrapper
+        if wrapper is not None and not wrapper.require_backward_grad_sync:
+            wrapper.require_backward_grad_sync = True
 
     def _check(self) -> None:
         """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
@@ -197,6 +209,26 @@ class Run:
             self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
         if self.rank == 0:
             self._report(values)
+        self._end_if_asked()
+
+    def _change(self) -> None:
+        with self._sigterm.ending():
+            self._worlds.change()
+
+    def _end_if_asked(self) -> None:
+        """End this process if SIGTERM has come. The first rank saves: all workers may have to leave, as those of a suspended job."""
+        if not self._sigterm.has_come:
+            return
+        self._sigterm.heed()
+        if self._control is not None:
+            self._control.done()
+        if self.rank == 0 and not self._worlds.is_writing:
+            self.save_last()
+        raise SystemExit(STATUS)
+
+    def _save_last(self) -> None:
+        if self._saves is not None:
+            self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S)
 
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
@@ -215,7 +247,8 @@ class Run:
             return False
         traceback.clear_frames(error.__traceback__)  # they refer to the old group
         self._boundary.put_back()
-        self._worlds.change()
+        self._end_if_asked()
+        self._change()
         return True
 
     def _has_ended(self, control: Control, error: RuntimeError) -> bool:
@@ -248,7 +281,7 @@ class Run:
                 return True  # all have arrived, and a peer has left the barrier and ended first
         finally:
             control.finish(False)
-        self._worlds.change()
+        self._change()
         return self._is_finished()
 
 
@@ -310,7 +343,8 @@ class Step:
         run._check()
         if run._group.wrapper is not None and not run._parallel.was_called:
             raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
-        (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
+        factor = weight(0 if self._is_stand_in else samples, batch, run.size)
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
         """Begin the step, in the next world if the present one ends here."""

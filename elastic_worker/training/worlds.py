@@ -88,6 +88,7 @@ class Worlds:
         self._control, self._connections = control, connections
         self._has_state, control.step = step is not None, step or 0
         states.take_apart(states_of(self.objects))  # raises now, and not at the first loss, if the state cannot travel
+        self._group.rehearse()
         control.start(
             pid=os.getpid(),
             local_rank=environment.own("LOCAL_RANK", 0),
@@ -130,8 +131,8 @@ class Worlds:
         world, control = change.fields, self._control
         rank, size = int(world["rank"]), int(world["size"])
         try:
-            self._group.leave()
             control.enter(change.round, forming_s(size))
+            self._group.leave()
             is_donor = self._is_donor(world)
             with self._given(world, change.round, is_donor=is_donor):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)

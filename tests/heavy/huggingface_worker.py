@@ -14,9 +14,11 @@ from typing import Any
 import torch
 import training_worker
 from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from elastic_worker.integrations.huggingface import newest_checkpoint
 from elastic_worker.integrations.huggingface_trainer import ElasticTrainer, ElasticTrainingArguments
+from elastic_worker.report import Answer
 
 BATCH = 24
 SAMPLES = 10 * BATCH + 7
@@ -55,16 +57,47 @@ class Model(torch.nn.Module):
         return {"loss": errors.sum() / (counts.sum() if num_items_in_batch is None else num_items_in_batch)}
 
 
-class Lagging(ElasticTrainer):
-    """Never ends its last save, if it is the first rank of three."""
+class Told:
+    """A control plane that asks for a checkpoint."""
+
+    def send(self, step: int, **values: float) -> Answer:
+        return Answer(checkpoint_s=30.0)
+
+
+class Unlucky(ElasticTrainer):
+    """Never ends its last save, if it is the first rank of three, or loses the connection in its last step, or is told to save."""
 
     lags: Path | None = None
+    breaks: Path | None = None
+    noticed_in: int | None = None
+
+    def _gradients(self, step: Any) -> torch.Tensor:
+        if step.number == self.noticed_in:
+            self.run._reporter = Told()
+        loss = super()._gradients(step)
+        if self.breaks and self.run.rank == 0 and step.number == self.args.max_steps - 1 and not self.breaks.exists():
+            self.breaks.touch()
+            raise RuntimeError("gloo/transport/tcp/pair.cc: Connection reset by peer")
+        return loss
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         if self.lags and self.run.size == 3 and self.args.should_save and self.state.global_step == self.args.max_steps:
             self.lags.touch()
             time.sleep(600)
         super()._save_checkpoint(*args, **kwargs)
+
+
+class Counts(TrainerCallback, ExportableState):
+    """Has a state, as the callback that stops early: newcomers need it too."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"steps": self.steps}}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.steps += 1
 
 
 class Follow(TrainerCallback):
@@ -121,11 +154,18 @@ def train(options: dict[str, Any], folder: Path) -> None:
     net = {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}
     optimizer = torch.optim.SGD([net, {"params": [model.ledger], "lr": 1.0}])
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (1 + 0.01 * step), lambda step: 1.0])
-    follow = Follow(folder, options)
-    trainer = Lagging(
-        model=model, args=args, train_dataset=Samples(), eval_dataset=Samples(), callbacks=[follow], optimizers=(optimizer, scheduler)
+    follow, counts = Follow(folder, options), Counts()
+    trainer = Unlucky(
+        model=model,
+        args=args,
+        train_dataset=Samples(),
+        eval_dataset=Samples(),
+        callbacks=[follow, counts],
+        optimizers=(optimizer, scheduler),
     )
     trainer.lags = folder / "saves" if options.get("hang_in_last_save") else None
+    trainer.breaks = folder / "broke" if options.get("break_last_step") else None
+    trainer.noticed_in = options.get("noticed_in")
     output = trainer.train(resume_from_checkpoint=newest_checkpoint(args.output_dir) if options.get("resume") else None)
     steps, run = output.global_step, trainer.run
     expected = torch.zeros(SAMPLES, dtype=torch.float64)
@@ -142,6 +182,8 @@ def train(options: dict[str, Any], folder: Path) -> None:
         "first": follow.first,
         "saved": follow.saved,
         "epochs": follow.epochs,
+        "counted": counts.steps,
+        "evaluated": {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry},
         "log": [entry for entry in trainer.state.log_history if "loss" in entry],
         "rate": scheduler.get_last_lr()[0],
     }

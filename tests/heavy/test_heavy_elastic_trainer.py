@@ -62,7 +62,7 @@ def assert_exact(one: Lab, results: list[dict]) -> None:
 
 def test_a_trainer_goes_on_in_process_when_workers_are_lost_join_and_leave(start: Callable[..., Lab]) -> None:
     """The first rank is lost, too. The progress bar of its successor begins, and each epoch is told once."""
-    one = start(3, disable_tqdm=False)
+    one = start(3, disable_tqdm=False, arguments={"eval_strategy": "epoch"})
     one.kill(one.plane.world[0])
     one.settle()
     newcomer = one.start_standing_by()
@@ -74,6 +74,10 @@ def test_a_trainer_goes_on_in_process_when_workers_are_lost_join_and_leave(start
     assert one.plane.world[1] == newcomer
     assert results[0]["first"] == 0
     assert results[1]["first"] > 0
+    first, second = results
+    assert first["evaluated"] == second["evaluated"], "the newcomer knows the evaluations before its time"
+    assert len(first["evaluated"]) > 1
+    assert [result["counted"] for result in results] == [result["steps"] for result in results], "callbacks keep their state"
     steps = [step for step, _ in results[0]["epochs"]]
     assert steps == sorted(set(steps)), "each epoch ends once"
     assert all(step * 24 / 247 == pytest.approx(epoch) for step, epoch in results[0]["epochs"])
@@ -91,6 +95,26 @@ def test_a_loss_in_the_last_step_leaves_the_checkpoint_of_the_end(start: Callabl
     state = json.loads((one.folder / "checkpoints" / "checkpoint-40" / "trainer_state.json").read_text())
     assert state["global_step"] == 40
     assert_exact(one, results)
+
+
+def test_a_notice_makes_the_first_rank_save_once(start: Callable[..., Lab]) -> None:
+    one = start(2, max_steps=15, save_strategy="steps", noticed_in=7)
+    one.until(lambda: len(one.results()) == 2)
+    first, second = sorted(one.results(), key=lambda result: result["rank"])
+    assert (first["saved"], second["saved"]) == ([8, 15], [15]), "the others need not know"
+    assert (one.folder / "checkpoints" / "checkpoint-8" / "trainer_state.json").exists()
+
+
+def test_a_first_rank_whose_last_step_broke_off_saves_the_state_of_its_peers(start: Callable[..., Lab]) -> None:
+    """The others have made the last step and wait. It gets their state, and has no step left to make."""
+    one = start(3, max_steps=40, save_strategy="steps", break_last_step=True)
+    one.until(lambda: len(one.results()) == 3)
+    assert (one.folder / "broke").exists()
+    assert one.plane.pulled == 1
+    assert [result["saved"][-1] for result in one.results()] == [40] * 3
+    state = json.loads((one.folder / "checkpoints" / "checkpoint-40" / "trainer_state.json").read_text())
+    assert (state["global_step"], state["log_history"][-1]["step"]) == (40, 40)
+    assert_exact(one, one.results())
 
 
 def test_a_trainer_that_starts_again_goes_on_from_its_checkpoint(tmp_path: Path, zygote: subprocess.Popen[str]) -> None:
@@ -149,6 +173,28 @@ def test_alone_it_computes_what_the_plain_trainer_does(python: Path, tmp_path: P
     plain, elastic = json.loads(said.stdout.splitlines()[-1])
     for one, other in zip(plain[:10], elastic[:10], strict=True):
         assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_under_stock_torchrun_it_trains_with_the_same_script(python: Path, tmp_path: Path) -> None:
+    """Two processes share each batch. The world cannot change in process, and the log says so."""
+    said = subprocess.run(
+        [str(python), "-m", "torch.distributed.run", "--nproc-per-node", "2", "examples/huggingface-in-process/train.py"],
+        cwd=ROOT,
+        env={
+            **{"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CHECKPOINT_DIR": str(tmp_path / "checkpoints")},
+            **{"STEPS": "12", "SAVE_EVERY": "6", "OMP_NUM_THREADS": "1"},
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    steps = [line.split()[:4] for line in said.stdout.splitlines() if line.startswith("step ")]
+    assert steps == [["step", str(step), "world", "2"] for step in range(1, 13)]
+    assert said.stdout.count("done at step 12") == 2
+    assert said.stderr.count("This job does not change its world while its processes run") >= 1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint-12", "checkpoint-6"]
 
 
 REFUSED = """

@@ -1,8 +1,8 @@
 """Check what the rendezvous machine does after a loss or a failure while the other processes live on."""
 
 import pytest
-from living_group import generation, is_restarting, living, reason, restarts, told
-from rendezvous_group import group_of
+from living_group import generation, is_restarting, living, newcomer, reason, restarts, told
+from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
 from elastic.membership.in_place import Rung, Stage
@@ -257,3 +257,71 @@ def test_a_worker_that_the_library_ended_in_a_world_that_restarts_is_not_charged
     assert group.agents["w0"].view.reform.startswith("the training library ended a worker of w1")
     group.come_all()
     assert (set(group.world()), restarts(group)) == ({"w0", "w1"}, {Cause.DISRUPTION.value: 1})
+
+
+# --- members that come back with the state of a former world
+
+
+def stand_by_with(group: Group, name: str, *, step: int) -> None:
+    """Let a member that was cut off stand at the barrier with living processes, and connect again."""
+    agent = group.agents[name]
+    agent.is_ready = agent.alive = True
+    agent.step = step
+    group.link(name)
+
+
+def test_a_member_that_comes_back_after_the_others_went_on_restarts_its_processes() -> None:
+    """The others may have made the step that it holds once more, without it. Equal steps would hide that the states differ."""
+    group = living(3)
+    group.cut("w2")
+    group.advance(1.1)
+    for name in ("w0", "w1"):
+        group.agents[name].trained = 4
+    group.obey_all()
+    group.train("w0", "w1", step=5)
+    stand_by_with(group, "w2", step=5)
+    assert told(group, "w0", "w1") == {Stage.RUN}, "no world is formed with its state"
+    assert group.agents["w2"].view.reform == "the world went on without this member"
+    group.come("w2")
+    group.hello("w2")
+    group.obey_all()
+    assert (set(group.world()), told(group)) == ({"w0", "w1", "w2"}, {Stage.RUN})
+
+
+def test_a_state_that_comes_back_from_a_former_world_is_no_state_of_the_present_one() -> None:
+    """The only holder of the state was silent. When it came back, the newcomer began again with random weights, and it kept its own."""
+    group = living(2, trained=0, min=2, max=3)
+    group.expect("w0", "w1", "w2", min=2, max=3)
+    newcomer(group, "w2")
+    group.kill("w1")
+    group.advance(1.1)
+    group.obey("w0")
+    group.cut("w0", noticed=False)
+    group.advance(5.1)
+    assert told(group, "w2") == {Stage.FORM}
+    group.advance(5)
+    group.obey("w2")
+    group.advance(20)
+    assert told(group, "w2") == {Stage.ABORT}, "it is alone, without a state"
+    stand_by_with(group, "w0", step=0)
+    assert told(group, "w2") == {Stage.ABORT}
+    group.come("w0")
+    group.hello("w0")
+    group.advance(6)
+    group.come_all()
+    group.advance(6)
+    assert set(group.world()) == {"w0", "w2"}
+    assert told(group) == {None}, "all processes have started again"
+
+
+def test_a_member_that_was_given_up_and_comes_back_at_work_restarts_its_processes() -> None:
+    """It counted as a newcomer whose processes had yet to start, and nobody told it so: it never trained again."""
+    group = living(3, min=3)
+    group.kill("w1")
+    group.cut("w2")
+    group.advance(1.1)
+    group.obey("w0")
+    group.link("w2")
+    assert group.agents["w2"].view.reform == "the world went on without this member"
+    group.come("w2")
+    assert group.agents["w2"].is_provisional

@@ -95,7 +95,7 @@ def words(group: Group) -> str:
 
 
 def test_steps_after_the_last_report_do_not_look_lost_when_the_processes_live_on() -> None:
-    """The Event said "continues at step 170 after step 160", which looked like nine lost steps. There were none."""
+    """The Event said "continues at step 170 after step 160", which looked like nine lost steps. The state had them all."""
     group = in_process(reported=160, trained=163)
     group.expect("w0", "w1", min=1)
     group.advance(1.1)

@@ -113,6 +113,30 @@ def test_an_abort_breaks_again_and_again_until_the_main_thread_is_out(agent: Scr
     assert set(broken) == {1}, "the epoch of the group that ended"
 
 
+def test_a_worker_at_the_boundary_breaks_nothing_off_when_the_next_world_forms(agent: ScriptedAgent) -> None:
+    """Each look for the sockets of the group takes a millisecond of the core on which the next world forms."""
+    broken: list[int] = []
+
+    class Counted(Connections):
+        def break_off(self, epoch: int) -> int:
+            broken.append(epoch)
+            return 1
+
+    one = agent.control(Counted(), step=5)
+    agent.hears()
+    agent.says("stop", 1, step=5)
+    until(lambda: one.next_change((-1, 0)).phase == "stop")
+    one.at_boundary(1, 5)
+    assert agent.hears() == {"t": "at", "round": 1, "step": 5}
+    agent.says("form", 1)
+    until(lambda: one.next_change((-1, 0)).phase == "form")
+    agent.says("hold", 2)
+    assert agent.hears()["t"] == "holds", "the thread has acted on `form` before it read this"
+    assert broken == []
+    agent.says("abort", 3)
+    until(lambda: broken != [])  # the group may still be there after a stop
+
+
 def test_formed_waits_for_run_and_ends_with_the_round(agent: ScriptedAgent, main_thread: Callable[..., Future]) -> None:
     one = agent.control(step=3)
     agent.hears()

@@ -79,7 +79,9 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
     if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
         # The world was sealed with it while it was away: its view tells it so. It may answer the change that ends that world already.
         return ready(job, member, barrier) if barrier is not None and barrier.alive else job
-    if world is not None and held is not None and _may_hold(world, held, member.name):
+    # If it comes back after the others gave it up in a change in process, nobody waits for its answer any more.
+    is_given_up = job.in_place.stage is not None and any(loss.member == member.name for loss in job.accounting.losses)
+    if world is not None and held is not None and not is_given_up and _may_hold(world, held, member.name):
         if world.by_rank[held.rank] is None:
             job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))
         if member.phase is Phase.FINISHED:
@@ -91,10 +93,15 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
             return working
         if not world.adopted:
             return ready(working, working.membership.members[member.name], barrier)
-    if is_newcomer:
+    if is_newcomer or (barrier is not None and barrier.alive and (member.provisional or not generation)):
         return _at_barrier(job, member)
-    phase = Phase.READY if barrier is not None else Phase.BOOTING
-    return job.change(member.name, phase=phase, world_id="", generation=generation, alive=barrier is not None and barrier.alive)
+    if barrier is None or not barrier.alive:
+        phase = Phase.READY if barrier is not None else Phase.BOOTING
+        return job.change(member.name, phase=phase, world_id="", generation=generation, alive=False)
+    if world is not None and generation == world.generation:
+        return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, alive=True)
+    # The others may have made its last step again, without it. Then equal steps would hide that the states differ.
+    return job.change(member.name, phase=Phase.BOOTING, world_id="", generation=generation, alive=False, workers=0, step=None)
 
 
 def _at_barrier(job: Job, newcomer: Member) -> Job:
