@@ -12,7 +12,7 @@ from typing import Any
 from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.book import Rescale
-from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
@@ -115,6 +115,8 @@ class Pod:
     marks: tuple[tuple[str, str], ...] = ()
     """Its annotations for autoscalers of nodes."""
     created_at: datetime | None = None
+    number: int | None = None
+    """Number of a TrainJob's node, which is independent of the index in its name."""
 
     @property
     def is_active(self) -> bool:
@@ -320,13 +322,17 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         tolerations=tolerations_of(raw),
         marks=tuple((key, value) for key, value in (metadata.get("annotations") or {}).items() if key in (SAFE_TO_EVICT, DELETION_COST)),
         created_at=time_of(metadata.get("creationTimestamp")),
+        number=_number(labels.get(NODE_NUMBER)),
     )
+
+
+def _number(word: object) -> int | None:
+    return int(word) if isinstance(word, str) and word.isdecimal() and len(word) <= MOST_DIGITS else None
 
 
 def _index(name: str) -> int | None:
     """Return the index that ends the name; a launcher has none."""
-    digits = name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
+    return _number(name.rpartition("-")[2])
 
 
 def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld | None:
