@@ -10,8 +10,8 @@ Schema = dict[str, Any]
 Object: TypeAlias = dict[str, Any]
 
 
-class Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Read and write camelCase. Ignore unknown fields, because the API server has pruned what the definition does not name."""
+class Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Read and write camelCase. An unknown field is an error, because nothing may be accepted and ignored."""
 
 
 def rule(expression: str, message: str) -> dict[str, str]:
