@@ -107,7 +107,7 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     if runtime is None:
         problems.append(Problem(RUNTIME_REF, f"{reference.kind} {reference.name} does not exist; create it or name another"))
         return None
-    at = (f"{reference.kind} {reference.name}",)
+    at = (reference.kind, reference.name)
     kept = snapshot(runtime)
     found = _read({"metadata": kept["metadata"], "spec": kept["spec"]}, Runtime, at, problems)
     if found is None:
