@@ -15,7 +15,7 @@ OURS = {made["spec"]["names"]["kind"]: made for made in definitions()}
 KINDS = pytest.mark.parametrize("kind", list(RECORDED))
 Facts = dict[str, Any]
 MINOR = ("description", "x-kubernetes-map-type")
-"""What no client sees: texts, and how far server-side apply splits an object."""
+"""Facts that no client sees: texts, and how far server-side apply splits an object."""
 KUBERNETES_OWN = ("valueFrom", "envFrom", "volumes", "grpc")
 """Below these fields of a pod, Kubernetes itself sets the defaults when it makes the pod."""
 
