@@ -27,7 +27,7 @@ from elastic.kube.resources import (
 )
 
 MANAGER = "elastic-up"
-SHIPPED = {each.kind: each for each in (NAMESPACES, CONFIG_MAPS, ROLES, ROLE_BINDINGS, CLUSTER_TRAINING_RUNTIMES)}
+SHIPPED = {each.kind: each for each in (CONFIG_MAPS, ROLES, ROLE_BINDINGS, CLUSTER_TRAINING_RUNTIMES)}
 """Kinds of the objects that serve TrainJobs."""
 DOOR_S = 10
 """Seconds that the API server waits for the controller's answer about a job."""
@@ -37,8 +37,10 @@ async def apply_definitions(kube: Kube, *, train_jobs: bool) -> None:
     """Create or update the definitions of all kinds, and if wanted the runtimes of TrainJobs."""
     bodies = [*map(crd, KINDS.values()), *(definitions() if train_jobs else ())]
     await asyncio.gather(*(_apply(kube, CUSTOM_RESOURCE_DEFINITIONS, body) for body in bodies))
-    for item in shipped.objects() if train_jobs else ():
-        await _apply(kube, SHIPPED[item["kind"]], item)
+    if train_jobs:
+        namespace, *others = shipped.objects()
+        await _apply(kube, NAMESPACES, namespace)
+        await asyncio.gather(*(_apply(kube, SHIPPED[item["kind"]], item) for item in others))
 
 
 async def _apply(kube: Kube, resource: Resource, body: Object) -> None:
