@@ -12,6 +12,7 @@ environment   a single process, torchrun, or worlds that change
 sampler       which samples of which step, for every size of the world
 data          loads the samples of this rank
 saves         saves the state while training goes on
+sigterm       ends a worker between two steps
 rates         learning-rate rules for a global batch that follows the size
 fsdp          shards inside a fixed group, and replicas that come and go
 """
