@@ -263,6 +263,7 @@ def _flow(value: Any) -> str:
 def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
+    yield deploy / "components" / "trainjobs" / "rights.yaml", as_yaml(train_job_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
     yield deploy / "components" / "dashboard" / "rights.yaml", as_yaml(dashboard_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)
