@@ -22,6 +22,9 @@ NODE_NUMBER = "batch.kubernetes.io/job-completion-index"
 RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
 """An annotation of a job: rdzvSecret, for clients whose classes lack the field."""
 
+STOPPED = OWN_PREFIX + "stopped-with-cluster"
+"""Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
+
 LONGEST, LONGEST_OBJECT = 63, 253
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")

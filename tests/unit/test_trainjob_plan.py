@@ -8,6 +8,7 @@ from train_job_builders import owned, runtime, train_job
 
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from elastic.api.job import Object
+from elastic.api.names import STOPPED
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDS = {"elastic-training/min-nodes": "1", "elastic-training/max-nodes": "4"}
@@ -81,6 +82,16 @@ def test_suspending_and_resuming_reach_the_job() -> None:
     assert resumed.status["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:01:00Z"
 
 
+def test_a_job_that_the_laptop_stopped_waits_until_it_is_resumed() -> None:
+    there = owned(train_job())
+    there["spec"]["runPolicy"]["suspend"] = True
+    there["metadata"]["annotations"][STOPPED] = "2026-01-01T00:00:00Z"
+    made = planned(train_job(), there)
+    assert made.change is None
+    assert made.status is not None
+    assert made.status["jobsStatus"][0]["suspended"] == 1
+
+
 def test_the_number_of_nodes_follows_its_annotation_only_when_that_changes() -> None:
     there = owned(train_job(annotations=BOUNDS))
     grown = planned(train_job(annotations=BOUNDS | {"elastic-training/nodes": "3"}), there)
@@ -149,6 +160,12 @@ def test_the_nodes_have_the_status_of_one_job(active: int, suspend: bool, wanted
     (nodes,) = made.status["jobsStatus"]
     zero = dict.fromkeys(("active", "failed", "ready", "succeeded", "suspended"), 0)
     assert nodes == {"name": "node"} | zero | wanted
+
+
+def test_a_train_job_that_ended_stays_so_although_its_status_has_unknown_fields() -> None:
+    """A later version of Kubeflow Trainer may have written it."""
+    status = {"conditions": [condition("Complete", "AllJobsCompleted") | {"new": 1}], "new": {}}
+    assert planned(train_job(status=status)) == TrainJobPlan()
 
 
 def test_a_status_that_says_the_same_is_not_written_again() -> None:

@@ -19,6 +19,7 @@ from controller.watching.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, as_owned
+from elastic.api.names import STOPPED
 from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
 
 
@@ -101,7 +102,9 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
     """Return the merge patch that makes the owned job follow its TrainJob, and the annotations that are not followed."""
     spec, there = train_job["spec"], owned["spec"]
     change: dict[str, Any] = {}
-    if bool(spec.get("suspend")) != bool((there.get("runPolicy") or {}).get("suspend")):
+    # A job that the laptop cluster stopped waits for `elastic resume`.
+    is_stopped = STOPPED in annotations_of(owned)
+    if not is_stopped and bool(spec.get("suspend")) != bool((there.get("runPolicy") or {}).get("suspend")):
         change["runPolicy"] = {"suspend": bool(spec.get("suspend"))}
     limits, problems = bounds_now(train_job, owned)
     elastic = there.get("elasticPolicy")

@@ -51,7 +51,7 @@ def status_of(
             put(FAILED, "True", DEADLINE, "TrainJob exceeded its active deadline")
         else:
             put(FAILED, "True", FAILED_JOBS, end.message or "failed jobs")
-    children = known.jobs_status if owned is None else (_nodes(owned, status, is_suspended=is_suspended),)
+    children = known.jobs_status if owned is None else (_nodes(owned, status),)
     return replace(known, conditions=tuple(conditions.values()), jobs_status=children)
 
 
@@ -60,8 +60,9 @@ def is_finished(status: TrainJobStatus) -> bool:
     return any(c.status == "True" and (c.type == COMPLETE or (c.type == FAILED and c.reason != NOT_SUPPORTED)) for c in status.conditions)
 
 
-def _nodes(owned: Object, status: JobStatus, *, is_suspended: bool) -> ChildStatus:
+def _nodes(owned: Object, status: JobStatus) -> ChildStatus:
     """Return the state of the nodes as that of one Job: ready if all nodes run."""
+    is_suspended = bool(((owned.get("spec") or {}).get("runPolicy") or {}).get("suspend"))
     has_succeeded, has_failed = holds(status, ConditionType.SUCCEEDED), holds(status, ConditionType.FAILED)
     is_active = not (is_suspended or has_succeeded or has_failed)
     wanted = ((owned.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get(WORKER, {}).get("replicas", 1)

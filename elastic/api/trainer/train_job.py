@@ -156,7 +156,8 @@ class TrainJobSpec(Wire, frozen=True, kw_only=True):
     ) = None
 
 
-class Condition(Wire, frozen=True, kw_only=True):
+# A status may have fields of a later version, which must not hide that a TrainJob has ended.
+class Condition(Wire, frozen=True, kw_only=True, forbid_unknown_fields=False):
     last_transition_time: Time
     message: Annotated[str, Meta(max_length=32768)]
     reason: Annotated[str, Meta(min_length=1, max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -171,7 +172,7 @@ class Condition(Wire, frozen=True, kw_only=True):
     observed_generation: Annotated[Int64, Meta(ge=0)] | None = None
 
 
-class ChildStatus(Wire, frozen=True, kw_only=True):
+class ChildStatus(Wire, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """How many groups of pods of one role are ready, have ended, or are suspended. There is one group of nodes."""
 
     active: Natural
@@ -182,12 +183,12 @@ class ChildStatus(Wire, frozen=True, kw_only=True):
     suspended: Natural
 
 
-class Metric(Wire, frozen=True, kw_only=True):
+class Metric(Wire, frozen=True, kw_only=True, forbid_unknown_fields=False):
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     value: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class TrainerStatus(Wire, frozen=True, kw_only=True):
+class TrainerStatus(Wire, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """Progress of training, as the program reported it."""
 
     estimated_remaining_seconds: Natural | None = None
@@ -199,7 +200,7 @@ class TrainerStatus(Wire, frozen=True, kw_only=True):
 HAS_TIME = rule("has(self.lastUpdatedTime)", "lastUpdatedTime is required when trainerStatus is present")
 
 
-class TrainJobStatus(Wire, frozen=True, kw_only=True):
+class TrainJobStatus(Wire, frozen=True, kw_only=True, forbid_unknown_fields=False):
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=8), extra(keys=["type"])] = ()
     jobs_status: Annotated[tuple[ChildStatus, ...], Meta(max_length=100), extra(keys=["name"])] = ()
     trainer_status: Annotated[TrainerStatus, extra(rules=[HAS_TIME])] | None = None
