@@ -4,6 +4,7 @@ Restarts, generation, size and the newest rescale.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ from elastic.api.words import Cause, ConditionType
 from elastic.membership.phases import WorldPhase
 
 MOST_RANKS = 1024
+WORKER_NAME = re.compile(r"-(worker|node-0)-[0-9]+$")
+"""End of the names of workers, which are called nodes if a TrainJob owns the job."""
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
@@ -89,5 +92,5 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
 
 def _ranks(world: World) -> str:
     """Return the workers' names by rank, cut to a length that fits most jobs. More names would crowd the status."""
-    indexes = [name.rpartition("-")[2] if "-worker-" in name else "" for name in world.ranked]
+    indexes = [name.rpartition("-")[2] if WORKER_NAME.search(name) else "" for name in world.ranked]
     return ",".join(indexes) if len(indexes) <= MOST_RANKS else ""
