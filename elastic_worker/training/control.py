@@ -75,14 +75,12 @@ class Control:
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
         self._connections = connections
-        self._path = path
         self._leave = leave
-        self._is_unheard = True
         self._change = NO_CHANGE
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
         self._held_at = 0
-        self.is_inside = self._is_forming = self._is_finishing = self._is_done = False
+        self.is_inside = self._is_forming = self._is_finishing = self._is_done = self._is_at_boundary = False
         self._breaks = None  # type: typing.Optional[int]
         """Epoch of the connections that are broken off until the main thread notices."""
         self._deadline = None  # type: typing.Optional[typing.Tuple[float, str]]
@@ -167,7 +165,7 @@ class Control:
         """Tell the agent that the main thread has left the world; breaking off ends with this."""
         with self.news:
             self._breaks = self._deadline = self._forming_until = None
-            self.is_inside = False
+            self.is_inside, self._is_at_boundary = False, True
         self.send("at", round=round, step=step)
 
     def enter(self, round: int, within_s: float) -> None:
@@ -175,7 +173,7 @@ class Control:
         with self.news:
             self._entered = round
             self._breaks = None
-            self._is_forming = True
+            self._is_forming, self._is_at_boundary = True, False
             self._check(round)
         self.extend(round, within_s)
 
@@ -309,12 +307,12 @@ class Control:
                         self._on_change(message)
                     elif kind == "keys":
                         self._on_keys(message)
+                    elif kind == "stranger" and not environment.is_provisional():
+                        self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     self._end("The agent sent a line that cannot be read: {!r}: {}.".format(line[:80], error))
                     return
             if lines is GONE:
-                if self._is_unheard and environment.is_turned_away(self._path):
-                    self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 self._end("The agent is gone.")
                 return
             with self.news:
@@ -334,7 +332,6 @@ class Control:
             if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
-            self._is_unheard = self._is_unheard and not some
         except (OSError, ValueError):
             return GONE, b""
         *lines, unread = (unread + some).split(b"\n")
@@ -359,7 +356,8 @@ class Control:
                 if change.phase == "hold":
                     self._held_at = self.step + (1 if self.is_inside else 0)
                 is_in_reach = self.is_inside or self._is_finishing or self._is_forming
-                if self._is_leaving() and (change.phase != "stop" or self._is_finishing or self._is_forming):
+                is_in_step = not self._is_at_boundary and (change.phase != "stop" or self._is_finishing or self._is_forming)
+                if self._is_leaving() and (change.phase == "abort" or is_in_step):
                     self._breaks = self._connections.epoch
                     self._deadline = (
                         time.monotonic() + self._allowance_s(is_in_reach),

@@ -155,8 +155,9 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        if path is None:
-            self._begin_plain("no agent of ours has started it")
+        why = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
+        if path is None or why:
+            self._begin_plain(why)
             return
         connections = Connections()
         self._control = control = Control(path, connections)
@@ -171,6 +172,8 @@ class Run:
     def _begin_plain(self, why: str) -> None:
         if not environment.is_distributed():
             return
+        if environment.is_provisional():
+            raise RuntimeError("This worker cannot join a world that changes while its processes run: {}.".format(why))
         log.warning("This job does not change its world while its processes run: %s.", why)
         self._group.form_from_environment()
         self._group.wrap(is_level=False)
@@ -186,8 +189,9 @@ class Run:
                 self._change()
             self._boundary.note()
         self._parallel.was_called = False
-        if self._group.wrapper is not None:
-            self._group.wrapper.require_backward_grad_sync = True
+        wrapper = self._group.wrapper
+        if wrapper is not None and not wrapper.require_backward_grad_sync:
+            wrapper.require_backward_grad_sync = True
 
     def _check(self) -> None:
         """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
@@ -339,7 +343,8 @@ class Step:
         run._check()
         if run._group.wrapper is not None and not run._parallel.was_called:
             raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
-        (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
+        factor = weight(0 if self._is_stand_in else samples, batch, run.size)
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
         """Begin the step, in the next world if the present one ends here."""

@@ -285,7 +285,8 @@ def _survivors(job: Job) -> list[Member]:
 
 def _has_failed(job: Job, member: Member) -> bool:
     known = job.accounting
-    return any(one.member == member.name for one in known.failures) or any(one.member == member.name for one in known.losses)
+    has_failed = any(one.member == member.name and not one.is_replaced for one in known.failures)
+    return has_failed or any(one.member == member.name for one in known.losses)
 
 
 def _is_blip(job: Job) -> bool:

@@ -108,8 +108,7 @@ def train(options: dict, folder: Path) -> None:
     steps = run.committed
     expected = torch.zeros(SAMPLES)
     for number in range(steps):
-        for id in run._loader.sampler.ids(number):
-            expected[id] += 1
+        expected += torch.bincount(torch.tensor(run._loader.sampler.ids(number)), minlength=SAMPLES)
     wrong = int(((-model.ledger.detach() - expected).abs() > 1e-6).sum())
     vector = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])[::7].tolist()
     result = {"steps": steps, "wrong": wrong, "vector": vector, "sizes": sizes, "rank": run.rank, "size": run.size, "first": first}
