@@ -68,8 +68,7 @@ class SimHub(Hub):
         unread, self._unread = self._unread, []
         for call in late:
             call()
-        for call in unread:
-            asyncio.get_running_loop().call_later(REACH_S, call)
+        asyncio.get_running_loop().call_later(REACH_S, _run_all, unread)  # in order, as each connection keeps it
 
     def hears(self, call: Callable[[], object]) -> None:
         """Something has come through a connection."""
@@ -245,6 +244,11 @@ class SimServer:
             await asyncio.wait_for(self.hub.runs.wait(), CALL_S)
         except TimeoutError:
             raise Unreachable("no answer") from None
+
+
+def _run_all(calls: Iterable[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
 
 
 async def _either(*waits: object) -> None:

@@ -41,6 +41,11 @@ def test_the_communication_of_a_world_may_break_while_a_right_world_is_looked_at
     play(40117, Options(living=True), living_job(random.Random("living job 40117")))
 
 
+def test_messages_that_come_while_the_rendezvous_server_stands_still_keep_their_order() -> None:
+    """A newcomer stood by before it had said that its workers can change worlds, and was taken into a world that it could not enter."""
+    play(40301, Options(living=True), living_job(random.Random("living job 40301")))
+
+
 @pytest.mark.parametrize("cut_off_s", [1.0, 9.0])
 def test_a_controller_that_was_cut_off_while_it_stood_still_speaks_to_everybody_again(cut_off_s: float) -> None:
     """It never reached the rendezvous server again, and a job that was resumed waited for ever until that had forgotten the former run."""

@@ -325,3 +325,16 @@ def test_a_member_that_was_given_up_and_comes_back_at_work_restarts_its_processe
     assert group.agents["w2"].view.reform == "the world went on without this member"
     group.come("w2")
     assert group.agents["w2"].is_provisional
+
+
+def test_a_newcomer_that_a_new_server_meets_while_its_processes_start_restarts_with_the_others() -> None:
+    """The server took it into a world of processes that restart, in which its own lived on, and counted its way back as a disruption."""
+    group = living(2, max=3)
+    group.expect("w0", "w1", "w2", max=3)
+    group.start("w2")
+    group.start_server()
+    group.retell()
+    group.agents["w2"].is_ready = True
+    group.link("w2")
+    group.say("w2", Ready(after=0, store="w2:0", alive=True))
+    assert group.agents["w2"].view.reform == "all processes of the job restart"

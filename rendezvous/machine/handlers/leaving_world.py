@@ -33,7 +33,9 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     if member.phase is Phase.RUNNING and message.after < member.generation and not is_answer:
         return job  # it left an older world than the one it was sealed into since
     is_of_world = world is not None and member.generation == world.generation and member.name in world.ranks
-    if message.alive and not member.provisional and not (is_of_world and is_answer):
+    # Processes that started in a world of their own have the state of no world, even if their agent was in the current one before.
+    is_newcomer = message.alive and (member.provisional or not (member.generation or message.after))
+    if message.alive and not is_newcomer and not (is_of_world and is_answer):
         return job
     was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
@@ -44,8 +46,6 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     store = message.store or member.store
     # A member that answers may have missed the view of its newest world, and then names the world before.
     generation, step = max(message.after, member.generation) if is_answer and is_of_world else message.after, message.step
-    # Processes that started in a world of their own have the state of no world, even if their agent was in the current one before.
-    is_newcomer = member.provisional and message.alive
     if is_newcomer:
         generation, step = 0, None
     state = {"alive": message.alive, "step": step, "provisional": is_newcomer}
