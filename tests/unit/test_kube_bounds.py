@@ -186,9 +186,12 @@ async def test_a_stream_that_may_be_silent_for_hours_ends_once_its_server_is_gon
 def connections() -> Iterator[tuple[int, bool]]:
     """Yield the peer's port of each TCP connection of this process, and whether the kernel asks a silent peer."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
-            if found.type == socket.SOCK_STREAM and found.family == socket.AF_INET:
-                yield found.getpeername()[1], bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.type == socket.SOCK_STREAM and found.family == socket.AF_INET:
+                    yield found.getpeername()[1], bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
 
 async def test_a_total_time_limit_alone_ends_endless_informational_answers() -> None:
