@@ -1,13 +1,10 @@
 """Says in which of three environments a program runs, and keeps the environment variables of its process true in each world."""
 
 import os
-import re
 import typing
 
 from elastic_worker import settings
 
-OLDEST_TORCH = (2, 6)
-"""The oldest torch whose process groups the library forms again and again (test_torch_versions)."""
 PROVISIONAL = "0"
 """The generation of a provisional world."""
 NOT_ITS_WORKER = "the agent does not take this process for one of its workers; it may run behind a shell script without exec"
@@ -16,14 +13,6 @@ NOT_ITS_WORKER = "the agent does not take this process for one of its workers; i
 def take_door() -> typing.Optional[str]:
     """Return the path of the agent's door, and remove it from the environment: a child of this process is not a worker."""
     return os.environ.pop(settings.WORLD, None) or None
-
-
-def too_old(torch: str) -> str:
-    """Return why this version of torch cannot change worlds in process; empty if it can."""
-    found = re.match(r"(\d+)\.(\d+)", torch)
-    if found is None or (int(found[1]), int(found[2])) >= OLDEST_TORCH:
-        return ""
-    return "torch {} is older than {}.{}".format(torch, *OLDEST_TORCH)
 
 
 def is_provisional() -> bool:

@@ -4,6 +4,7 @@ Another way to form a group, such as `_reconfigure` of torch 2.14 or NCCL, is an
 """
 
 import gc
+import inspect
 import typing
 
 import torch
@@ -24,6 +25,16 @@ Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
 def forming_s(size: int) -> float:
     """Return the seconds that a group of this size may take to form."""
     return FORMING_S + FORMING_PER_RANK_S * size
+
+
+def obstacle() -> str:
+    """Return why this torch cannot form a world in process; empty if it can.
+
+    Without `init_sync`, a new wrapper waits for all ranks, and a rank that still pulls the state would keep them until they give up.
+    """
+    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        return ""
+    return "torch {} is too old, because its DistributedDataParallel has no init_sync".format(torch.__version__)
 
 
 class Group:
@@ -77,8 +88,9 @@ class Group:
         """
         self.wrapper = None
         device = next(self._model.parameters()).device
+        alone = {"init_sync": False} if is_level else {}  # type: typing.Dict[str, typing.Any]
         places = {"device_ids": [device.index]} if device.type == "cuda" else {}
-        self.wrapper = DistributedDataParallel(self._model, init_sync=not is_level, **{**places, **self._ddp})
+        self.wrapper = DistributedDataParallel(self._model, **{**alone, **places, **self._ddp})
         for state, hook in self.hooks:
             self.wrapper.register_comm_hook(state, hook)
 

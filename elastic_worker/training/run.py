@@ -29,6 +29,7 @@ from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.data import Loader, Micro, check
 from elastic_worker.training.group import Group, Parallel
+from elastic_worker.training.group import obstacle as torch_obstacle
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
@@ -155,9 +156,9 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        obstacle = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
-        if path is None or obstacle:
-            self._begin_plain(obstacle)
+        why_plain = "no agent of ours has started it" if path is None else torch_obstacle()
+        if path is None or why_plain:
+            self._begin_plain(why_plain)
             return
         connections = Connections()
         self._control = control = Control(path, connections)

@@ -374,18 +374,3 @@ def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: Scrip
     agent.connection.close()
     assert agent.left.wait(PATIENCE_S)
     assert agent.exit_code == AGENT_GONE
-
-
-@pytest.mark.parametrize(
-    ("version", "why"),
-    [
-        ("2.6.0", ""),
-        ("2.13.0+cpu", ""),
-        ("3.0.0a0+git12", ""),
-        ("a build of ours", ""),
-        ("2.5.1+cpu", "torch 2.5.1+cpu is older than 2.6"),
-        ("1.13.0", "torch 1.13.0 is older than 2.6"),
-    ],
-)
-def test_an_old_torch_changes_no_worlds_in_process(version: str, why: str) -> None:
-    assert environment.too_old(version) == why
