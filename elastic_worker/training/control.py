@@ -74,6 +74,7 @@ class Control:
         """Number of committed steps."""
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
+        self.meets_peers = lambda: True  # whether the main thread may be waiting for the group that is broken off
         self._connections = connections
         self._path = path
         self._leave = leave
@@ -323,7 +324,7 @@ class Control:
                 epoch, deadline = self._breaks, self._deadline
             if epoch is None:
                 self._idle.begin()
-            elif self._connections.break_off(epoch) == 0 and self._idle.look():
+            elif self._connections.break_off(epoch) == 0 and self.meets_peers() and self._idle.look():
                 self._stuck("gloo has forgotten an operation when its connections ended")
             if deadline is not None and time.monotonic() > deadline[0]:
                 self._stuck(deadline[1])

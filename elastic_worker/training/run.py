@@ -28,10 +28,14 @@ from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.data import Loader, check
-from elastic_worker.training.group import Group, Parallel
+from elastic_worker.training.group import Group
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
+from elastic_worker.training.whole import ReplicaLost, Whole
 from elastic_worker.training.worlds import Worlds
+
+if typing.TYPE_CHECKING:
+    from elastic_worker.training.fsdp import Unit
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ class Run:
         save: typing.Optional[str] = None,
         save_every_s: float = 300.0,
         ddp: "typing.Optional[typing.Mapping[str, typing.Any]]" = None,
+        shards: "typing.Optional[Unit]" = None,
     ) -> None:
         """Describe the training; nothing waits before `steps`.
 
@@ -71,20 +76,27 @@ class Run:
         batch: samples of one step, of all ranks together, at every size of the world.
         extra: more objects with state_dict and load_state_dict, by name; they are saved and sent to newcomers.
         ddp: arguments of DistributedDataParallel.
+        shards: the `Pod` over whose mesh the model is sharded (FSDP2); without it, each worker has the whole model (DDP).
         """
+        if shards is not None and ddp:
+            raise ValueError("ddp is given, but a sharded model has no DistributedDataParallel. Remove ddp=, or shards= and fully_shard.")
         self.size = environment.own("WORLD_SIZE", 1)
         """Number of workers in the present world. Read it in each step."""
         self.rank = environment.own("RANK", 0)
         self.batch = batch
         self._loader = None if data is None else _loader(data, batch, seed)
-        self._own_model = model
-        self._group = Group(model, ddp or {})
-        self._parallel = Parallel(self._group, model, self._check)
+        if shards is not None:
+            shards.hold(model, optimizer)
+        self._replica = Whole(model, optimizer, ddp or {}) if shards is None else shards
+        self._replica.watch(self._check)
+        if self._loader is not None:
+            self._loader.is_even = self._replica.count > 1
+        self._group = Group(model, self._replica)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
-        self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
+        self._worlds = Worlds(self, self._group, sampler=sampler, extra=extra or {})
         self._control = None  # type: typing.Optional[Control]
-        self._saves = None if save is None else Saves(save, save_every_s)
+        self._saves = None if save is None else self._saves_to(save, save_every_s)
         self._reporter = Reporter.from_environment()
         self._is_noticed = False
         """Whether the state was saved for the notice that is still in force."""
@@ -94,7 +106,7 @@ class Run:
     @property
     def model(self) -> typing.Any:
         """Return the model to call in a step: the program's own, or one that averages gradients over the present world."""
-        return self._own_model if self._group.wrapper is None else self._parallel
+        return self._replica.model
 
     def on_resize(self, rule: "typing.Callable[[int, int], typing.Any]") -> "typing.Callable[[int, int], typing.Any]":
         """Call `rule(old, new)` on every rank whenever the size of the world has changed, for example to adapt a learning rate."""
@@ -111,7 +123,7 @@ class Run:
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
             if self._saves is not None:
-                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self.rank == 0)
+                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self._replica.is_first(self.rank))
         finally:
             if self._control is not None:
                 self._control.done()
@@ -123,6 +135,10 @@ class Run:
         return self._control.step if self._control is not None else self._committed
 
     # --- the environment
+
+    def _saves_to(self, target: str, every_s: float) -> Saves:
+        own = self._replica
+        return Saves(target, every_s, shard=(own.index, own.count), agree=own.tag, is_any=own.agree)
 
     def _begin(self) -> None:
         if self._loader is not None:
@@ -150,7 +166,6 @@ class Run:
             return
         log.warning("This job does not change its world while its processes run: %s.", why)
         self._group.form_from_environment()
-        self._group.wrap(is_level=False)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     # --- one step
@@ -158,12 +173,11 @@ class Run:
     def _enter(self) -> None:
         control = self._control
         if control is not None:
-            while not control.begin_step():
+            # A shard that has heard of the world's end goes with one that has not: the step then ends in `check_step` for both.
+            while not self._replica.agree(control.begin_step()):
                 self._worlds.change()
             self._boundary.note()
-        self._parallel.was_called = False
-        if self._group.wrapper is not None:
-            self._group.wrapper.require_backward_grad_sync = True
+        self._replica.begin_step()
 
     def _check(self) -> None:
         """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
@@ -177,17 +191,21 @@ class Run:
         else:
             self._control.commit()
             self._worlds.note_step()
+        is_writer = self._replica.is_first(self.rank)
         if self._saves is not None:
-            self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
-        if self.rank == 0:
+            self._saves.maybe(self.committed, self._worlds.objects, is_writer=is_writer)
+        if is_writer:
             self._report(values)
 
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
-        left_s = self._reporter.send(self.committed, **values).checkpoint_s
-        if left_s is not None and not self._is_noticed and self._saves is not None:
-            self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_s)
-        self._is_noticed = left_s is not None
+        left_s = self._reporter.send(self.committed, **values).checkpoint_s if self.rank == 0 else None
+        if self._saves is None:
+            return
+        left_ms = self._replica.tag(-1 if left_s is None else int(1000 * left_s))
+        if left_ms >= 0 and not self._is_noticed:
+            self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_ms / 1000)
+        self._is_noticed = left_ms >= 0
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
@@ -197,8 +215,12 @@ class Run:
         if not (isinstance(error, RuntimeError) and self._has_ended(control, error)):
             control.give_up_step()
             return False
+        if not isinstance(error, ReplicaLost):
+            self._replica.give_up()
         traceback.clear_frames(error.__traceback__)  # they refer to the old group
         self._boundary.put_back()
+        if not self._replica.put_back():
+            return False
         self._worlds.change()
         return True
 
@@ -207,9 +229,10 @@ class Run:
         if control.is_ending():
             return True
         words = "{}: {}".format(type(error).__name__, error)
-        if not any(sign in words for sign in LOST_PEER):
+        if any(sign in words for sign in LOST_PEER):
+            control.complain(words)
+        elif not isinstance(error, ReplicaLost):
             return control.is_ending(VERDICT_S)  # without a complaint: an error of the program would change the world again and again
-        control.complain(words)
         return control.is_ending(LOST_PEER_S)
 
     def _is_finished(self, until: int) -> bool:
@@ -222,16 +245,19 @@ class Run:
         control = self._control
         if control is None:
             return True
+        error = None  # type: typing.Optional[RuntimeError]
         control.finish(True)
         try:
-            if not control.is_ending():
+            is_over = not control.is_ending()
+            if is_over:
                 dist.barrier()
-                return True
-        except RuntimeError as error:
-            if not self._has_ended(control, error):
-                return True  # all have arrived, and a peer has left the barrier and ended first
-        finally:
-            control.finish(False)
+        except RuntimeError as broken:
+            is_over, error = False, broken
+        # If a shard has passed the barrier, all workers were there.
+        is_over = self._replica.agree(is_over) or (error is not None and not self._has_ended(control, error))
+        control.finish(False)
+        if is_over:
+            return True
         self._worlds.change()
         return self._is_finished(until)
 
@@ -264,8 +290,7 @@ class Step:
             raise RuntimeError("Run has no data. Pass data=..., or make your own batches from step.number, run.rank and run.size.")
         for micro in run._loader.batches(self.number, run.rank, run.size):
             self._is_stand_in = micro.samples == 0
-            if run._group.wrapper is not None:
-                run._group.wrapper.require_backward_grad_sync = micro.is_last
+            run._replica.sync(micro.is_last)
             yield micro.values
 
     def report(self, **values: float) -> None:
@@ -276,9 +301,7 @@ class Step:
         """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
         run = self._run
         batch = run.batch if run._loader is None else run._loader.sampler.batch
-        run._check()
-        if run._group.wrapper is not None and not run._parallel.was_called:
-            raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
+        run._replica.begin_backward()
         (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
@@ -295,6 +318,14 @@ class Step:
         trace: typing.Optional[types.TracebackType],
     ) -> bool:
         """Commit the step, or form the next world and swallow the error."""
+        try:
+            if error is None:
+                self._run._replica.check_step()
+        except ReplicaLost as lost:
+            self.is_broken = True
+            if not self._run._failed(lost):
+                raise
+            return False
         if error is None:
             self._run._commit(self._values)
             self._is_committed = True
