@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from elastic_worker.training import environment
 from elastic_worker.training.registry import KeptGroup, c10d
@@ -75,15 +74,11 @@ class Unit:
     def hold(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Average the gradients of a sharded model over the replicas. Call it once, after the last `fully_shard`."""
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        whole = [
-            name
-            for name, parameter in model.named_parameters()
-            if not isinstance(parameter, DTensor) or parameter.device_mesh is not self.mesh
-        ]
-        if not self._modules or whole:
+        own = self._own_parameters()
+        whole = [name for name, parameter in model.named_parameters() if id(parameter) not in own]
+        if not own or whole:
             found = f"{whole[0]} is not sharded over the mesh of shards=" if whole else "the model has no parameters"
             raise ValueError(f"shards is given, but {found}. Call fully_shard(model, mesh=shards.mesh) for the whole model before Run.")
-        own = {id(parameter) for parameter in model.parameters()}
         for number, group in enumerate(optimizer.param_groups):
             if any(id(parameter) not in own for parameter in group["params"]):
                 raise ValueError(
@@ -97,6 +92,18 @@ class Unit:
         optimizer.register_step_pre_hook(lambda *_: self.check_step())
         # An optimizer makes its state in its first step. Whether that can travel must not be found out when a worker is lost.
         first = optimizer.register_step_post_hook(lambda *_: (self.states["optimizer"].state_dict(), first.remove())[1])
+
+    def _groups(self) -> "typing.Iterator[typing.Any]":
+        """Yield FSDP's parameter groups."""
+        for module in self._modules:
+            yield from module._get_fsdp_state()._fsdp_param_groups
+
+    def _own_parameters(self) -> "typing.Set[int]":
+        """Return the ids of the parameters that are sharded over this unit."""
+        own = self._shards.group.group_name  # a mesh says too little: meshes over the same ranks are equal
+        groups = [group for group in self._groups() if getattr(group.mesh_info, "shard_process_group", None) is not None]
+        sharded = [group for group in groups if group.mesh_info.shard_process_group.group_name == own]
+        return {id(parameter.sharded_param) for group in sharded for parameter in group.fsdp_params}
 
     def watch(self, check: "typing.Callable[[], None]") -> None:
         """Call `check` before collectives with other replicas. It raises RuntimeError if the world has ended."""
@@ -166,13 +173,12 @@ class Unit:
     def put_back(self) -> bool:
         """Drop the gradients that FSDP has kept for the rest of a broken step. Return whether the step can be tried again."""
         is_whole = True
-        for module in self._modules:
-            for group in module._get_fsdp_state()._fsdp_param_groups:
-                is_whole = is_whole and group._training_state.name == "IDLE"
-                for parameter in group.fsdp_params:
-                    parameter.unsharded_accumulated_grad = None
-                    if hasattr(parameter, "_unsharded_param"):
-                        parameter._unsharded_param.grad = None
+        for group in self._groups():
+            is_whole = is_whole and group._training_state.name == "IDLE"
+            for parameter in group.fsdp_params:
+                parameter.unsharded_accumulated_grad = None
+                if hasattr(parameter, "_unsharded_param"):
+                    parameter._unsharded_param.grad = None
         return is_whole
 
     def meets_peers(self) -> bool:
