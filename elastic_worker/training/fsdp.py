@@ -82,8 +82,8 @@ class Unit:
         for number, group in enumerate(optimizer.param_groups):
             if any(id(parameter) not in own for parameter in group["params"]):
                 raise ValueError(
-                    f"The optimizer's param_groups[{number}] has a parameter that is not in the sharded model, because fully_shard replaces "
-                    "the parameters. Make the optimizer after the last fully_shard."
+                    f"The optimizer's param_groups[{number}] has a parameter that is not in the sharded model. fully_shard replaces the "
+                    "parameters. Make the optimizer after the last fully_shard."
                 )
         for module in self._modules:
             module.set_all_reduce_hook(self._reduce)
@@ -245,8 +245,8 @@ def _store(count: int) -> "dist.Store":
     folder = os.path.dirname(os.path.dirname(file))
     if not folder or not os.path.isdir(folder):
         raise ValueError(
-            f"LOCAL_WORLD_SIZE is {count}, but {ERROR_FILE} is {file!r}: the workers of a pod meet in the folder of torchrun that it names. "
-            "Start them with torchrun, without --log-dir=/dev/null."
+            f"LOCAL_WORLD_SIZE is {count}, but {ERROR_FILE} is {file!r}. The workers of a pod meet in the folder of torchrun that it "
+            "names. Start them with torchrun, without --log-dir=/dev/null."
         )
     return dist.FileStore(os.path.join(folder, "elastic-shards"), count)
 

@@ -44,6 +44,6 @@ class KeptGroup:
         c10d._register_process_group(self._entries["pg_names"], group)
 
     def be_default(self) -> None:
-        """Make this the default group, if there is none."""
+        """Make this the default group. No other one may exist."""
         self.put_in(0)
         c10d._update_default_pg(self.group)

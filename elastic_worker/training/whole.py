@@ -99,7 +99,7 @@ class Whole:
         """Return whether the main thread may be waiting for workers of other replicas now."""
         return True
 
-    # --- agreement with the other shards of this replica: there are none
+    # --- agreement with the other shards of this replica, which has only this one
 
     def agree(self, flag: bool) -> bool:
         """Return whether the flag is set on any shard."""

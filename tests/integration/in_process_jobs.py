@@ -75,8 +75,6 @@ with open(f"{{folder}}/result-{{name}}-{{os.environ.get('LOCAL_RANK')}}", "w") a
 BUDGET = Budget(max_restarts=8)
 
 
-
-
 class Job:
     """One job and its agents."""
 

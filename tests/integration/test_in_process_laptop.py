@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -102,7 +102,8 @@ async def test_pods_of_two_shards_come_and_go_and_the_model_is_that_of_undisturb
         steps = run.training.step
     alone = tmp_path / "alone"
     env = {**os.environ, "STEPS": str(steps), "STEP_SECONDS": "0", "MODEL_FILE": str(alone)}
-    subprocess.run([sys.executable, str(SHARDED / "train.py")], env=env, check=True, timeout=300)
+    undisturbed = await asyncio.create_subprocess_exec(sys.executable, str(SHARDED / "train.py"), env=env)
+    assert await asyncio.wait_for(undisturbed.wait(), 200) == 0
     weights, expected = torch.load(trained), torch.load(alone)
     assert set(weights) == set(expected)
     assert all(torch.allclose(weights[name], expected[name], rtol=0, atol=1e-10) for name in expected)

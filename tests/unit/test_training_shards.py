@@ -142,9 +142,15 @@ def test_pods_of_different_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, ra
 
 @pytest.mark.parametrize("file", ["", "/does/not/exist/0/error.json"])
 def test_workers_that_have_no_folder_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_ERROR_FILE": file}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_ERROR_FILE": file,
+    }.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match="TORCHELASTIC_ERROR_FILE is .* without --log-dir=/dev/null"):
+    with pytest.raises(ValueError, match=r"TORCHELASTIC_ERROR_FILE is .* without --log-dir=/dev/null"):
         Pod()
     assert not dist.is_initialized()
 
