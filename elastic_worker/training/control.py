@@ -74,7 +74,8 @@ class Control:
         """Number of committed steps."""
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
-        self.meets_peers = lambda: True  # whether the main thread may be waiting for the group that is broken off
+        self.meets_peers = lambda: True  # type: typing.Callable[[], bool]
+        """Returns whether the main thread may be waiting for the group that is broken off."""
         self._connections = connections
         self._path = path
         self._leave = leave
@@ -362,10 +363,8 @@ class Control:
                 is_in_reach = self._is_inside or self._is_finishing or self._is_forming
                 if self._is_leaving() and (change.phase != "stop" or self._is_finishing or self._is_forming):
                     self._breaks = self._connections.epoch
-                    self._deadline = (
-                        time.monotonic() + self._allowance_s(is_in_reach),
-                        "the world that round {} ended".format(change.round),
-                    )
+                    until = time.monotonic() + self._allowance_s(is_in_reach)
+                    self._deadline = (until, "the world that round {} ended".format(change.round))
                 self.news.notify_all()
             if change.place == self._change.place and change.phase == "hold":
                 held = self._held_at

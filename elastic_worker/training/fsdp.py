@@ -14,11 +14,13 @@ group, which nobody breaks off. So the hook notes the loss, the backward ends wi
 of the unit. A step is committed by all shards of a unit or by none.
 """
 
+import datetime
 import os
 import typing
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
@@ -57,8 +59,8 @@ class Unit:
         self._modules = []  # type: typing.List[FSDPModule]
         self._check = lambda: None  # type: typing.Callable[[], None]
         self._lost = None  # type: typing.Optional[str]
-        self._meets_peers = False
-        backend, timeout = ("gloo" if device == "cpu" else "cpu:gloo,{}:nccl".format(device)), c10d.timedelta(seconds=form_s)
+        self._meets_peers = True
+        backend, timeout = ("gloo" if device == "cpu" else "cpu:gloo,{}:nccl".format(device)), datetime.timedelta(seconds=form_s)
         dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
         # Its name must be a hash: names that count upwards return in each world, and DTensor finds groups by their names.
         group = dist.new_group(list(range(count)), use_local_synchronization=True)
@@ -90,8 +92,13 @@ class Unit:
         self.model = model
         self.states = {"model": ShardedModel(model), "optimizer": ShardedOptimizer(optimizer)}
         optimizer.register_step_pre_hook(lambda *_: self.check_step())
+
+        def check_state(*_: typing.Any) -> None:
+            self.states["optimizer"].state_dict()
+            first.remove()
+
         # An optimizer makes its state in its first step. Whether that can travel must not be found out when a worker is lost.
-        first = optimizer.register_step_post_hook(lambda *_: (self.states["optimizer"].state_dict(), first.remove())[1])
+        first = optimizer.register_step_post_hook(check_state)
 
     def _groups(self) -> "typing.Iterator[typing.Any]":
         """Yield FSDP's parameter groups."""
@@ -135,6 +142,7 @@ class Unit:
             replicas = dist.new_group(list(range(self.index, size, self.count)), use_local_synchronization=True)
             assert isinstance(replicas, dist.ProcessGroup)
             self.replicas = replicas
+        self._meets_peers = False
 
     def wrap(self, *, is_level: bool) -> None:
         """Send the state of the first replica to all, unless it is level already."""
@@ -147,6 +155,7 @@ class Unit:
     def leave(self) -> None:
         """Drop the group of replicas. Afterwards the default group may be destroyed, and the groups of the unit live on."""
         self.replicas = None
+        self._meets_peers = True  # until the next world is formed
         self._votes.take_out()
         self._shards.take_out()
 
@@ -182,7 +191,7 @@ class Unit:
         return is_whole
 
     def meets_peers(self) -> bool:
-        """Return whether the main thread may be waiting for workers of other replicas now."""
+        """Return whether the main thread may be waiting for workers of other replicas now, and not for a shard of this one."""
         return self._meets_peers
 
     # --- agreement with the other shards of this replica
@@ -236,10 +245,10 @@ class Pod(Unit):
         count, index = environment.own("LOCAL_WORLD_SIZE", 1), environment.own("LOCAL_RANK", 0)
         if environment.is_distributed():
             _check_place(index, count, environment.own("RANK", 0), environment.own("WORLD_SIZE", 1))
-        super().__init__(dist.HashStore() if count == 1 else _store(count), 0 if count == 1 else index, count, device=device, form_s=form_s)
+        super().__init__(HashStore() if count == 1 else _store(count), 0 if count == 1 else index, count, device=device, form_s=form_s)
 
 
-def _store(count: int) -> "dist.Store":
+def _store(count: int) -> Store:
     """Return a store that only the workers of this start of torchrun share."""
     file = os.environ.get(ERROR_FILE, "")
     folder = os.path.dirname(os.path.dirname(file))
@@ -248,7 +257,7 @@ def _store(count: int) -> "dist.Store":
             f"LOCAL_WORLD_SIZE is {count}, but {ERROR_FILE} is {file!r}. The workers of a pod meet in the folder of torchrun that it "
             "names. Start them with torchrun, without --log-dir=/dev/null."
         )
-    return dist.FileStore(os.path.join(folder, "elastic-shards"), count)
+    return FileStore(os.path.join(folder, "elastic-shards"), count)
 
 
 def _check_place(index: int, count: int, rank: int, size: int) -> None:

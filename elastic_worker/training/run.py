@@ -173,6 +173,7 @@ class Run:
     def _enter(self) -> None:
         control = self._control
         if control is not None:
+            self._replica.agree(False)  # a shard waits here, outside of the step, until another one has done its work between two steps
             # A shard that has heard of the world's end goes with one that has not: the step then ends in `check_step` for both.
             while not self._replica.agree(control.begin_step()):
                 self._worlds.change()

@@ -155,8 +155,8 @@ class Saves:
                 raise SaveMismatch(
                     f"The save of step {save.step} in {self.target} has {save.shards} shards, but this job has {self._shards}."
                 )
-            content, words = None, "another shard cannot read its part"
-            is_unreadable = False
+            content = None  # type: typing.Any
+            is_unreadable, words = False, "another shard cannot read its part"
             try:
                 content = self._read(save)
             except UNREADABLE as error:

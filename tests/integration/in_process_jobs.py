@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from torch_agents import Agents, Server, wait_until
 
@@ -109,8 +110,7 @@ class Job:
         results = [json.loads(path.read_text()) for path in self.agents.folder.glob("result-*")]
         assert len(results) == size, self.agents.describe()
         assert {(result["steps"], result["wrong"]) for result in results} == {(results[0]["steps"], 0)}
-        vector = undisturbed(results[0]["steps"], self.agents.folder / "alone")
-        assert max(abs(a - b) for result in results for a, b in zip(result["vector"], vector, strict=True)) < 1e-12
+        compare(results, self.agents.folder / "alone")
 
     def finish(self) -> None:
         """Let the last worker end its loop."""
@@ -135,3 +135,9 @@ def undisturbed(steps: int, folder: Path) -> list[float]:
     result = json.loads((folder / "result-alone-None").read_text())
     assert (result["steps"], result["wrong"]) == (steps, 0)
     return list(result["vector"])
+
+
+def compare(results: list[dict[str, Any]], folder: Path) -> None:
+    """Compare results of workers with an undisturbed training."""
+    vector = undisturbed(results[0]["steps"], folder)
+    assert max(abs(a - b) for result in results for a, b in zip(result["vector"], vector, strict=True)) < 1e-12

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_process_jobs import Job
+from in_process_jobs import SCRIPT, Job, compare
 from torch_agents import Server, serving, wait_until
 
+from elastic.local.ports import free_port
 from elastic.membership.wire import Leaving
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
@@ -73,3 +77,21 @@ def test_shards_go_on_from_their_save_after_all_of_them_were_lost(job: Job, tmp_
     assert all(int(entry["step"]) > 0 for entry in job.agents.log() if float(entry["at"]) > at)
     job.finish()
     job.ends("w0", size=SHARDS)
+
+
+def test_pods_train_under_stock_torchrun_and_begin_with_the_weights_of_the_first_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={SHARDS}", "--rdzv-backend=c10d"]
+    command = [*torchrun, f"--rdzv-endpoint=127.0.0.1:{free_port()}", str(tmp_path / "train.py"), "8", "0", str(tmp_path)]
+    processes = [
+        subprocess.Popen(command, env={**os.environ, "SHARDED": "1", "ELASTIC_MEMBER": name, "OMP_NUM_THREADS": "1"}) for name in ("a", "b")
+    ]
+    try:
+        assert [process.wait(200) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("result-*")]
+    assert [(result["steps"], result["wrong"], result["size"]) for result in results] == [(8, 0, 4)] * 4
+    compare(results, tmp_path / "alone")

@@ -173,6 +173,16 @@ def restarted(folder: pathlib.Path, index: int) -> None:
     worker.leave()
 
 
+def uneven(folder: pathlib.Path, index: int) -> None:
+    """Stand for a worker of a pod that has one or two of them."""
+    unit = Unit(dist.HashStore(), 0, 1)
+    unit.leave()
+    unit.count = 1 + index
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "world"), 2), rank=index, world_size=2, timeout=TIMEOUT)
+    with pytest.raises(ValueError, match=r"LOCAL_WORLD_SIZE is 1 in one pod and 2 in another. Start all with the same"):
+        unit.compare()
+
+
 def run(jobs: typing.Iterable[tuple[typing.Any, ...]]) -> dict[tuple[str, int], int | None]:
     """Run processes to their end, and return their exit codes by function and shard."""
     context = torch.multiprocessing.get_context("fork")
@@ -213,3 +223,7 @@ def test_a_lost_replica_is_replaced_and_the_weights_are_those_of_undisturbed_tra
     for path in results:
         for ours, expected in zip(torch.load(path), reference(), strict=True):
             assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
+
+
+def test_pods_of_different_sizes_are_refused_on_all_workers(tmp_path: pathlib.Path) -> None:
+    assert run((uneven, tmp_path, index) for index in range(2)) == {("uneven", 0): 0, ("uneven", 1): 0}

@@ -97,6 +97,11 @@ def test_a_model_that_is_not_sharded_as_a_whole_is_refused(pod: Pod, shard: str)
         train(model, shards=pod)
 
 
+def test_a_sharded_model_without_its_pod_is_refused(pod: Pod) -> None:
+    with pytest.raises(ValueError, match="The model is sharded, but shards is not given"):
+        train(sharded(pod))
+
+
 def test_an_optimizer_that_was_made_before_the_model_was_sharded_is_refused(pod: Pod) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters())
