@@ -1,12 +1,15 @@
-"""Measures the changes of a world whose processes live on: milliseconds from the event until every rank has made its first step.
+"""Measure the changes of a world whose processes live on: milliseconds from the event until every rank has made its first step.
 
-Each kind of change is forced on a world of real processes on this machine. A newcomer's time begins when it stands by. `CPU` is the
-processor time of all workers per change, which depends little on the machine's load; `load` is the load at the end.
+Each kind of change is forced on a world of real processes on this machine. The agents and the rendezvous server are played by the lab of the
+tests. A newcomer's time begins when it stands by. `CPU` is the processor time of all workers per change, which depends little on the
+machine's load; `load` is the load at the end.
 
     python -m benchmarks.reform                              8 and 16 ranks, 200 random changes each
-    python -m benchmarks.reform --sizes 8 --changes 1000
+    python -m benchmarks.reform --sizes 8 --changes 1000     and say whether all were survived, and whether the weights are right
     python -m benchmarks.reform --sizes 8 --lazy             gloo connects in the first collective
-    python -m benchmarks.reform --flat 500                   threads, descriptors and memory of a process over 500 worlds
+    python -m benchmarks.reform --sizes 8 --peers 3          a kill, in turn by the library, by stock torchrun and by NVRx (--nvrx PYTHON)
+    python -m benchmarks.reform --sizes 3 --bytes 100M 1G    how long the others wait until a newcomer has that much state
+    python -m benchmarks.reform --flat 500                   threads, descriptors, memory and keys of a process over 500 worlds
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from benchmarks.reforming import peers
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
@@ -28,6 +36,20 @@ from training_lab import Lab, forking, lab, summary  # noqa: E402
 TAIL_S = 0.3
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+GOALS = {
+    "add": (100, 200),
+    "kill": (80, 150),
+    "kill first": (80, 150),
+    "kill forming": (150, 300),
+    "leave": (120, 200),
+    "stop": (700, 1000),
+    "two": (150, 300),
+}
+"""Milliseconds, p50 and p95, for 8 ranks on two cores with steps of 10 ms and a load below 3."""
+UNITS = {"M": 10**6, "G": 10**9}
+STATE_PER_WEIGHT = 16
+"""Bytes of state of one weight of the lab's model: float64, and as much momentum."""
+TRANSFERS = 5
 
 
 def main() -> None:
@@ -40,20 +62,87 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=10.0, help="milliseconds of each step in which a worker waits, as for a GPU")
     parser.add_argument("--lazy", action="store_true", help="let gloo connect in the first collective")
     parser.add_argument("--flat", type=int, default=0, help="only change the world so many times, and look at one process")
+    parser.add_argument("--bytes", nargs="+", default=[], help="only send a state of about this size to newcomers, such as 100M 1G")
+    parser.add_argument("--peers", type=int, default=0, help="only kill a worker so many times, here and under other launchers in turn")
+    parser.add_argument("--nvrx", help="a Python interpreter that has nvidia-resiliency-ext, for --peers")
     given = parser.parse_args()
-    for size in given.sizes[:1] if given.flat else given.sizes:
-        environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            forking(environment) as zygote,
-            lab(Path(folder), size, zygote, compute_s=given.step_ms / 1000) as one,
-        ):
-            one.begin(size)
-            print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms", flush=True)
-            if given.flat:
-                flat(one, given.flat)
-            else:
-                measure(one, size, given)
+    for size in given.sizes[:1] if given.flat or given.bytes or given.peers else given.sizes:
+        print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms, load {os.getloadavg()[0]:.1f}", flush=True)
+        if given.peers:
+            compare(size, given)
+        for amount in given.bytes:
+            width = round((float(amount[:-1]) * UNITS[amount[-1]] / STATE_PER_WEIGHT) ** 0.5)
+            with _world(size, given, width=width, bucket_mb=25) as one:
+                transfer(one, amount)
+        if not (given.peers or given.bytes):
+            with _world(size, given) as one:
+                if given.flat:
+                    flat(one, given.flat)
+                else:
+                    measure(one, size, given)
+
+
+@contextmanager
+def _world(size: int, given: argparse.Namespace, **options: object) -> Iterator[Lab]:
+    """Start workers that train."""
+    environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        forking(environment) as zygote,
+        lab(Path(folder), size, zygote, compute_s=given.step_ms / 1000, **options) as one,
+    ):
+        one.begin(size)
+        yield one
+
+
+def compare(size: int, given: argparse.Namespace) -> None:
+    """Kill a worker by each launcher in turn, and print the medians."""
+    found: dict[str, list[float]] = {"ours": [], "stock": []}
+    if given.nvrx:
+        found["nvrx"] = []
+    for number in range(given.peers):
+        for kind, ms in found.items():
+            try:
+                ms.append(_killed(kind, number, size, given))
+            except peers.Lost as lost:
+                print(f"{kind}: {lost}")
+                continue
+            print(f"kill, {kind}: {ms[-1]:.0f} ms, load {os.getloadavg()[0]:.1f}", flush=True)
+    ours = statistics.median(found["ours"])
+    for kind, ms in found.items():
+        if ms:
+            print(f"{kind:6} p50 {statistics.median(ms):6.0f} ms, n={len(ms)}, {statistics.median(ms) / ours:.1f} times ours")
+    for kind, words in peers.HOW.items():
+        if kind not in found:
+            print(words)
+
+
+def _killed(kind: str, number: int, size: int, given: argparse.Namespace) -> float:
+    """Return the milliseconds from a kill until every rank has made its first step again."""
+    if kind == "ours":
+        with _world(size, given) as one:
+            changes = Changes(one, size, seed=number)
+            time.sleep(1.0)
+            changes.one("kill")
+            return 1000 * one.plane.changes[-1].seconds
+    with tempfile.TemporaryDirectory() as folder:
+        python = given.nvrx if kind == "nvrx" else sys.executable
+        return peers.kill(kind, Path(folder) / kind, size, step_ms=given.step_ms, python=python)
+
+
+def transfer(one: Lab, amount: str) -> None:
+    """Add a worker again and again, and print how long the others waited for it."""
+    pauses = []
+    for _ in range(TRANSFERS):
+        one.start_standing_by()
+        one.settle()
+        phases = one.plane.changes[-1].phases
+        pauses.append(1000 * (phases["formed"] - phases["stopped"]))
+        one.plane.leave(one.plane.world[-1])
+        one.settle()
+    goal = {"100M": "goal 250", "1G": "goal 2500"}.get(amount, "")
+    print(f"{amount:>5} to a newcomer: the others waited {statistics.median(pauses):.0f} ms (most {max(pauses):.0f}) {goal}", end="")
+    print(f", n={len(pauses)}, load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
@@ -69,7 +158,7 @@ def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
         used.update({pid: after[pid] - before[pid] for pid in after.keys() & before.keys()})
         sampled += len(after.keys() & before.keys())
         tails += [(change, one.plane.unformed[-3:]) for change in one.plane.changes[at:] if change.seconds > TAIL_S]
-    print("\n".join(summary(one.plane.changes)))
+    print("\n".join(summary(one.plane.changes, GOALS if size == 8 else None)))
     ms = 1000 * used.total() / max(1, sampled) / TICKS
     print(
         f"{given.changes} changes in {time.monotonic() - began:.0f} s, CPU {ms:.0f} ms per worker and change, {len(tails)} above"
@@ -85,6 +174,8 @@ def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
     wrong, steps = sum(result["wrong"] for result in results), {result["steps"] for result in results}
     expected = one.reference(max(steps))
     far = max(abs(a - b) for result in results for a, b in zip(result["vector"], expected, strict=True))
+    is_equal = all(result["vector"] == results[0]["vector"] for result in results)
+    print(f"{given.changes} changes survived, weights of all ranks {'equal' if is_equal else 'DIFFERENT'};", end=" ")
     print(f"{len(results)} ranks after {steps} steps: {wrong} samples not used exactly as often as they should;", end=" ")
     print(f"largest difference of a weight from a single process {far:.1e}", flush=True)
 
@@ -100,7 +191,8 @@ def flat(one: Lab, worlds: int) -> None:
         if number % looks == 0 or number == worlds - 1:
             threads, descriptors = (len(os.listdir(f"/proc/{pid}/{kind}")) for kind in ("task", "fd"))
             resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
-            print(f"world {number}: {threads} threads, {descriptors} descriptors, {resident >> 20} MB", flush=True)
+            held = f"{threads} threads, {descriptors} descriptors, {resident >> 20} MB, {len(one.plane._keys)} keys in the exchange"
+            print(f"world {number}: {held}", flush=True)
     print("\n".join(summary(one.plane.changes)), f"load {os.getloadavg()[0]:.0f}")
 
 

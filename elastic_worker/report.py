@@ -63,8 +63,11 @@ class Reporter:
         self._peer = _Server(own) if isinstance(own, settings.Settings) else own  # type: typing.Union[Agent, _Server, None]
         self._generation = generation
         self._least_gap_s = least_gap_s
-        self._changed = threading.Condition()
-        self._newest = None  # type: typing.Optional[str]
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._closing = threading.Condition(lock)
+        """Ends the thread's pause between two reports. A report in the pause wakes nobody: that would take longer than the report itself."""
+        self._newest = None  # type: typing.Optional[typing.Dict[str, typing.Any]]
         self._is_sending = False
         self._is_closing = False
         self._answer, self._answered_at = Answer(), 0.0
@@ -98,7 +101,7 @@ class Reporter:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if self._peer is None:
             return Answer()
-        report = json.dumps({"member": self._member, "generation": self._world(), "step": step, "values": finite})
+        report = {"member": self._member, "generation": self._world(), "step": step, "values": finite}
         with self._changed:
             self._newest = report
             if self._thread is None or not self._thread.is_alive():
@@ -118,6 +121,7 @@ class Reporter:
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
+            self._closing.notify_all()
             if self._thread is not None and self._thread.is_alive():
                 self._changed.wait_for(lambda: self._newest is None and not self._is_sending, FLUSH_S)
         atexit.unregister(self.close)
@@ -148,7 +152,7 @@ class Reporter:
                 self._changed.notify_all()
             back_off_s = 0.0 if answer is not None else min(LONGEST_BACK_OFF_S, max(LEAST_GAP_S, 2 * back_off_s))
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closing, max(self._least_gap_s, back_off_s))
+                self._closing.wait_for(lambda: self._is_closing, max(self._least_gap_s, back_off_s))
                 if self._is_closing and answer is None:
                     self._newest = None  # at the end there is no second attempt
                     self._changed.notify_all()
@@ -159,7 +163,7 @@ class Reporter:
             self._changed.wait_for(lambda: self._newest is not None or self._is_closing)
             report, self._newest = self._newest, None
             self._is_sending = report is not None
-            return report
+        return None if report is None else json.dumps(report)
 
 
 @functools.lru_cache(maxsize=None)

@@ -13,6 +13,9 @@ ALLOWED = {"torch", "elastic_worker", "numpy"}
 ALLOWED_IN = {
     "elastic_worker/horovod/driver.py": {"horovod"},
     "elastic_worker/integrations/huggingface.py": {"transformers"},
+    "elastic_worker/integrations/huggingface_arguments.py": {"transformers"},
+    "elastic_worker/integrations/huggingface_progress.py": {"transformers"},
+    "elastic_worker/integrations/huggingface_trainer.py": {"transformers"},
     "elastic_worker/integrations/lightning.py": {"lightning", "pytorch_lightning"},
 }
 """Imports of modules that run only where the framework is installed."""

@@ -112,6 +112,7 @@ class Cluster:
         self.is_forgotten = False
         self.last_step: int | None = None
         self.nodes: dict[str, Node] = {}
+        self.sees_nodes = True
         self.now = NOW
         self.made = 0
         self.job_is_gone = False
@@ -129,6 +130,7 @@ class Cluster:
             is_forgotten=self.is_forgotten,
             last_step=self.last_step,
             nodes=self.nodes,
+            sees_nodes=self.sees_nodes,
             sights=on_job(BUILT_IN, to_object(self.job)),
             token="token",
         )

@@ -115,6 +115,7 @@ class Pod:
     marks: tuple[tuple[str, str], ...] = ()
     """Its annotations for autoscalers of nodes."""
     created_at: datetime | None = None
+    is_unheard: bool = False  # The cluster marks it as not ready although its containers are: its node has stopped reporting.
 
     @property
     def is_active(self) -> bool:
@@ -290,7 +291,7 @@ class Snapshot:
 def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels = metadata.get("labels") or {}
-    conditions = {c.get("type"): c for c in status.get("conditions") or () if isinstance(c, dict)}
+    conditions: dict[str, dict[str, Any]] = {str(c.get("type")): c for c in status.get("conditions") or () if isinstance(c, dict)}
     is_own = own_limits.exceeded(status.get("reason") or "", status.get("message") or "")
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
     index, label = _index(metadata["name"]), labels.get(REPLICA_INDEX, "")
@@ -320,7 +321,14 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         tolerations=tolerations_of(raw),
         marks=tuple((key, value) for key, value in (metadata.get("annotations") or {}).items() if key in (SAFE_TO_EVICT, DELETION_COST)),
         created_at=time_of(metadata.get("creationTimestamp")),
+        is_unheard=_is_unheard(conditions),
     )
+
+
+def _is_unheard(conditions: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether the node lifecycle controller has set Ready to False. A kubelet does that only with a reason."""
+    ready = conditions.get("Ready", {})
+    return (ready.get("status"), ready.get("reason") or "", conditions.get("ContainersReady", {}).get("status")) == ("False", "", "True")
 
 
 def _index(name: str) -> int | None:
@@ -346,8 +354,8 @@ def service_from(raw: Mapping[str, Any]) -> Service:
 
 def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Node:
     """Return what decides about the pods of this node."""
-    conditions = ((raw.get("status") or {}).get("conditions")) or ()
-    ready = next((c for c in conditions if isinstance(c, dict) and c.get("type") == "Ready"), {})
+    conditions = (c for c in (raw.get("status") or {}).get("conditions") or () if isinstance(c, dict))
+    ready = next((c for c in conditions if c.get("type") == "Ready"), {})
     is_ready = ready.get("status", "True") == "True"
     return Node(
         name=raw["metadata"]["name"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,10 @@ from elastic.cli.run_printer import Printer
 from elastic.local import etcd
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.dashboard import link
-from elastic.local.files import Layout, layout_of
+from elastic.local.files import ClusterState, Layout, layout_of
 from elastic.local.sandbox import Mode
 
-NO_WAY_OUT = ": pods reach no network outside this machine (with --sandbox loopback they do)"
+NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopback they do)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         _refuse_shape(
             shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
         )
+        if words := _to_know(state):
+            printer.say(f"it runs on the laptop cluster in {layout.root}: {words}")
         yield Place(layout.kubeconfig, layout.root)
         return
     if data_dir is not None:
@@ -86,7 +89,7 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     cluster = LocalCluster(data_dir=stopped, gpus=shape.gpus or None, sandbox=shape.sandbox, images=shape.images, dashboard=True)
     cluster.start(say=printer.say)
     try:
-        closed = NO_WAY_OUT if cluster.sandbox == Mode.NETNS.value else ""
+        closed = f": {NO_WAY_OUT}" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
         printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
         if (url := link(Layout(cluster.data_dir))) is not None:
@@ -95,6 +98,13 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         printer.say("stopping the cluster")
     finally:
         cluster.stop()
+
+
+def _to_know(state: ClusterState) -> str:
+    """Return the facts about a running cluster by which a script fails there that works in this shell."""
+    other = bool(state.python) and state.python != sys.prefix
+    python = f"commands run in the Python environment {state.python}, which started it, not in {sys.prefix}" if other else ""
+    return "; ".join(filter(None, (NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "", python)))
 
 
 def _without_etcd(job: str, found: str, running: Path | None) -> str:

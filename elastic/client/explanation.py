@@ -254,7 +254,9 @@ def _waiting_words(pod: Object, reasons: Sequence[str], *, with_image: bool = Fa
 
 
 def _gpu_hint(words: str) -> str:
-    return "; on the laptop, `elastic node add spare --gpus 1` adds a node with one" if GPU in words else ""
+    if GPU not in words:
+        return ""
+    return "; on the laptop, `elastic node add spare --gpus 1` adds a node that claims to have one, but it adds no GPU to the machine"
 
 
 def _names(pods: Sequence[Object]) -> str:

@@ -103,6 +103,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     processes: dict[str, int]
     has_etcd: bool = True
     """False if no etcd was installed when the cluster started; former releases do not say."""
+    python: str = ""
+    """The Python environment that started the cluster and runs its containers' commands; former releases do not say."""
 
 
 @dataclass(frozen=True, slots=True)

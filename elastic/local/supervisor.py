@@ -97,6 +97,7 @@ class Supervisor:
             control_plane=not options.cluster_only,
             processes={child.name: child.pid for child in self._children},
             has_etcd=etcd.program() is not None,
+            python=sys.prefix,
         )
         layout.ready("stored").unlink(missing_ok=True)
         shape = Shape(options.nodes, options.gpus, options.sandbox, dict(image.split("=", 1) for image in options.image))

@@ -293,7 +293,8 @@ class Join(AtBarrier, frozen=True, kw_only=True):
     """First message of every connection: the incarnation, the world it holds, and whether it waits at the barrier.
 
     failed, status, failed_ago_s: at the barrier, one of its workers ended by itself in the held world (as in Failed). workers, since
-    1.2: how many workers it has that can enter another world without a restart; 0 if there is one that cannot.
+    1.2: how many workers it has that can enter another world without a restart; 0 if there is one that cannot. provisional, since 1.2: its
+    processes started in a world of their own after it left the held one, so they have that world's state only from a save.
     """
 
     incarnation: Name
@@ -303,6 +304,7 @@ class Join(AtBarrier, frozen=True, kw_only=True):
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     failed_ago_s: Seconds = 0.0
     workers: Workers = 0
+    provisional: bool = False
 
 
 class Ready(AtBarrier, frozen=True, kw_only=True):
@@ -327,6 +329,7 @@ class Failed(Up, frozen=True):
 
     ago_s: how long ago; the first of several failures caused the others. rank, error: the worker's, and its exception's line, if seen.
     by_library, since 1.2: the training library ended the process, because of what happened to its world. The program did not fail.
+    replaced, since 1.2: another process takes its place, and the member's other workers wait for it with the state.
     """
 
     generation: Generation
@@ -336,6 +339,7 @@ class Failed(Up, frozen=True):
     rank: Count | None = None
     error: Words = ""
     by_library: bool = False
+    replaced: bool = False
 
 
 class Started(Up, frozen=True):

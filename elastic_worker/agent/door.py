@@ -23,6 +23,7 @@ LONGEST_BACKLOG = 64 * 1024 * 1024
 """Bytes that a worker may leave unread: all values of an exchange may come at once (change.MOST_EXCHANGE)."""
 MOST_CONNECTIONS = 8
 MESSAGES_A_SECOND, BURST = 20.0, 100.0
+STRANGER = "stranger"
 STRANGER_S = 5.0
 """Seconds for which an unknown process may stay: a stub learns late which process it stands for."""
 STRANGER_POLL_S = 0.05
@@ -106,6 +107,11 @@ class WorkerDoor:
         if len(connection.outgoing) > LONGEST_BACKLOG:
             self.drop(connection, "it does not read")
 
+    def turn_away(self, connection: Connection, why: str) -> None:
+        """Tell a process that it is no worker of this agent, and close its connection. Without these words, the agent would be gone."""
+        self.send(connection, {"t": STRANGER})
+        self.drop(connection, why)
+
     def drop(self, connection: Connection, why: str = "") -> None:
         """Close a connection. Its end comes as an event of the next turn."""
         if not connection.is_open:
@@ -118,7 +124,7 @@ class WorkerDoor:
         self._ended.append(connection)
 
     def close(self) -> None:
-        """Drop everybody and remove the socket. The listener goes first: a dropped worker looks whether the agent is still there."""
+        """Drop everybody and remove the socket."""
         self._listener.close()
         for connection in list(self._connections):
             self.drop(connection)
@@ -145,7 +151,7 @@ class WorkerDoor:
             connection = Connection(sock, pid=pid, now=self._clock())
             self._connections.append(connection)
             if uid != os.getuid() or pid <= 0:
-                self.drop(connection, "it runs as another user, or in another PID namespace")
+                self.turn_away(connection, "it runs as another user, or in another PID namespace")
 
     def _meet_strangers(self) -> None:
         for connection in list(self._connections):
@@ -153,7 +159,7 @@ class WorkerDoor:
                 continue
             connection.child = self._child_of(connection.pid)
             if not connection.child and self._clock() >= connection.since + STRANGER_S:
-                self.drop(connection, "it is no worker that this agent started")
+                self.turn_away(connection, "it is no worker that this agent started")
 
     def _read(self, connection: Connection) -> typing.List[Message]:
         messages = []  # type: typing.List[Message]

@@ -13,14 +13,16 @@ import time
 import typing
 
 from elastic_worker import settings
-from elastic_worker.agent.change import BrokenRule, LocalChange, LocalWorker
+from elastic_worker.agent.change import LocalChange, LocalWorker
 from elastic_worker.agent.door import MOST_CONNECTIONS, Connection, Event, WorkerDoor
 from elastic_worker.agent.presence import IN_PROCESS_MINOR, Presence
 from elastic_worker.agent.stopped import STOPPED_S, StoppedWorkers
 from elastic_worker.agent.store import AgentStore
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import Wake
+from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
 from elastic_worker.agent.workers import LocalWorkers
+from elastic_worker.warm.stub import AGAIN, ENDED
 
 log = logging.getLogger(__name__)
 
@@ -174,14 +176,33 @@ class InProcess:
                 if worker is not None:
                     del self._of[connection]
                     self._change.lost(worker, now=now)
+            elif worker is None and message.get("t") == ENDED:
+                self._on_end(connection, message, now=now)
             elif worker is None:
-                self._of[connection] = self._change.hello(message)
+                worker = self._of[connection] = self._change.hello(message)
+                worker.pid, worker.child = connection.pid, connection.child
                 if self._workers is not None:
                     self._workers.use_library(connection.child)
             else:
                 self._change.heard(worker, message, now=now)
         except BrokenRule as error:
-            self._door.drop(connection, str(error))
+            if worker is None:
+                self._door.turn_away(connection, str(error))
+            else:
+                self._door.drop(connection, str(error))
+
+    def _on_end(self, stub: Connection, message: Message, *, now: float) -> None:
+        """Let a stub whose worker has ended start another one if its siblings can wait for it; else the stub ends, and torchrun acts."""
+        assert self._door is not None
+        local_rank, status = number_of(message, "local_rank"), number_of(message, "status")
+        worker = self._change.workers.get(local_rank)
+        is_its_stub = worker is not None and stub.pid == worker.child != worker.pid
+        if is_its_stub and self._workers is not None and self._change.can_replace(local_rank) and self._workers.can_replace(status):
+            self._change.replace(local_rank, now=now)
+            self._workers.note_replaced(stub.child, status)
+            self._door.send(stub, {"t": AGAIN})
+        else:
+            self._door.drop(stub)
 
     def _follow(self) -> None:
         """Bring server and workers up to date."""

@@ -28,12 +28,13 @@ LONGEST_BACK_OFF_S = 0.5
 DENIED_BACK_OFF_S = 5.0
 """After the server denied this agent, or after a minute without an answer."""
 LONG_AWAY_S = 60.0
-OUTBOX = 256
+OUTBOX = 16 * 1024
+"""Messages that wait for the connection. Each of a thousand workers may give its peers 16 values at once."""
 
 _AT = "at"
 """When the state was recorded, by the local monotonic clock. The message carries the seconds since then."""
 
-SINCE_1_2 = ("alive", "step", "workers", "round")
+SINCE_1_2 = ("alive", "step", "workers", "round", "provisional")
 """Fields of `join` and `ready` that a server of an older minor version does not know. It never gets them."""
 KNOWN_BEFORE = ("join", "ready", "beat", "leave", "failed", "started", "finished")
 """Messages that a server of an older minor version knows."""
@@ -137,6 +138,8 @@ class Presence(PresenceThread):
                 return
             self._left_in_process = left | {0, former}
             self._states.pop("started", None)
+            if self._states.get("failed", {}).get("replaced"):
+                del self._states["failed"]  # the server formed this world because of it
             for message in self._states.values():
                 message["generation"] = view.generation
                 self._outbox.append(message)
@@ -160,7 +163,7 @@ class Presence(PresenceThread):
         if kind == "failed":
             message.setdefault(_AT, time.monotonic())
         with self.changed:
-            if kind in self._states:
+            if kind in self._states and (message.get("replaced") or not self._states[kind].get("replaced")):
                 return
             if message.get("generation") in self._left_in_process and self._held is not None:
                 message["generation"] = self._held["generation"]

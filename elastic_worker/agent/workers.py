@@ -96,6 +96,16 @@ class LocalWorkers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def can_replace(self, status: int) -> bool:
+        """Return whether a worker that ended with this status failed by itself, while nobody stops the workers."""
+        return self._is_spontaneous() and status not in (0, *BY_LIBRARY)
+
+    def note_replaced(self, child: int, status: int) -> None:
+        """Report a worker whose stub starts another one, so that torchrun sees no end. It counts like any failure."""
+        now = time.monotonic()
+        self._presence.report_state("failed", at=now, replaced=True, **self._report(self._end(child, status, now)))
+        self._killed.pop(child, None)
+
     def rejoin(self, grace_s: float) -> None:
         """Note that the world changes: torch stops the workers now. Kill those that still run after the grace."""
         self.is_rejoining = True
@@ -157,6 +167,11 @@ class LocalWorkers:
         first = self._first_of(pid, status, seen_at)
         if not self._is_spontaneous():
             return
+        self._presence.report_state("failed", at=first.began_at, **self._report(first))
+        self._has_failed.set()
+
+    def _report(self, first: End) -> typing.Dict[str, typing.Any]:
+        """Return the fields of the report of a failure."""
         fields = {"generation": self.generation, "detail": "worker process {}".format(first.pid)}  # type: typing.Dict[str, typing.Any]
         if first.status is not None:
             fields["status"] = first.status
@@ -168,8 +183,7 @@ class LocalWorkers:
             fields["error"] = self._killed[first.pid]
         if first.pid in self._at_door and first.status in BY_LIBRARY:
             fields["by_library"] = True
-        self._presence.report_state("failed", at=first.began_at, **fields)
-        self._has_failed.set()
+        return fields
 
     def _first_of(self, pid: int, status: typing.Optional[int], seen_at: float) -> End:
         """Return the first failure of this worker and those that end with it."""

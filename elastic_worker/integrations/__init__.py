@@ -1,6 +1,7 @@
-"""Callbacks that make the training loops of other frameworks elastic. Each module imports the framework that it is named after.
+"""Makes the training loops of other frameworks elastic. Each module imports the framework that it is named after.
 
-agreement    decides with all ranks when to save and when to stop
-huggingface  a callback for transformers' Trainer
-lightning    a callback for Lightning's Trainer
+agreement            decides with all ranks when to save and when to stop
+huggingface          a callback for transformers' Trainer
+huggingface_trainer  transformers' Trainer in worlds that change in process; its arguments and its progress have modules of their own
+lightning            a callback for Lightning's Trainer
 """

@@ -14,6 +14,7 @@ environment   a single process, torchrun, or worlds that change
 sampler       which samples of which step, for every size of the world
 data          loads the samples of this rank
 saves         saves the state while training goes on
+sigterm       ends a worker between two steps
 rates         learning-rate rules for a global batch that follows the size
 """
 

@@ -77,20 +77,18 @@ class Control:
         self.meets_peers = lambda: True  # type: typing.Callable[[], bool]
         """Returns whether the main thread may be waiting for the group that is broken off."""
         self._connections = connections
-        self._path = path
         self._leave = leave
-        self._is_unheard = True
         self._change = NO_CHANGE
         self._entered = -1
         """Round of the world that the main thread is in, or forms."""
         self._held_at = 0
-        self._is_inside = self._is_forming = self._is_finishing = self._is_done = False
+        self.is_inside = self._is_forming = self._is_finishing = self._is_done = self._is_at_boundary = False
         self._breaks = None  # type: typing.Optional[int]
         """Epoch of the connections that are broken off until the main thread notices."""
         self._deadline = None  # type: typing.Optional[typing.Tuple[float, str]]
         self._forming_until = None  # type: typing.Optional[float]
         self._began = 0.0
-        self._longest_step_s = None  # type: typing.Optional[float]
+        self.longest_step_s = None  # type: typing.Optional[float]
         self._values = (-1, {})  # type: typing.Tuple[int, typing.Dict[str, bytes]]
         self._sending = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
@@ -115,7 +113,7 @@ class Control:
             self.news.wait_for(lambda: not (self._is_news("hold") and self.step >= self._held_at))
             if self._is_leaving():
                 return False
-            self._is_inside = True
+            self.is_inside = True
             self._began = time.monotonic()
             return True
 
@@ -129,14 +127,14 @@ class Control:
         """Count the step that `begin_step` began."""
         with self.news:
             self.step += 1
-            self._is_inside = False
+            self.is_inside = False
             lasted = time.monotonic() - self._began
-            self._longest_step_s = max(lasted, self._longest_step_s or 0.0)
+            self.longest_step_s = max(lasted, self.longest_step_s or 0.0)
 
     def give_up_step(self) -> None:
         """Note that the step has ended without a commit."""
         with self.news:
-            self._is_inside = False
+            self.is_inside = False
 
     def finish(self, is_finishing: bool) -> None:
         """Note whether the main thread waits for its peers after the last step. It then also leaves for a change that it stops at."""
@@ -169,7 +167,7 @@ class Control:
         """Tell the agent that the main thread has left the world; breaking off ends with this."""
         with self.news:
             self._breaks = self._deadline = self._forming_until = None
-            self._is_inside = False
+            self.is_inside, self._is_at_boundary = False, True
         self.send("at", round=round, step=step)
 
     def enter(self, round: int, within_s: float) -> None:
@@ -177,7 +175,7 @@ class Control:
         with self.news:
             self._entered = round
             self._breaks = None
-            self._is_forming = True
+            self._is_forming, self._is_at_boundary = True, False
             self._check(round)
         self.extend(round, within_s)
 
@@ -311,12 +309,12 @@ class Control:
                         self._on_change(message)
                     elif kind == "keys":
                         self._on_keys(message)
+                    elif kind == "stranger" and not environment.is_provisional():
+                        self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     self._end("The agent sent a line that cannot be read: {!r}: {}.".format(line[:80], error))
                     return
             if lines is GONE:
-                if self._is_unheard and environment.is_turned_away(self._path):
-                    self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 self._end("The agent is gone.")
                 return
             with self.news:
@@ -336,7 +334,6 @@ class Control:
             if not self._poll.poll(1000 * (LOOK_EVERY_S if self._breaks is None and not self._is_forming else BREAK_EVERY_S)):
                 return [], unread
             some = self._socket.recv(LONGEST_LINE)
-            self._is_unheard = self._is_unheard and not some
         except (OSError, ValueError):
             return GONE, b""
         *lines, unread = (unread + some).split(b"\n")
@@ -359,9 +356,10 @@ class Control:
             if is_newer:
                 self._change = change
                 if change.phase == "hold":
-                    self._held_at = self.step + (1 if self._is_inside else 0)
-                is_in_reach = self._is_inside or self._is_finishing or self._is_forming
-                if self._is_leaving() and (change.phase != "stop" or self._is_finishing or self._is_forming):
+                    self._held_at = self.step + (1 if self.is_inside else 0)
+                is_in_reach = self.is_inside or self._is_finishing or self._is_forming
+                is_in_step = not self._is_at_boundary and (change.phase != "stop" or self._is_finishing or self._is_forming)
+                if self._is_leaving() and (change.phase == "abort" or is_in_step):
                     self._breaks = self._connections.epoch
                     until = time.monotonic() + self._allowance_s(is_in_reach)
                     self._deadline = (until, "the world that round {} ended".format(change.round))
@@ -374,7 +372,7 @@ class Control:
     def _allowance_s(self, is_in_reach: bool) -> float:
         if not is_in_reach:
             return OUTSIDE_S
-        return LEAVE_S + (FIRST_STEP_S if self._longest_step_s is None else 3 * self._longest_step_s)
+        return LEAVE_S + (FIRST_STEP_S if self.longest_step_s is None else 3 * self.longest_step_s)
 
     def _on_keys(self, message: Fields) -> None:
         with self.news:

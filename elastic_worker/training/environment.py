@@ -1,15 +1,16 @@
 """Says in which of three environments a program runs, and keeps the environment variables of its process true in each world."""
 
 import os
-import socket
+import re
 import typing
 
 from elastic_worker import settings
 
+OLDEST_TORCH = (2, 6)
+"""The oldest torch whose process groups the library forms again and again (test_torch_versions)."""
 PROVISIONAL = "0"
 """The generation of a provisional world."""
 NOT_ITS_WORKER = "the agent does not take this process for one of its workers; it may run behind a shell script without exec"
-CONNECT_S = 1.0
 
 
 def take_door() -> typing.Optional[str]:
@@ -17,20 +18,17 @@ def take_door() -> typing.Optional[str]:
     return os.environ.pop(settings.WORLD, None) or None
 
 
-def is_turned_away(path: str) -> bool:
-    """Return whether the agent at this door still takes connections. If so, it has closed one because it is that of no worker.
+def too_old(torch: str) -> str:
+    """Return why this version of torch cannot change worlds in process; empty if it can."""
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST_TORCH:
+        return ""
+    return "torch {} is older than {}.{}".format(torch, *OLDEST_TORCH)
 
-    In a provisional world the answer is no: a process that trained there by itself would be rank 0 of a world of one.
-    """
-    if os.environ.get(settings.GENERATION) == PROVISIONAL:
-        return False
-    try:
-        with socket.socket(socket.AF_UNIX) as again:
-            again.settimeout(CONNECT_S)
-            again.connect(path)
-    except OSError:
-        return False
-    return True
+
+def is_provisional() -> bool:
+    """Return whether this process waits for its first world. If it trained by itself, it would be rank 0 of a world of one."""
+    return os.environ.get(settings.GENERATION) == PROVISIONAL
 
 
 def is_distributed() -> bool:

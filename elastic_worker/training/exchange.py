@@ -8,6 +8,11 @@ from torch._C._distributed_c10d import Store
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 
+MOST_GROUPS = 14
+"""Process groups of a world. The agent takes 16 values of a worker for each world, and one may say where it gives the state."""
+LONGEST_WAIT_S = 1800.0
+"""Seconds for which a rank waits for the others to form a further group; torch's default."""
+
 
 class Exchange(Store):
     """The values of one round. A wait ends at once if the round does. Each worker writes its own keys only."""
@@ -18,10 +23,21 @@ class Exchange(Store):
         self._connections = connections
         self._round = round
         self._timeout_s = timeout_s
+        self._own = set()  # type: typing.Set[str]
+
+    def formed(self) -> None:
+        """Note that the world stands. From now on the program may form groups of its own, to which ranks come when their step allows."""
+        self._timeout_s = LONGEST_WAIT_S
 
     def set(self, key: str, value: typing.Union[str, bytes]) -> None:
         """Send a value to all members."""
         raw = value.encode() if isinstance(value, str) else bytes(value)
+        self._own.add(key)
+        if len(self._own) > MOST_GROUPS:
+            raise RuntimeError(
+                "This program has formed {} process groups in one world, and no more have room. Form a group once and keep it until "
+                "the environment variable ELASTIC_GENERATION changes.".format(MOST_GROUPS)
+            )
         self._connections.learn(raw)
         self._control.put(self._round, key, raw)
 

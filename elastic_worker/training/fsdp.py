@@ -179,6 +179,12 @@ class Unit:
     def begin_backward(self) -> None:
         """Do nothing: only `check_step` may end a step, because it does so on all shards."""
 
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add values up over all workers of the world, in place."""
+        self._check()
+        dist.all_reduce(values)
+        return values
+
     def put_back(self) -> bool:
         """Drop the gradients that FSDP has kept for the rest of a broken step. Return whether the step can be tried again."""
         is_whole = True

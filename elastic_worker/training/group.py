@@ -36,12 +36,24 @@ class Group:
         self.replica = replica
         self._model = model
         self._is_own = False
+        self._store = None  # type: typing.Optional[Exchange]
+        """torch refers to the part of it in C++ only, and a store whose part in Python is gone serves no further group."""
+
+    def rehearse(self) -> None:
+        """Form a group of this process alone, wrap the model once, and leave the group.
+
+        The first time takes torch's imports and many first calls. During a change, all others would wait for them.
+        """
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[no-untyped-call]
+            self.replica.wrap(is_level=True)
+            self.leave()
 
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
         """Form the group of a round. Raises RuntimeError if a peer is lost meanwhile or the round has ended."""
         self._is_own = True
         connections.begin(size)
-        store = Exchange(control, connections, round=round, timeout_s=forming_s(size))
+        self._store = store = Exchange(control, connections, round=round, timeout_s=forming_s(size))
         # gloo connects all pairs here. TORCH_GLOO_LAZY_INIT=1 would form faster, but a peer that dies meanwhile would then be met in the
         # first collective, which waits for its connection on no socket and five times as long as torch's timeout.
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
@@ -49,6 +61,7 @@ class Group:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         self.replica.enter(rank, size)
         connections.formed()
+        store.formed()
 
     def form_from_environment(self) -> None:
         """Form the group as a program under torchrun does, or take the one that the program has formed."""
@@ -71,6 +84,7 @@ class Group:
     def leave(self) -> None:
         """Drop the group and everything that refers to it."""
         self.replica.leave()
+        self._store = None
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.collect(0)

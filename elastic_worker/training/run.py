@@ -27,10 +27,11 @@ from elastic_worker.training import environment
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
-from elastic_worker.training.data import Loader, check
+from elastic_worker.training.data import Loader, Micro, check
 from elastic_worker.training.group import Group
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
+from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.whole import ReplicaLost, Whole
 from elastic_worker.training.worlds import Worlds
 
@@ -50,6 +51,8 @@ LAST_SAVE_S = 600.0
 """Seconds that the save at the end of the loop may take."""
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
+SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
+"""Seconds that a worker may go on after SIGTERM: in a step, besides twice its longest step, and outside, where it may save or evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -95,12 +98,17 @@ class Run:
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
         self._worlds = Worlds(self, self._group, sampler=sampler, extra=extra or {})
+        self._worlds.is_unit = self._replica.count > 1
         self._control = None  # type: typing.Optional[Control]
-        self._saves = None if save is None else self._saves_to(save, save_every_s)
+        own = self._replica
+        self._saves = None if save is None else Saves(save, save_every_s, shard=(own.index, own.count), agree=own.tag, is_any=own.agree)
+        self.save_last = self._save_last  # type: typing.Callable[[], typing.Any]
+        """Saves the state on the first rank before SIGTERM ends its process."""
+        self._sigterm = Sigterm()
         self._reporter = Reporter.from_environment()
-        self._is_noticed = False
-        """Whether the state was saved for the notice that is still in force."""
-        self._committed = 0
+        self.is_noticed = False
+        """Whether this worker must leave soon, and no other one will have the state. Without `save`, save it yourself then."""
+        self._committed = self._until = 0
         optimizer.register_step_pre_hook(self._worlds.note_writing)
 
     @property
@@ -113,11 +121,15 @@ class Run:
         self._worlds.rules.append(rule)
         return rule
 
-    def steps(self, until: int) -> "typing.Iterator[Step]":
-        """Yield steps until so many are committed, counted from the beginning of the training."""
-        self._begin()
+    def steps(self, until: int, *, restored: typing.Optional[int] = None) -> "typing.Iterator[Step]":
+        """Yield steps until so many are committed, counted from the beginning of the training.
+
+        restored: the number of committed steps of a state that the program itself has loaded; Run's own saves come first.
+        """
+        self._until = until
+        self._begin(restored)
         try:
-            while not self._is_finished(until):
+            while not self._is_finished():
                 step = Step(self)
                 yield step
                 if not step.is_entered:
@@ -125,9 +137,19 @@ class Run:
             if self._saves is not None:
                 self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self._replica.is_first(self.rank))
         finally:
+            self._sigterm.give_back()
             if self._control is not None:
                 self._control.done()
             self._group.end()
+
+    @property
+    def is_in_process(self) -> bool:
+        """Return whether the world of this worker changes while its process runs. It is known once the loop has begun."""
+        return self._control is not None
+
+    def stop(self) -> None:
+        """End the loop after the steps that are committed. All ranks must stop after the same step."""
+        self._until = min(self._until, self.committed)
 
     @property
     def committed(self) -> int:
@@ -136,34 +158,36 @@ class Run:
 
     # --- the environment
 
-    def _saves_to(self, target: str, every_s: float) -> Saves:
-        own = self._replica
-        return Saves(target, every_s, shard=(own.index, own.count), agree=own.tag, is_any=own.agree)
-
-    def _begin(self) -> None:
+    def _begin(self, step: typing.Optional[int]) -> None:
         if self._loader is not None:
             self._loader.start()  # before there are sockets, which its workers would inherit
-        step = None
         if self._saves is not None:
             self._saves.check(self._worlds.objects)
-            step = self._saves.restore(self._worlds.objects)
-            if step is not None and environment.own("RANK", 0) == 0:
+            saved = self._saves.restore(self._worlds.objects)
+            step = step if saved is None else saved
+            if saved is not None and environment.own("RANK", 0) == 0:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        if path is None:
-            self._begin_plain("no agent of ours has started it")
+        why = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
+        if path is None or why:
+            self._begin_plain(why)
             return
         connections = Connections()
         self._control = control = Control(path, connections)
-        why = self._worlds.begin(control, connections, step=step)
+        self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
+        with self._sigterm.ending():
+            why = self._worlds.begin(control, connections, step=step)
         if why is not None:
+            self._sigterm.give_back()
             self._control = None
             self._begin_plain(why)
 
     def _begin_plain(self, why: str) -> None:
         if not environment.is_distributed():
             return
+        if environment.is_provisional():
+            raise RuntimeError("This worker cannot join a world that changes while its processes run: {}.".format(why))
         log.warning("This job does not change its world while its processes run: %s.", why)
         self._group.form_from_environment()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -173,10 +197,10 @@ class Run:
     def _enter(self) -> None:
         control = self._control
         if control is not None:
-            self._replica.agree(False)  # a shard waits here, outside of the step, until another one has done its work between two steps
+            self._end_if_asked()  # a shard waits here, outside of the step, until another one has done its work between two steps
             # A shard that has heard of the world's end goes with one that has not: the step then ends in `check_step` for both.
             while not self._replica.agree(control.begin_step()):
-                self._worlds.change()
+                self._change()
             self._boundary.note()
         self._replica.begin_step()
 
@@ -197,16 +221,33 @@ class Run:
             self._saves.maybe(self.committed, self._worlds.objects, is_writer=is_writer)
         if is_writer:
             self._report(values)
+        self._end_if_asked()
+
+    def _change(self) -> None:
+        with self._sigterm.ending():
+            self._worlds.change()
+
+    def _end_if_asked(self) -> None:
+        """End this process if SIGTERM has come. The first replica saves: all workers may have to leave, as those of a suspended job."""
+        if self._control is None or not self._replica.agree(self._sigterm.has_come):
+            return
+        self._sigterm.heed()
+        self._control.done()
+        if self._replica.is_first(self.rank) and not self._worlds.is_writing:
+            self.save_last()
+        raise SystemExit(STATUS)
+
+    def _save_last(self) -> None:
+        if self._saves is not None:
+            self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S)
 
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
         left_s = self._reporter.send(self.committed, **values).checkpoint_s if self.rank == 0 else None
-        if self._saves is None:
-            return
         left_ms = self._replica.tag(-1 if left_s is None else int(1000 * left_s))
-        if left_ms >= 0 and not self._is_noticed:
+        if left_ms >= 0 and not self.is_noticed and self._saves is not None:
             self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_ms / 1000)
-        self._is_noticed = left_ms >= 0
+        self.is_noticed = left_ms >= 0
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
@@ -222,7 +263,8 @@ class Run:
         self._boundary.put_back()
         if not self._replica.put_back():
             return False
-        self._worlds.change()
+        self._end_if_asked()
+        self._change()
         return True
 
     def _has_ended(self, control: Control, error: RuntimeError) -> bool:
@@ -236,12 +278,12 @@ class Run:
             return control.is_ending(VERDICT_S)  # without a complaint: an error of the program would change the world again and again
         return control.is_ending(LOST_PEER_S)
 
-    def _is_finished(self, until: int) -> bool:
+    def _is_finished(self) -> bool:
         """Return whether all workers have committed the last step.
 
         They wait for each other in the last world. A worker whose last step broke off gets the state from a peer that is still there.
         """
-        if self.committed < until:
+        if self.committed < self._until:
             return False
         control = self._control
         if control is None:
@@ -259,8 +301,8 @@ class Run:
         control.finish(False)
         if is_over:
             return True
-        self._worlds.change()
-        return self._is_finished(until)
+        self._change()
+        return self._is_finished()
 
 
 class Step:
@@ -286,13 +328,25 @@ class Step:
 
     def batches(self) -> "typing.Iterator[typing.Any]":
         """Yield this rank's micro-batches. Gradients are averaged in the backward of the last one only."""
-        run = self._run
-        if run._loader is None:
+        if self._run._loader is None:
             raise RuntimeError("Run has no data. Pass data=..., or make your own batches from step.number, run.rank and run.size.")
-        for micro in run._loader.batches(self.number, run.rank, run.size):
-            self._is_stand_in = micro.samples == 0
-            run._replica.sync(micro.is_last)
+        for micro in self.micros():
+            self.use(micro)
             yield micro.values
+
+    def micros(self) -> "typing.Iterator[Micro]":
+        """Yield this rank's micro-batches with their weights, for the loops of other frameworks. Call `use` before each forward."""
+        assert self._run._loader is not None
+        return self._run._loader.batches(self.number, self._run.rank, self._run.size)
+
+    def use(self, micro: Micro) -> None:
+        """Prepare the forward and backward of a micro-batch: only the last one of the step averages the gradients."""
+        self._is_stand_in = micro.samples == 0
+        self._run._replica.sync(micro.is_last)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add the values up over all ranks, in place. Every rank must call it equally often in a step."""
+        return self._run._replica.sum(values)
 
     def report(self, **values: float) -> None:
         """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""
@@ -303,7 +357,8 @@ class Step:
         run = self._run
         batch = run.batch if run._loader is None else run._loader.sampler.batch
         run._replica.begin_backward()
-        (loss * weight(0 if self._is_stand_in else samples, batch, run.size)).backward()  # type: ignore[no-untyped-call]
+        factor = weight(0 if self._is_stand_in else samples, batch, run.size)
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Step":
         """Begin the step, in the next world if the present one ends here."""

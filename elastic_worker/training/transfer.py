@@ -6,6 +6,7 @@ ends only its own transfer.
 """
 
 import contextlib
+import encodings.idna  # noqa: F401 - the first look-up of a host imports it, while the others wait for a newcomer
 import hashlib
 import hmac
 import json

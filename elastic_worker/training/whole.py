@@ -6,6 +6,7 @@
 import typing
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
@@ -84,7 +85,7 @@ class Whole:
 
     def sync(self, is_last: bool) -> None:
         """Average gradients in the next backward only if it is the last one of the step."""
-        if self.wrapper is not None:
+        if self.wrapper is not None and self.wrapper.require_backward_grad_sync != is_last:  # a module's attribute is slow to write
             self.wrapper.require_backward_grad_sync = is_last
 
     def begin_backward(self) -> None:
@@ -92,6 +93,13 @@ class Whole:
         self._check()
         if self.wrapper is not None and not self._parallel.was_called:
             raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add values up over all workers of the world, in place."""
+        self._check()
+        if self.wrapper is not None:
+            dist.all_reduce(values)
+        return values
 
     def put_back(self) -> bool:
         """Drop what a broken step has left. Return whether the step can be tried again."""

@@ -56,6 +56,8 @@ class Worlds:
         self.rules = []  # type: typing.List[typing.Callable[[int, int], typing.Any]]
         self.is_writing = False
         """Whether an optimizer step has begun since the last commit: the state may be half of one step and half of another."""
+        self.is_unit = False
+        """Whether the workers of one agent hold different parts of one state. Then all of an agent's workers start again together."""
         self._has_state = False
         """Whether this worker has trained, was restored or was levelled. A fresh worker's random weights are nobody's state."""
         self._run = run
@@ -84,11 +86,13 @@ class Worlds:
         control.meets_peers = self._group.replica.meets_peers
         self._has_state, control.step = step is not None, step or 0
         states.take_apart(states_of(self.objects))  # raises now, and not at the first loss, if the state cannot travel
+        self._group.rehearse()
         control.start(
             pid=os.getpid(),
             local_rank=environment.own("LOCAL_RANK", 0),
             torch=str(torch.__version__),
             step=self._step(),
+            **({"unit": True} if self.is_unit else {}),
         )
         return self._next()
 
@@ -125,11 +129,12 @@ class Worlds:
         world, control = change.fields, self._control
         rank, size = int(world["rank"]), int(world["size"])
         try:
-            self._group.leave()
             control.enter(change.round, forming_s(size))
-            with self._given(world, change.round):
+            self._group.leave()
+            is_donor = self._is_donor(world)
+            with self._given(world, change.round, is_donor=is_donor):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
-                if self._step() != world["step"] and not self._is_first_donor(world):
+                if not is_donor and self._step() != world["step"]:
                     self._pull(world, change.round)
                 self._has_state = True
                 with control.news:
@@ -149,16 +154,26 @@ class Worlds:
                 rule(old, size)
         return True
 
-    def _is_first_donor(self, world: "typing.Mapping[str, typing.Any]") -> bool:
-        """Return whether this worker's random weights are those with which the training begins."""
+    def _is_donor(self, world: "typing.Mapping[str, typing.Any]") -> bool:
+        """Return whether this worker has the state with which the world begins.
+
+        `donors` names all workers of some members, and one of them may be at another step. If nobody has a state, training begins with the
+        random weights of the first donor alone, because those of its siblings differ. In a unit each one gives its own part.
+        """
+        rank, donors = int(world["rank"]), [int(donor) for donor in world["donors"]]
         is_fresh = not self._has_state and not self.is_writing
-        return is_fresh and int(world["rank"]) in world["donors"]
+        return rank in donors and (self._step() == world["step"] or (is_fresh and (self.is_unit or rank == donors[0])))
 
     @contextlib.contextmanager
-    def _given(self, world: "typing.Mapping[str, typing.Any]", round: int) -> "typing.Iterator[None]":
-        """Give the state to members that lack it meanwhile, if this worker is a donor."""
-        rank, size = int(world["rank"]), int(world["size"])
-        if rank not in world["donors"] or len(world["donors"]) >= size:
+    def _given(self, world: "typing.Mapping[str, typing.Any]", round: int, *, is_donor: bool) -> "typing.Iterator[None]":
+        """Give the state to workers that lack it meanwhile, if this worker is a donor."""
+        rank, size, local_size = int(world["rank"]), int(world["size"]), int(world.get("local_size", 1))
+        if not is_donor:
+            if local_size > 1 and self._step() != world["step"]:
+                self._control.put(round, _place(rank), b"null")  # whoever takes this worker for a donor asks the next one at once
+            yield
+            return
+        if len(world["donors"]) >= size and local_size == 1:
             yield
             return
         parts = transfer.Parts.of(states_of(self.objects), int(world["step"]))
@@ -166,17 +181,13 @@ class Worlds:
         with contextlib.closing(
             transfer.Donor(parts, host=host, round=round, rank=rank, size=size, secret=bytes.fromhex(world["secret"]))
         ) as donor:
-            self._control.put(round, "state/{}".format(rank), json.dumps([host, donor.port]).encode())
+            self._control.put(round, _place(rank), json.dumps([host, donor.port]).encode())
             yield
 
     def _pull(self, world: "typing.Mapping[str, typing.Any]", round: int) -> None:
         """Get the state of a donor. A worker with a whole state of its own keeps that until the new one is complete."""
         control, rank = self._control, int(world["rank"])
-        donors = [int(donor) for donor in world["donors"]]
-        local_size = max(1, int(world.get("local_size", 1)))
-        near = [donor for donor in donors if donor % local_size == rank % local_size] or donors
-        donor = near[rank % len(near)]
-        host, port = json.loads(control.get(round, ["state/{}".format(donor)], forming_s(int(world["size"])))[0])
+        donor, host, port = self._donor_of(world, round)
 
         def tell(size: int) -> None:
             control.extend(round, transfer.STALL_S + transfer.TELL_EVERY_S)
@@ -185,7 +196,7 @@ class Worlds:
         is_in_place = self._step() is None
         self._has_state = self._has_state and not is_in_place
         state = transfer.receive(
-            (str(host), int(port)),
+            (host, port),
             states_of(self.objects),
             round=round,
             donor=donor,
@@ -204,3 +215,21 @@ class Worlds:
         if set(strange) - {"model"}:
             raise states.BadState("only one of donor and receiver has {}".format(", ".join(strange))[:300])
         self.is_writing = False
+
+    def _donor_of(self, world: "typing.Mapping[str, typing.Any]", round: int) -> "typing.Tuple[int, str, int]":
+        """Return the rank and address of a donor that has the state: one with this local rank if possible, and not the same for all."""
+        rank, local_size = int(world["rank"]), max(1, int(world.get("local_size", 1)))
+        donors = [int(donor) for donor in world["donors"] if int(donor) != rank]
+        near = [donor for donor in donors if donor % local_size == rank % local_size]
+        far = [] if self.is_unit else [donor for donor in donors if donor not in near]
+        for group in (near, far):
+            for donor in group[rank % max(1, len(group)) :] + group[: rank % max(1, len(group))]:
+                found = json.loads(self._control.get(round, [_place(donor)], forming_s(int(world["size"])))[0])
+                if found is not None:
+                    return donor, str(found[0]), int(found[1])
+        raise transfer.TransferError("none of {} donors has the state of step {}".format(len(donors), world["step"]))
+
+
+def _place(rank: int) -> str:
+    """Return the key under which a donor says where it listens."""
+    return "state/{}".format(rank)

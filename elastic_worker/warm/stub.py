@@ -29,6 +29,14 @@ PID = struct.Struct("!i")
 ABORTED_AFTER_ITS_END = 1 << 16
 """Sent instead of a wait status: the program had ended with 0, then torch aborted the interpreter during its shutdown."""
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
+DOOR, GENERATION = "ELASTIC_WORLD", "ELASTIC_GENERATION"
+"""Names of elastic_worker.settings: the agent's door, and the world, which is "0" for a worker that waits for its first one."""
+ENDED, AGAIN = "ended", "again"
+"""A stub tells the agent that its worker has ended, and the agent may ask for another one."""
+AGENT_GONE = 3
+"""Status of a worker whose agent is gone (elastic_worker.training.control)."""
+DOOR_S = 5.0
+ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 RAISED_BY_WRITES = (signal.SIGPIPE, signal.SIGXFSZ)
 FORWARDED = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, *FAULTS, *RAISED_BY_WRITES}
 """All signals except those that cannot be caught and those that the kernel may raise for what this process itself does."""
@@ -198,6 +206,47 @@ def represent(connection: socket.socket, signals: Signals) -> int:
             return int(struct.unpack("!i", status)[0]) if len(status) == 4 else int(signal.SIGKILL)
 
 
+def failed_with(status: int) -> int:
+    """Return the worker's status as in a shell if it failed by itself, else 0."""
+    if status == ABORTED_AFTER_ITS_END:
+        return 0
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status) if os.WEXITSTATUS(status) != AGENT_GONE else 0
+    return 0 if os.WTERMSIG(status) in ASKED_TO_END else 128 + os.WTERMSIG(status)
+
+
+def is_wanted_again(environment: typing.Mapping[str, str], status: int) -> bool:
+    """Return whether the agent asks for another worker: if the siblings of a failed one wait for it with the state in memory."""
+    failed, path = failed_with(status), environment.get(DOOR, "")
+    if not failed or not path or environment.get("LOCAL_WORLD_SIZE", "1") == "1":
+        return False
+    message = {"t": ENDED, "local_rank": int(environment.get("LOCAL_RANK", "0")), "status": failed}
+    try:
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(DOOR_S)
+            door.connect(path)
+            door.sendall(json.dumps(message).encode() + b"\n")
+            answer = door.makefile("rb").readline(4096)
+            return bool(answer) and json.loads(answer).get("t") == AGAIN
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def represent_all(connection: socket.socket, environment: typing.Dict[str, str], signals: Signals) -> int:
+    """Represent the worker, and each one that takes the place of a failed one. Return the status of the last one."""
+    status = represent(connection, signals)
+    while is_wanted_again(environment, status):
+        connection.close()
+        try:
+            connection = ask(os.environ.get("ELASTIC_WARM", ""), {**environment, GENERATION: "0"}, signals)
+        except (StartPlainly, OSError) as why:
+            with contextlib.suppress(OSError):
+                os.write(2, "elastic_worker: no other worker starts here: {}\n".format(why).encode("utf-8", "replace"))
+            break
+        status = represent(connection, signals)
+    return status
+
+
 def end_as(status: int) -> None:
     """End with the worker's status, but without a second core file."""
     if status == ABORTED_AFTER_ITS_END:
@@ -241,7 +290,7 @@ def main() -> None:
             os.write(2, "elastic_worker: this worker starts plainly: {}\n".format(why).encode("utf-8", "replace"))
         start_plainly(python, environment, signals)
     else:
-        end_as(represent(connection, signals))
+        end_as(represent_all(connection, environment, signals))
 
 
 if __name__ == "__main__":

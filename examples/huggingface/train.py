@@ -7,6 +7,7 @@ with the newest checkpoint of a folder that all workers see.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ except ImportError:  # this container has no elastic_worker
 
 CHECKPOINTS = os.environ.get("CHECKPOINT_DIR", "/checkpoints")
 STEPS = int(os.environ.get("STEPS", "300"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 SAVE_EVERY = int(os.environ.get("SAVE_EVERY", "50"))
 NUMBERS, LENGTH = 32, 16
 
@@ -38,13 +40,15 @@ class Counting(torch.utils.data.Dataset):
 class SaidSteps(TrainerCallback):
     """Prints the steps."""
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs and "loss" in logs:
             print(f"step {state.global_step} world {args.world_size} loss {logs['loss']}", flush=True)
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     config = GPT2Config(vocab_size=NUMBERS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
     arguments = TrainingArguments(
         output_dir=CHECKPOINTS,

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from elastic.membership.in_place import MOST_DONORS, Change, Stage
 from rendezvous.machine.choose import leave_notice
+from rendezvous.machine.state import progress
 from rendezvous.machine.state.in_place import InPlace
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member, Phase
@@ -98,6 +99,7 @@ def sealed(job: Job, steps: Mapping[str, int]) -> Job:
     staying = [name for name in holders if leave_notice(job.membership, name, now=job.now) is None]
     donors = tuple(world.ranks[name] for name in (staying or holders)[:MOST_DONORS])
     known = replace(known, stage=Stage.FORM, world_round=known.round, step=newest, donors=donors, is_adopted=False)
+    job = replace(job, progress=progress.with_state_of(job.progress, newest))
     return _without_leavers(replace(job, in_place=replace(known, until=job.now + _form_s(job))))
 
 
@@ -283,7 +285,8 @@ def _survivors(job: Job) -> list[Member]:
 
 def _has_failed(job: Job, member: Member) -> bool:
     known = job.accounting
-    return any(one.member == member.name for one in known.failures) or any(one.member == member.name for one in known.losses)
+    has_failed = any(one.member == member.name and not one.is_replaced for one in known.failures)
+    return has_failed or any(one.member == member.name for one in known.losses)
 
 
 def _is_blip(job: Job) -> bool:

@@ -78,11 +78,16 @@ class ActiveJob:
         self.story.note(event, at)
         self.inbox.insert(0 if is_first else len(self.inbox), event)
 
-    def put(self, name: str, incarnation: str, message: Put) -> None:
-        """Pass a value on to the members of the world."""
-        if self._is_linked(name, incarnation) and self.exchange.put(self.job, name, message) and not self.gives_soon:
+    def put(self, name: str, incarnation: str, message: Put) -> bool:
+        """Pass a value on to the members of the world. Return whether it is a value of the world's exchange, new or repeated."""
+        if not self._is_linked(name, incarnation):
+            return False
+        if not self.exchange.put(self.job, name, message):
+            return self.exchange.has(message)
+        if not self.gives_soon:
             self.gives_soon = True
             asyncio.get_running_loop().call_later(GATHER_S_A_MEMBER * len(self.links), self._give)
+        return True
 
     def _give(self) -> None:
         """Send the members of the world what they lack of the exchange."""

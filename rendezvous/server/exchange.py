@@ -15,7 +15,7 @@ MOST_LENGTH = 2048 * VALUE_LENGTH
 
 
 class Exchange:
-    """The values of one job's present round, in the order in which they came."""
+    """The values of one job's present world, in the order in which they came."""
 
     __slots__ = ("_given", "_known", "_length", "_values", "round")
 
@@ -30,9 +30,12 @@ class Exchange:
         self._length = 0
 
     def put(self, job: Job, name: str, message: Put) -> bool:
-        """Keep a member's value. Return False if it is no news, the member is not in the world of this round, or has given too much."""
+        """Keep a member's value. Return False if it is no news, the member is not in the world of this round, or has given too much.
+
+        The exchange of a world goes on while its members train, also while they hold: a program forms groups of its own.
+        """
         world, known, member = job.membership.world, job.in_place, job.membership.members.get(name)
-        if message.round != known.round or known.stage not in (Stage.FORM, Stage.RUN):
+        if message.round != known.world_round or not (known.stands or known.stage is Stage.FORM):
             return False
         if world is None or name not in world.ranks or member is None:
             return False
@@ -48,6 +51,10 @@ class Exchange:
         self._known[message.key] = message.value
         self._values.append((message.key, message.value))
         return True
+
+    def has(self, message: Put) -> bool:
+        """Return whether this value is known already."""
+        return message.round == self.round and self._known.get(message.key) == message.value
 
     def after(self, round: int, number: int) -> tuple[int, Keys | None]:
         """Return the number of values that the peer has after the next message, and that message; None if there is nothing to send.

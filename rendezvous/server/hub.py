@@ -141,14 +141,14 @@ class Hub:
             link.give(active.exchange)
         self._apply(active, Said(name, message.incarnation, message))
 
-    def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> None:
-        """Take a message of a member's connection."""
+    def said(self, uid: str, *, name: str, incarnation: str, message: FromMember) -> bool:
+        """Take a message of a member's connection. Return whether it is a value of the job's present exchange."""
         if (active := self._jobs.get(uid)) is None:
-            return
+            return False
         if isinstance(message, Put):
-            active.put(name, incarnation, message)
-        else:
-            self._apply(active, Said(name, incarnation, message))
+            return active.put(name, incarnation, message)
+        self._apply(active, Said(name, incarnation, message))
+        return False
 
     def detach(self, uid: str, *, name: str, incarnation: str, link: Link) -> None:
         """Note that a member's connection broke."""

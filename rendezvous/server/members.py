@@ -175,7 +175,8 @@ async def _listen(
             return
         if isinstance(message, Failed):
             failures.add(uid, name, message)
-        hub.said(uid, name=name, incarnation=incarnation, message=message)
+        if hub.said(uid, name=name, incarnation=incarnation, message=message):
+            rate.give_back(len(frame.data))
 
 
 async def _close(socket: web.WebSocketResponse, code: WSCloseCode, reason: str) -> None:

@@ -13,6 +13,8 @@ MESSAGES_PER_S = 20.0
 BURST = 200.0
 BYTES_PER_MESSAGE = 4096
 """This many bytes count as one more message."""
+VALUES_AT_ONCE, VALUES_PER_S = 8192.0, 100.0
+"""Messages that a member may say in addition if they are values of the exchange. Those of 1,024 workers in a large world take 5,000."""
 MOST_UNREAD = 16 * 2**20
 """Unread bytes of all members of a job. A message is read a moment after its end, so 8,192 members that join at once have fewer."""
 MASKED_HEAD = 6
@@ -32,6 +34,14 @@ class Rate:
         self._at = clock()
         self._messages_per_s, self._burst = messages_per_s, burst
         self._left = burst + first_bytes / BYTES_PER_MESSAGE
+        self._values = Use(self._at)
+
+    def give_back(self, length: int) -> None:
+        """Count a message of so many bytes as a value of the exchange: a member with many workers has many of them at once."""
+        if self._values.drained(now=self._clock(), per_s=VALUES_PER_S) < VALUES_AT_ONCE:
+            amount = 1.0 + length / BYTES_PER_MESSAGE
+            self._values.add(amount)
+            self._left += amount
 
     def allows_message(self) -> bool:
         return self._takes(1.0)

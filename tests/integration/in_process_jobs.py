@@ -27,7 +27,10 @@ from elastic_worker import Pod, Run
 steps, pace, folder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 finish = os.path.join(folder, "finish")
 name = os.environ["ELASTIC_MEMBER"]
+if os.environ.get("ELASTIC_GENERATION") == "0" and os.path.exists(os.path.join(folder, "no-newcomers")):
+    sys.exit(5)
 torch.set_num_threads(1)
+torch.__version__ = os.environ.get("TEST_TORCH_VERSION", torch.__version__)
 count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 is_first = int(os.environ.get("RANK", "0")) < (count if "SHARDED" in os.environ else 1)
 model = Model(16, seed=7 if is_first else os.getpid())  # the first world begins with the weights of the first replica
@@ -42,12 +45,25 @@ if "SHARDED" in os.environ:
 ledger = {{"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}}
 optimizer = torch.optim.SGD([{{"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}}, ledger])
 run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, shards=pod, save=os.environ.get("SAVES"), save_every_s=0.5)
+def form_group(number):
+    # A group of the program in the step before a change, if the test asks for it.
+    if not os.path.exists(folder + "/group-in-step") or number != int(open(folder + "/group-in-step").read()):
+        return
+    until = time.monotonic() + 100
+    while run._control._change.phase not in ("hold", "stop") and time.monotonic() < until:
+        time.sleep(0.01)
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total, group=torch.distributed.new_group([0, 1]))
+    with open(folder + "/groups", "a") as log:
+        log.write(f"{{run._control._change.phase}} {{int(total)}}\\n")
+
 last = None
 for step in run.steps(steps):
     with step:
         for x, ids in step.batches():
             loss = run.model(x, ids)
             time.sleep(pace)
+            form_group(step.number)
             step.backward(loss, samples=len(ids))
         optimizer.step()
         optimizer.zero_grad()

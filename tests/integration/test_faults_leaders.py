@@ -1,4 +1,4 @@
-"""Two controllers, of which one works: what happens when it is killed, stops in good order, or stands still and wakes up too late."""
+"""Two controllers run, and one works. It is killed, stops in good order, or stands still and wakes up too late."""
 
 from __future__ import annotations
 
@@ -87,8 +87,19 @@ async def leads(kube: Kube, candidate: Candidate) -> None:
     await until(is_so, f"{candidate.log.stem} holds the lease")
 
 
+async def renewed(kube: Kube, *, times: int) -> None:
+    """Wait until the Lease was renewed so often."""
+    seen: set[str] = set()
+
+    async def is_so() -> bool:
+        seen.add((await kube.get(LEASES, LEASE, namespace=NAMESPACE))["spec"]["renewTime"])
+        return len(seen) > times
+
+    await until(is_so, f"the lease is renewed {times} times")
+
+
 async def is_served(kube: Kube, name: str) -> None:
-    """A new job gets its pod: somebody works."""
+    """Wait until a new job gets its pod, because a controller works."""
     template = {"spec": {"containers": [{"name": "pytorch", "image": "any"}]}}
     spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}}
     job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": spec}
@@ -141,7 +152,7 @@ async def test_a_leader_that_stood_still_until_another_led_writes_nothing_and_en
 
 @contextlib.asynccontextmanager
 async def slow_path(server: ApiProcess, *, one_way_s: Callable[[], float]) -> AsyncIterator[Path]:
-    """A kubeconfig that leads to the API server by a proxy that keeps every piece for a while, each way."""
+    """Yield a kubeconfig for a proxy of the API server that delays every piece, each way."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -203,7 +214,7 @@ async def test_a_leader_whose_requests_take_1_5_s_each_way_keeps_the_lease_and_s
             standby = await asyncio.to_thread(Candidate, server.kubeconfig, server.folder, "standby", lease_s="15")
             try:
                 term = (await kube.get(LEASES, LEASE, namespace=NAMESPACE))["spec"]["leaseTransitions"]
-                await asyncio.sleep(30)  # thrice the time after which a leader without a renewal gives up
+                await renewed(kube, times=4)
                 lease = await kube.get(LEASES, LEASE, namespace=NAMESPACE)
                 assert slow.process.poll() is None, slow.log.read_text()
                 assert slow.holds(lease)

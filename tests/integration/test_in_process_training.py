@@ -86,3 +86,71 @@ def test_two_workers_of_an_agent_change_worlds_together(job: Job) -> None:
     job.agents.kill_pod("w1")
     job.agents.wait_for_world(2, after=at)
     assert [job.pid("w0", 0), job.pid("w0", 1)] == pids
+
+
+def test_all_workers_of_the_first_agent_begin_with_the_same_weights(tmp_path: Path, server: Server) -> None:
+    """Both workers of the first agent were donors of the first world, so each one trained on from its own random weights."""
+    job = Job(server, tmp_path / "job", steps=40)
+    try:
+        job.expect("w0", "w1", min=2)
+        job.start("w0", "w1", workers=2)
+        job.ends("w0", "w1", size=4)
+    finally:
+        job.agents.stop()
+
+
+def test_a_program_may_form_a_group_of_its_own_while_a_change_is_announced(job: Job) -> None:
+    """The agent passed no addresses on once it had heard of the next change, so the group waited for them in vain."""
+    job.agents.folder.joinpath("group-in-step").write_text("20")
+    job.expect("w0", "w1", min=2)
+    job.agents.wait_for_world(2, after=job.start("w0", "w1"))
+    pids = [job.pid("w0"), job.pid("w1")]
+    job.expect("w0", "w1", "w2", min=2)
+    job.agents.wait_for_world(3, after=job.start("w2"))
+    assert [line.split()[1] for line in (job.agents.folder / "groups").read_text().splitlines()] == ["2", "2"], job.agents.describe()
+    assert [job.pid("w0"), job.pid("w1")] == pids
+
+
+def test_a_torch_that_is_too_old_restarts_at_each_change_and_says_so_once(job: Job) -> None:
+    job.expect("w0")
+    job.agents.start("w0", TEST_TORCH_VERSION="2.5.1")
+    job.agents.wait_for_world(1)
+    first, at = job.pid("w0"), time.time()
+    job.expect("w0", "w1", min=2)
+    job.agents.start("w1", TEST_TORCH_VERSION="2.5.1")
+    job.agents.wait_for_world(2, after=at)
+    assert job.pid("w0") != first
+    assert job.agents.output("w1").count("does not change its world while its processes run: torch 2.5.1 is older than 2.6") == 1
+
+
+@pytest.fixture
+def warm(tmp_path: Path, server: Server) -> Iterator[Job]:
+    """Return a job whose workers a fork server starts, with an end that two workers reach."""
+    made = Job(server, tmp_path / "job", steps=400, pace_s=0.02, library=tmp_path / "library")
+    made.expect("w0")
+    yield made
+    made.agents.stop()
+
+
+@pytest.mark.parametrize("local_rank", [0, 1])
+def test_a_lost_process_of_the_only_pod_is_replaced_and_its_siblings_live_on(local_rank: int, warm: Job) -> None:
+    """All processes of the pod started again, so the training lost its state and began at step 0."""
+    warm.agents.wait_for_world(2, after=warm.start("w0", workers=2))
+    sibling, at = warm.pid("w0", 1 - local_rank), time.time()
+    os.kill(warm.pid("w0", local_rank), signal.SIGKILL)
+    warm.agents.wait_for_world(2, after=at)
+    assert warm.pid("w0", 1 - local_rank) == sibling, warm.agents.describe()
+    assert warm.restarts() == {"user": 1}
+    assert min(int(entry["step"]) for entry in warm.agents.log() if float(entry["at"]) > at) > 0, warm.agents.describe()
+    warm.ends("w0", size=2)
+
+
+def test_all_processes_of_the_only_pod_start_again_if_the_one_in_a_lost_ones_place_fails(warm: Job) -> None:
+    warm.agents.wait_for_world(2, after=warm.start("w0", workers=2))
+    (warm.agents.folder / "no-newcomers").touch()
+    sibling, at = warm.pid("w0", 1), time.time()
+    os.kill(warm.pid("w0", 0), signal.SIGKILL)
+    warm.agents.wait_for_world(2, after=at)
+    assert warm.pid("w0", 1) != sibling, warm.agents.describe()
+    assert warm.restarts() == {"user": 1}
+    warm.ends("w0", size=2)

@@ -1,4 +1,4 @@
-"""kopf's watch of the jobs on a real API server: it is the only one, it misses no deletion, and it begins when a kind is there."""
+"""kopf's watch of the jobs on a real API server is the only one, misses no deletion, and begins once a kind is installed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def watched(kube: Kube) -> AsyncIterator[FedView]:
 
 
 def connections(port: int) -> int:
-    """Of this process to this port."""
+    """Return the number of connections of this process to this port."""
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     sockets = {f"socket:[{row[9]}]" for row in rows if int(row[2].rpartition(":")[2], 16) == port}
     count = 0
@@ -68,7 +68,7 @@ def names(view: FedView) -> list[str]:
 
 
 async def test_the_last_job_that_is_deleted_in_a_gap_of_the_watch_goes_from_the_view(server: ApiProcess) -> None:
-    """Of an empty list kopf's handlers hear nothing, and of a deletion that the watch missed neither."""
+    """The handlers of kopf hear nothing of an empty list, and nothing of a deletion that the watch missed."""
     await install_crds(server.kubeconfig, kinds="pytorchjobs")
     async with connect(server.kubeconfig) as kube, server.client() as admin:
         await admin.ask("PUT", "/faults", [WATCH | {"end_watch_after_s": 0.3}])
@@ -109,9 +109,16 @@ async def test_a_client_that_ends_leaves_no_connection_to_a_server_that_is_silen
 
 
 async def test_a_kind_that_is_installed_later_is_watched_and_kopf_says_nothing_of_signals(server: ApiProcess, tmp_path: Path) -> None:
+    asked = {"method": "GET", "path": ".*/kubeflow.org/.*", "agent": "^elastic-controller", "times": MANY}
     process = controller(server.kubeconfig, "--enable-kinds", KIND, folder=tmp_path)
-    starting = asyncio.create_task(asyncio.to_thread(process.__enter__))
-    await asyncio.sleep(3.0)
+    async with server.client() as admin:
+        await admin.ask("PUT", "/faults", [asked])
+        starting = asyncio.create_task(asyncio.to_thread(process.__enter__))
+
+        async def is_asked_again() -> bool:
+            return (await admin.ask("GET", "/faults"))[1][0]["times"] <= MANY - 2
+
+        await until(is_asked_again, "the controller asks for its kind again and again")
     assert not starting.done(), "it cannot be ready without its kind"
     await install_crds(server.kubeconfig, kinds="pytorchjobs")
     log = await starting

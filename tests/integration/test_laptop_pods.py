@@ -88,16 +88,16 @@ async def test_a_name_that_is_nobodys_is_not_found_at_once_and_an_address_withou
     if cluster.sandbox == "loopback":
         pytest.skip("asks the machine's name servers")
     ask = (
-        "import socket, time\n"
-        "began = time.monotonic()\n"
+        "import socket\n"
         "try: socket.getaddrinfo('pypi.example.test', 443)\n"
         "except socket.gaierror as error: print(error.errno == socket.EAI_NONAME)\n"
-        "print(socket.getnameinfo(('10.64.99.99', 80), socket.NI_NUMERICSERV)[0], time.monotonic() - began < 5)\n"
+        "print(socket.getnameinfo(('10.64.99.99', 80), socket.NI_NUMERICSERV)[0])\n"
     )
     name = f"lost-{unique}"
-    await make(kube, pod(name, container("python", "-c", ask)))
+    # If a name server had to be waited for, the pod would not end in time.
+    await make(kube, pod(name, container("env", "RES_OPTIONS=timeout:30 attempts:5", "python", "-c", ask)))
     await phase(kube, name, "Succeeded")
-    assert (await log_of(kube, name)).split() == ["True", "10.64.99.99", "True"]
+    assert (await log_of(kube, name)).split() == ["True", "10.64.99.99"]
 
 
 async def test_a_container_without_a_command_says_why_it_does_not_start(kube: Kube, unique: str) -> None:
@@ -218,7 +218,7 @@ async def test_a_path_that_cannot_be_a_link_is_refused_without_namespaces(cluste
 
 @pytest.mark.sandboxes("netns")
 async def test_a_volume_may_hide_the_data_folder_of_the_cluster(cluster: LocalCluster, kube: Kube, unique: str) -> None:
-    """Where the data folder was below /tmp, a container with a volume at /tmp ended again and again before its command began."""
+    """If the data folder was below /tmp, a container with a volume at /tmp ended again and again before its command began."""
     name, over = f"over-{unique}", str(cluster.data_dir.resolve().parent)
     wanted = [
         {"name": "in", "mountPath": f"{over}/in"},

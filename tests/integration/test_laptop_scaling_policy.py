@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -55,10 +54,17 @@ async def test_a_job_grows_on_its_throughput_says_why_and_leaves_a_number_alone_
         await run.scale(2)
         await run.world(2)
         await until(lambda: _says(run, "2 was set by"), "the status says that a user set the number")
+        killed = cluster.processes()["autoscaler"]
         cluster.kill("autoscaler")
-        await asyncio.sleep(20)
+        await until(lambda: _is_another(cluster, killed), "the autoscaler is started again")
+        at = len(run.training.steps)
+        await run.training.until("steps in three cooldowns", lambda t: len(run.training.steps) >= at + 30, within_s=GROWS_S)
         assert await replicas(run) == 2
         assert "2 was set" in (await decision(run))["reason"]
+
+
+async def _is_another(cluster: LocalCluster, pid: int) -> bool:
+    return cluster.processes().get("autoscaler", pid) != pid
 
 
 async def _is_measured(run: ElasticRun, workers: int) -> bool:

@@ -1,7 +1,7 @@
-"""Two processes `elastic-autoscaler` behind one service, of which one is killed, or both.
+"""Two processes `elastic-autoscaler` serve behind one service. One of them is killed, or both.
 
-On the laptop's API server, and on a real one where there is one (KUBEBUILDER_ASSETS). The test is the kubelet: a while after a process has
-died it withdraws the endpoint.
+The test uses the laptop's API server, and a real one if there is one (KUBEBUILDER_ASSETS). It plays the kubelet: a while after a process
+has died, it withdraws the endpoint.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from elastic.kube.resources import LEASES, NAMESPACES, Object
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 LEASE_S = 30.0
-"""Long enough for all that must go on while nobody leads, on a busy machine, too."""
-SEEN_LOST_S = 2.0
-"""So long a kubelet may take to see that a container has ended."""
+"""The Lease outlasts everything that must go on while nobody leads, also on a busy machine."""
+SEEN_LOST_S = 1.0
+"""Seconds until the kubelet sees that a container has ended."""
 
 
 class Replica:
-    """One process, from which SIGKILL takes its socket, too."""
+    """One process. SIGKILL takes its socket, too."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.name = f"replica-{uuid.uuid4().hex[:6]}"
@@ -62,7 +62,7 @@ class Service:
         self._kube, self._kubeconfig, self._folder = kube, kubeconfig, folder
         self._job = f"scaled-{uuid.uuid4().hex[:6]}"
         self.replicas: dict[int, Replica] = {}
-        """Those that live, by their process."""
+        """The living replicas by their process."""
 
     async def start(self) -> None:
         replica = await asyncio.to_thread(Replica, self._kubeconfig, self._folder)
@@ -70,7 +70,7 @@ class Service:
         await publish(self._kube, replica.name, replica.port)
 
     async def leader(self) -> int:
-        """The process that the Lease names, whether it lives or not."""
+        """Return the process that the Lease names, whether it lives or not."""
         lease = await self._kube.get(LEASES, LEASE, namespace=PLACE.namespace)
         return int(lease["spec"]["holderIdentity"].rpartition("_")[2] or 0)
 
@@ -78,7 +78,7 @@ class Service:
         return await self.leader() in self.replicas
 
     async def lose(self, pid: int) -> asyncio.Task[None]:
-        """SIGKILL. The task ends when the endpoint is withdrawn."""
+        """Kill the process by SIGKILL. The task ends when the endpoint is withdrawn."""
         replica = self.replicas.pop(pid)
         os.kill(pid, signal.SIGKILL)
         replica.process.wait()
@@ -101,7 +101,7 @@ class Service:
         await self._kube.patch(JOBS, self._job, change, namespace="default")
 
     async def is_scaled(self, size: int) -> None:
-        """By the autoscaler, through /scale."""
+        """Wait until the autoscaler has written this size through /scale."""
 
         async def has() -> bool:
             job = await self._kube.get(JOBS, self._job, namespace="default")
@@ -111,7 +111,7 @@ class Service:
         await until(f"the job has {size} workers", has)
 
     async def values(self) -> list[str]:
-        """What the external and the custom metric say that the job wants."""
+        """Return the number of workers that the job wants by the external and the custom metric."""
         root = f"{VERSIONS[EXTERNAL][0]}/namespaces/default"
         external = await self._kube.request("GET", f"/apis/{EXTERNAL}/{root}/desired_workers", params={"labelSelector": f"job={self._job}"})
         root = f"{VERSIONS[CUSTOM][0]}/namespaces/default"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,42 @@ def assert_exact(one: Lab, *, ranks: int) -> list[dict]:
     return results
 
 
+def test_workers_that_all_get_sigterm_leave_a_save_of_their_newest_step(start: Callable[..., Lab], tmp_path: Path) -> None:
+    """A suspended job lost the steps since its last save, because SIGTERM ended the processes at once."""
+    one = start(3, save=str(tmp_path / "saves"))
+    one.until((one.folder / "step").exists)
+    pids = list(one.plane.world)
+    reached = int((one.folder / "step").read_text())
+    one.kill(*pids, sign=signal.SIGTERM)
+    one.until(lambda: all((one.folder / f"exit-{pid}").exists() for pid in pids))
+    (save,) = {int(path.name.split("-")[1]) for path in (tmp_path / "saves").glob("*.json")}
+    assert save > reached
+    assert [one.stderr(pid).splitlines()[-1] for pid in pids] == ["SystemExit: 143"] * 3
+
+
+def test_a_worker_that_is_stuck_in_a_collective_ends_by_sigterm(start: Callable[..., Lab]) -> None:
+    """Its peer stands still, so its step never ends, and Python runs no handler of its main thread."""
+    one = start(2, hang_inside=[60, 1])
+    stuck, _ = one.plane.world
+    one.until(lambda: all((one.folder / f"forward-{pid}").exists() for pid in one.plane.world))
+    one.kill(stuck, sign=signal.SIGTERM)
+    assert one.plane.wait(lambda: stuck not in one.plane.members), one.explain()
+    assert "the step did not end in time" in one.stderr(stuck)
+
+
+def test_a_worker_that_waits_for_a_world_ends_at_once_by_sigterm(start: Callable[..., Lab]) -> None:
+    """A worker that has left the world, or a newcomer that stands by, has no step after which it could end."""
+    one = start(2)
+    one.plane.start_size = 9
+    with one.plane.news:
+        one.plane.is_finishing = True  # no change begins any more, so the newcomer waits
+    newcomer = one.start()
+    assert one.plane.wait(lambda: newcomer in one.plane.members), one.explain()
+    one.kill(newcomer, sign=signal.SIGTERM)
+    one.until((one.folder / f"exit-{newcomer}").exists)
+    assert_exact(one, ranks=2)
+
+
 @pytest.mark.timeout(300)
 def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: Callable[..., Lab]) -> None:
     one = start(4)
@@ -66,6 +103,20 @@ def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: C
         kinds.append(changes.one())
     assert len(one.plane.changes) >= len(kinds)
     assert_exact(one, ranks=len(one.plane.world))
+
+
+def test_a_step_that_is_tried_again_counts_once_for_batch_norm_and_random_numbers(start: Callable[..., Lab]) -> None:
+    """The survivors have run their forward, with BatchNorm and random numbers, when a peer is lost in the same step."""
+    one = start(3, has_norm=True, hang_inside=[60, 2])
+    *survivors, victim = one.plane.world
+    one.until(lambda: all((one.folder / f"forward-{pid}").exists() for pid in one.plane.world))
+    one.kill(victim)
+    one.settle()
+    assert one.plane.world == survivors
+    results = assert_exact(one, ranks=2)
+    for result in results:
+        assert result["redrawn"] == 0, "each committed step draws the numbers of an undisturbed training"
+        assert result["seen"] == [result["steps"], pytest.approx(1 - 0.9 ** result["steps"], rel=1e-12)]
 
 
 def test_a_worker_with_half_an_optimizer_step_gets_the_state_of_a_peer(start: Callable[..., Lab]) -> None:

@@ -18,10 +18,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic_worker.agent.stopped import StoppedWorkers
+
+ROOT = Path(__file__).parents[2]
+WORKER = Path(__file__).parent / "training_worker.py"
 LOOK_S = 0.05
 BLIP_S = 0.5
 """Seconds after a complaint until the plane calls the members together again, although none is lost."""
@@ -87,6 +91,7 @@ class Plane:
         self._keys: dict[str, str] = {}
         self._fresh_keys: dict[str, str] = {}
         self._blip_at = 0.0
+        self._stopped = StoppedWorkers()
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -153,10 +158,9 @@ class Plane:
                         self._abort()
                 if time.monotonic() > looked + LOOK_S:
                     looked = time.monotonic()
-                    for member in list(self.members.values()):
-                        if _is_stopped(member.pid):
-                            with contextlib.suppress(ProcessLookupError):
-                                os.kill(member.pid, signal.SIGKILL)
+                    for pid in self._stopped.over_limit(list(self.members), now=looked):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                 self.news.notify_all()
 
     def _on_ready(self, member: Member, events: int) -> None:
@@ -345,13 +349,6 @@ class Plane:
             )  # fmt: skip
 
 
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
-
-
 class Lab:
     """Workers, and the plane that they talk to."""
 
@@ -448,15 +445,16 @@ class Lab:
 
 
 @contextlib.contextmanager
-def forking(environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def forking(
+    environment: dict[str, str] | None = None, *, python: Path | str = sys.executable, script: Path = WORKER
+) -> Iterator[subprocess.Popen[str]]:
     """Start the process from which workers are forked: it imports torch once for all of them."""
-    script = Path(__file__).parent / "training_worker.py"
     zygote = subprocess.Popen(
-        [sys.executable, str(script)],
+        [str(python), str(script)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(script.parent.parent.parent), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{WORKER.parent}", **(environment or {})},
         start_new_session=True,
     )
     try:
@@ -487,12 +485,13 @@ def lab(folder: Path, start_size: int, zygote: subprocess.Popen[str], *, plain: 
         plane.close()
 
 
-def summary(changes: list[Change]) -> Iterator[str]:
-    """Yield a line for each kind of change: milliseconds."""
+def summary(changes: list[Change], goals: Mapping[str, tuple[int, int]] | None = None) -> Iterator[str]:
+    """Yield a line for each kind of change: milliseconds, and the goals for p50 and p95 of the kinds that have some."""
     for kind in sorted({change.kind for change in changes}):
         some = [change for change in changes if change.kind == kind]
         ms = sorted(1000 * change.seconds for change in some)
         names = {name: None for change in some for name in change.phases}
         phases = " ".join(f"{name} {1000 * statistics.median(c.phases[name] for c in some if name in c.phases):.0f}" for name in names)
         p95 = ms[int(0.95 * (len(ms) - 1) + 0.5)]
-        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {p95:5.0f} max {ms[-1]:5.0f}  {phases}"
+        goal = "goal {} / {}".format(*goals[kind]) if goals and kind in goals else ""
+        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {p95:5.0f} max {ms[-1]:5.0f}  {goal:15} {phases}"

@@ -8,12 +8,15 @@ import contextlib
 import faulthandler
 import json
 import os
+import random
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import torch
 import torch._dynamo  # the first DistributedDataParallel imports it, which takes as long as torch
 import torch.distributed as dist
@@ -36,16 +39,20 @@ class Samples(torch.utils.data.Dataset):
 
 
 class Model(torch.nn.Module):
-    def __init__(self, width: int, seed: int) -> None:
+    def __init__(self, width: int, seed: int, *, has_norm: bool = False) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.net = torch.nn.Sequential(
             torch.nn.Linear(16, width), torch.nn.Tanh(), torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, 1)
         )
         self.ledger = torch.nn.Parameter(torch.zeros(SAMPLES))
+        self.norm = torch.nn.BatchNorm1d(1, affine=False) if has_norm else None
+        """Sees ones in each step, so that its statistics say how often it saw them."""
         self.double()
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        if self.norm is not None:
+            self.norm(x.new_ones(len(x), 1))
         return (self.net(x).squeeze(1) ** 2 + self.ledger[ids]).mean()
 
 
@@ -66,20 +73,26 @@ def train(options: dict, folder: Path) -> None:
     """Train until so many steps are committed, and write the result."""
     torch.set_num_threads(1)
     # Newcomers and the first rank have other random weights, so that a state that does not travel is noticed.
-    model = Model(options.get("width", 32), options.get("seed", 7))
+    model = Model(options.get("width", 32), options.get("seed", 7), has_norm=options.get("has_norm", False))
     ledger = {"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}
     optimizer = torch.optim.SGD([{"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}, ledger])
     ddp = {"bucket_cap_mb": options.get("bucket_mb", 0.02)}
     controls.LEAVE_S = options.get("leave_s", controls.LEAVE_S)
     run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, ddp=ddp, save=options.get("save"))
-    until, sizes, first = Until(folder, options.get("until")), [], None
+    until, sizes, first, draws = Until(folder, options.get("until")), [], None, []
+    _seed_all()
     run.on_resize(lambda old, new: sizes.append((old, new)))
     for step in run.steps(until):
         first = step.number if first is None else first
         with step:
+            drawn = _draw_all()
             _misbehave(options, folder, step.number - first, step.number, run.rank)
             for x, ids in step.batches():
                 loss = run.model(x, ids)
+                if options.get("hang_inside", [None])[0] == step.number:
+                    (folder / f"forward-{os.getpid()}").touch()
+                if options.get("hang_inside") == [step.number, run.rank]:
+                    time.sleep(600)
                 if until.number is None or options.get("until"):
                     time.sleep(options.get("compute_s", 0.0))
                 step.backward(loss, samples=len(ids))
@@ -87,23 +100,38 @@ def train(options: dict, folder: Path) -> None:
                 _half_step(optimizer, options, folder)
             optimizer.step()
             optimizer.zero_grad()
+        draws += [drawn] if step.is_committed else []
         if step.is_first_rank and step.number % PROGRESS_EVERY == 0:
-            draft = folder / f"step-{os.getpid()}"
+            draft = folder / f"draft-step-{os.getpid()}"
             draft.write_text(str(step.number))
-            draft.replace(folder / "step")  # the lab never reads half of it
+            draft.replace(folder / "step")
     steps = run.committed
     expected = torch.zeros(SAMPLES)
     for number in range(steps):
-        for id in run._loader.sampler.ids(number):
-            expected[id] += 1
+        expected += torch.bincount(torch.tensor(run._loader.sampler.ids(number)), minlength=SAMPLES)
     wrong = int(((-model.ledger.detach() - expected).abs() > 1e-6).sum())
     vector = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])[::7].tolist()
     result = {"steps": steps, "wrong": wrong, "vector": vector, "sizes": sizes, "rank": run.rank, "size": run.size, "first": first}
+    _seed_all()
+    result["redrawn"] = sum(drawn != _draw_all() for drawn in draws)
+    if model.norm is not None:
+        result["seen"] = [int(model.norm.num_batches_tracked), float(model.norm.running_mean)]
     draft = folder / f"draft-{os.getpid()}"
     draft.write_text(
         json.dumps({**result, "environment": {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "ELASTIC_WORLD")}})
     )
     draft.replace(folder / f"result-{os.getpid()}")
+
+
+def _seed_all() -> None:
+    torch.manual_seed(11)
+    random.seed(12)
+    numpy.random.seed(13)
+
+
+def _draw_all() -> list[float]:
+    """Draw from the generators that augmentation and dropout use."""
+    return [float(torch.rand(1)), random.random(), float(numpy.random.rand())]
 
 
 def _misbehave(options: dict, folder: Path, after: int, step: int, rank: int) -> None:
@@ -128,7 +156,7 @@ def _half_step(optimizer: torch.optim.Optimizer, options: dict, folder: Path) ->
     handle = optimizer.register_step_pre_hook(write)
 
 
-def main() -> None:
+def main(train: Callable[[dict, Path], None]) -> None:
     """Train with the options that are given, or fork a worker for each line."""
     if len(sys.argv) > 1:
         given = json.loads(sys.argv[1])
@@ -147,6 +175,7 @@ def main() -> None:
             try:
                 errors = os.open(folder / f"stderr-{os.getpid()}", os.O_WRONLY | os.O_CREAT)
                 os.dup2(errors, 2)
+                os.dup2(errors, 1)  # standard output is for the lab
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 faulthandler.enable()
                 faulthandler.register(signal.SIGUSR2)
@@ -161,4 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(train)

@@ -78,7 +78,10 @@ class SimKube:
         self._is_dead = False
         self.awake = asyncio.Event()
         """Cleared while the process stands still, as under SIGSTOP."""
+        self.reach = asyncio.Event()
+        """Cleared while the network keeps the API from the process."""
         self.awake.set()
+        self.reach.set()
 
     def die(self) -> None:
         """Nothing more is sent, and nobody hears an answer."""
@@ -154,7 +157,7 @@ class SimKube:
         try:
             while True:
                 await self._pause()
-                await self.awake.wait()
+                await self._passes()
                 await self._weathered()
                 changed.clear()
                 for entry in list(self._api.since(resource, version)):
@@ -193,6 +196,12 @@ class SimKube:
     def _chance(self, chance: float) -> bool:
         return chance > 0 and self._draw.random() < chance
 
+    async def _passes(self) -> None:
+        """Wait until something passes between the process and the API server."""
+        while not (self.awake.is_set() and self.reach.is_set()):
+            await self.reach.wait()
+            await self.awake.wait()
+
     async def _pause(self) -> None:
         await asyncio.sleep(self._draw.expovariate(1 / self._sky.weather.delay_s))
 
@@ -202,7 +211,7 @@ class SimKube:
         self.calls += writes
         weather, loop = self._sky.weather, asyncio.get_running_loop()
         await self._pause()
-        await self.awake.wait()
+        await self._passes()
         if self._is_dead:
             await asyncio.Event().wait()
         if self._is_down or self._chance(weather.unreachable):
@@ -218,7 +227,7 @@ class SimKube:
         if writes and self._on_call("after"):
             await asyncio.Event().wait()
         await self._pause()
-        await self.awake.wait()
+        await self._passes()
         if self._is_dead:
             await asyncio.Event().wait()
         if self._chance(weather.answer_lost):

@@ -5,6 +5,8 @@ the cluster knows it did; they do not ask the controller.
 """
 
 import asyncio
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,6 +17,7 @@ from sim_cluster import Cluster
 from sim_hpa import HPA
 from sim_jobs import replicas
 from sim_pods import is_deleting
+from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_time import START
 
@@ -61,7 +64,16 @@ class Life:
 class Laws:
     """Watches everything that is written. `can_overshoot` where two controllers work at once, each with a view of its own."""
 
-    def __init__(self, api: Api, cluster: Cluster, server: SimServer, *, kind: str, can_overshoot: bool = False) -> None:
+    def __init__(
+        self,
+        api: Api,
+        cluster: Cluster,
+        server: SimServer,
+        controllers: Sequence[Controller],
+        *,
+        kind: str,
+        can_overshoot: bool = False,
+    ) -> None:
         self.breaches: list[str] = []
         self.lives: dict[str, Life] = {}
         self.last_write, self.writes, self.newest = 0.0, 0, ""
@@ -74,7 +86,7 @@ class Laws:
         self._bad_since: dict[str, float] = {}
         self._suspected: list[tuple[float, Object, str]] = []
         self._lost: list[tuple[float, str]] = []
-        self._api, self._cluster, self._server = api, cluster, server
+        self._api, self._cluster, self._server, self._controllers = api, cluster, server, controllers
         self._jobs = JOBS[kind]
         self._can_overshoot = can_overshoot
         api.observers.append(self._see)
@@ -248,7 +260,7 @@ class Laws:
             return
         name = pod["metadata"]["name"]
         others = [p for p in self._pods_of(life.uid, WORKER.lower()) if p["metadata"]["name"] != name and _is_at_work(p)]
-        unseen = sum(owner == life.uid and _time() - at < UNSEEN_S for at, owner in self._lost)
+        unseen = sum(owner == life.uid and self._is_unseen(at, by) for at, owner in self._lost)
         least = min(j.least_workers for j in lately)
         if len(others) + unseen < least and not self._is_soon_lost(pod):
             self._suspect(pod, "never below min by our own doing", f"{name} goes, {len(others)} stay, at least {least}")
@@ -262,6 +274,11 @@ class Laws:
         uid, hosts = pod["metadata"]["uid"], last.hosts.hosts if last.hosts is not None else ()
         if any(host.uid == uid and not host.leaving for host in hosts):
             self._suspect(pod, "nobody goes untold", f"{name} is deleted while it may be on the list of hosts")
+
+    def _is_unseen(self, at: float, by: str) -> bool:
+        """Return whether a controller may not have seen yet a loss of this time. If it stood still then, it sees it later."""
+        began, ended = next((c.stood_still for c in self._controllers if c.name == by), (math.inf, math.inf))
+        return _time() - (ended if began <= at < ended else at) < UNSEEN_S
 
     def _is_soon_lost(self, pod: Object) -> bool:
         """Its node has announced when it is lost, and of that time at most three quarters are left, in which it may end in order."""

@@ -69,6 +69,8 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue(clock=loop.time)
         self.observer = Observer(self.kube, kinds=kinds, resources=resources_of(kinds, gang_scheduler=gang_scheduler))  # type: ignore[arg-type]
         self._stood_still_at: float | None = None
+        self.stood_still = (math.inf, math.inf)
+        """When it last stood still: from when, and until when."""
         lease = {"namespace": "system", "name": "lease", "me": name}
         self._election = Election(self.kube, **lease, clock=self._time, now=self._now) if elects else None  # type: ignore[arg-type]
         self._reach = reach = _Reach(server, self.kube.awake, name)
@@ -137,6 +139,7 @@ class Controller:
         """As by SIGSTOP, and SIGCONT later. The process sees no time pass meanwhile, and then all of it at once."""
         if self._stood_still_at is None:
             self._stood_still_at = asyncio.get_running_loop().time()
+            self.stood_still = (self._stood_still_at, self._stood_still_at + seconds)
             self.kube.awake.clear()
             asyncio.get_running_loop().call_later(seconds, self._go_on)
 
@@ -146,8 +149,8 @@ class Controller:
 
     def cut_off(self, seconds: float) -> None:
         """Keep the API from this process, which runs on; requests under way have no answer until then."""
-        self.kube.awake = asyncio.Event()
-        asyncio.get_running_loop().call_later(seconds, self.kube.awake.set)
+        self.kube.reach.clear()
+        asyncio.get_running_loop().call_later(seconds, self.kube.reach.set)
 
     @property
     def leads(self) -> bool:

@@ -89,8 +89,8 @@ class Scene:
         if options.living if options.living is not None else manifest is None and living_draw.random() < LIVING_SHARE:
             self.server.living = LivingWorlds(self.server, living_draw)
         self.launchers = Launchers(self.api, self.server, random.Random(f"launchers {seed}"))
-        self.laws = Laws(self.api, self.cluster, self.server, kind=self.kind, can_overshoot=options.twins)
         self.controllers: list[Controller] = []
+        self.laws = Laws(self.api, self.cluster, self.server, self.controllers, kind=self.kind, can_overshoot=options.twins)
         self.autoscaler: Autoscaler | None = None
         self.hpas = HpaController(self.api)
         self.was_deleted = False

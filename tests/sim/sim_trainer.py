@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from elastic_worker.training.control import PHASES
+from elastic_worker.training.control import GOES_ON, PHASES
 from rendezvous.machine.in_place import FORM_S, FORM_S_A_WORKER
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class At(Enum):
     LOOP = auto()  # between two steps
     STEP = auto()  # inside a step
     BROKEN = auto()  # inside a step whose communication broke
-    BOUNDARY = auto()  # outside any world, waiting for the next one
+    BOUNDARY = auto()  # between two worlds, waiting for the next one
     FORMING = auto()
     FORMED = auto()  # waiting for everybody else
     ENDED = auto()
@@ -149,7 +149,7 @@ class Trainer:
             case At.FORMING if self._change[0] > self.entered:
                 self._leave_in(self.draw.uniform(0.0, 0.2))
             case At.FORMED if self._place_of(*self._change) >= (self.entered, RUN):
-                if self._change[0] > self.entered and self._change[1] not in ("hold", "stop"):
+                if self._change[0] > self.entered and self._change[1] not in GOES_ON:
                     self._leave_in(0.0)
                 else:
                     self.at = At.LOOP
@@ -157,7 +157,7 @@ class Trainer:
 
     def _is_leaving(self) -> bool:
         round, phase = self._change
-        if round <= self.entered or phase == "hold":
+        if round <= self.entered or phase in ("hold", "run"):
             return False
         return phase != "stop" or self.step >= int(self._fields.get("step", 0))
 
@@ -218,23 +218,33 @@ class Trainer:
             self._leave()
 
     def _leave(self) -> None:
-        """Leave the world, and stand at the boundary."""
+        """Stand at the boundary. After a stop the group stays until the next one is formed, because the change may be called off."""
         self._after = self._place_of(self.entered, "form" if self.at in (At.FORMING, At.FORMED) else "run")
-        if self.world is not None and self._change[1] != "stop":
-            self.world.breaks(by=self)
-        self.at, self.world = At.BOUNDARY, None
+        if self.at in (At.FORMING, At.FORMED) or self._change[1] != "stop":
+            self._leave_group()
+        self.at = At.BOUNDARY
         self._next()
+
+    def _leave_group(self) -> None:
+        if self.world is not None:
+            self.world.breaks(by=self)
+            self.world = None
 
     def _next(self) -> None:
         if self._place_of(*self._change) <= self._after:
             return
         self._after = self._place_of(*self._change)
         round, phase = self._change
+        if phase in ("abort", "form"):
+            self._leave_group()
         if phase in ("stop", "abort"):
             self.at = At.BOUNDARY
             self.say("at", round=round, step=self.clean_step)
         elif phase == "form":
             self._form(self._fields)
+        elif phase == "run" and self.world is not None:
+            self.at = At.LOOP  # the change is called off, and the present world goes on
+            self.begin_step()
 
     def _form(self, line: Mapping[str, Any]) -> None:
         worlds = self.agent.server.living

@@ -60,6 +60,7 @@ class Agent:
             failed=failed,
             status=self.status,
             workers=self.workers,
+            provisional=self.is_provisional,
             alive=self.is_ready and self.alive,
             step=self.step if self.is_ready else None,
             round=self.round if self.is_ready and self.alive else 0,
@@ -69,7 +70,7 @@ class Agent:
         self.view = view
         change = view.change
         if view.provisional and self.is_ready and not self.alive:
-            self.is_ready, self.is_provisional, self.held = False, True, None
+            self.is_ready, self.is_provisional = False, True
         lives_on = change is not None and change.stage is Stage.FORM and self.workers > 0
         if (lives_on or (self.is_ready and not self.alive)) and view.generation > self.generation and not view.closed:
             self.held = Held(
@@ -237,7 +238,7 @@ class Group:
         agent.workers, agent.trained = workers, step
         if agent.is_provisional:
             agent.is_ready = agent.alive = True
-        self.say(name, Able(workers=workers, generation=agent.generation, step=step))
+        self.say(name, Able(workers=workers, generation=0 if agent.is_provisional else agent.generation, step=step))
 
     def obey(self, name: str) -> bool:
         """Let a member's processes answer the change that it was told of; whether there was anything to answer."""
@@ -291,7 +292,8 @@ class Group:
 
     def fail(self, name: str, status: int = 1, **why: Any) -> None:
         agent = self.agents[name]
-        agent.failed, agent.status, agent.workers, agent.trained = True, status, 0, None
+        if not why.get("replaced"):
+            agent.failed, agent.status, agent.workers, agent.trained = True, status, 0, None
         self.say(name, Failed(generation=agent.generation, status=status, **why))
 
     def started(self, *names: str) -> None:

@@ -175,7 +175,8 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
         (waits(status={"conditions": []}), "the controller, which has not looked at it yet; see whether it runs with `elastic doctor`"),
         (
             waits(pod(2, conditions=[NO_ROOM])),
-            "room for train-worker-2: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu; on the laptop,",
+            "room for train-worker-2: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu; on the laptop, "
+            "`elastic node add spare --gpus 1` adds a node that claims to have one, but it adds no GPU to the machine",
         ),
         (
             waits(pod(0, **container(waiting={"reason": "ErrImagePull", "message": "no such host"}))),

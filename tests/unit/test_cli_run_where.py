@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,31 @@ def test_a_laptop_cluster_without_a_control_plane_is_refused_however_it_is_named
     assert (answer.exit_code, words in answer.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"sandbox": "netns", "python": sys.prefix}, ["pods reach no network outside this machine"]),
+        (
+            {"sandbox": "loopback", "python": "/other"},
+            [f"commands run in the Python environment /other, which started it, not in {sys.prefix}"],
+        ),
+        ({"sandbox": "loopback", "python": sys.prefix}, []),
+        ({"sandbox": "loopback"}, []),
+    ],
+    ids=["no network", "another Python", "nothing to know", "a former release"],
+)
+def test_run_tells_why_a_script_that_works_in_the_shell_may_fail_in_a_running_cluster(
+    file: Path, tmp_path: Path, started: list[LocalCluster], state: dict[str, str], words: list[str]
+) -> None:
+    """A script failed for a package that its user had installed into another environment, and for a download."""
+    layout = running_layout(tmp_path, **state)
+    said = run(file, "--data-dir", str(layout.root))
+    assert (said.exit_code, started) == (0, []), said.output
+    told = [line for line in said.stdout.splitlines() if f"it runs on the laptop cluster in {layout.root}: " in line]
+    assert len(told) == len(words)
+    assert all(part in line for part, line in zip(words, told, strict=True))
+
+
 @pytest.fixture
 def of_etcd(tmp_path: Path) -> Path:
     path = tmp_path / "etcd.json"
@@ -238,8 +264,8 @@ def running_layout(tmp_path: Path, **state: Any) -> Layout:
     layout = Layout(tmp_path / "laptop")
     layout.root.mkdir()
     layout.kubeconfig.touch()
-    known = ClusterState(
-        supervisor=os.getpid(), sandbox="none", server="", kubeconfig="", nodes=1, gpus=0, control_plane=True, processes={}, **state
-    )
-    layout.write_state(known)
+    pids: dict[str, int] = {}
+    known: dict[str, Any] = {"supervisor": os.getpid(), "nodes": 1, "gpus": 0, "control_plane": True, "processes": pids}
+    words = {"sandbox": "none", "server": "", "kubeconfig": ""}
+    layout.write_state(ClusterState(**{**known, **words, **state}))
     return layout

@@ -9,20 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_worker.agent.change import MOST_KEYS_LINE, BrokenRule, LocalChange, LocalWorker
+from elastic_worker.agent.change import LocalChange, LocalWorker
 from elastic_worker.agent.view import View
+from elastic_worker.agent.worker_messages import MOST_KEYS_LINE, BrokenRule
 
 Said = dict[str, Any]
 
 
 def changing(
-    workers: int = 1, *, generation: int = 3, steps: tuple[int | None, ...] = (), size: int | None = None
+    workers: int = 1, *, generation: int = 3, steps: tuple[int | None, ...] = (), size: int | None = None, is_unit: bool = False
 ) -> tuple[LocalChange, list[LocalWorker]]:
     """Return the change of an agent whose workers have said hello."""
     change = LocalChange(address="10.0.0.7", secret=lambda generation, round: f"secret of {generation} and {round}")
     change.begin(generation, lambda: size or workers)
-    said = [change.hello({"t": "hello", "pid": 7, "local_rank": rank, "step": step_of(steps, rank)}) for rank in range(workers)]
-    return change, said
+    said = [{"t": "hello", "pid": 7, "local_rank": rank, "step": step_of(steps, rank), "unit": is_unit} for rank in range(workers)]
+    return change, [change.hello(hello) for hello in said]
 
 
 def step_of(steps: tuple[int | None, ...], rank: int) -> int | None:
@@ -46,13 +47,25 @@ def test_an_agent_is_able_once_all_its_workers_have_said_hello() -> None:
     change, _ = changing(2, size=3, steps=(7, 9))
     assert change.take_up() == []
     change.hello({"t": "hello", "pid": 9, "local_rank": 2, "step": 8})
-    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 3, "step": 7}]
-    assert change.introduction() == ({"workers": 3}, [{"t": "able", "generation": 3, "workers": 3, "step": 7}])
+    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 3, "step": 9}]
+    assert change.introduction() == ({"workers": 3}, [{"t": "able", "generation": 3, "workers": 3, "step": 9}])
 
 
-def test_one_fresh_worker_makes_the_whole_member_fresh() -> None:
-    change, _ = changing(2, steps=(7, None))
+def test_a_fresh_worker_gets_the_state_that_its_sibling_has_restored() -> None:
+    change, workers = changing(2, steps=(None, 7))
+    assert change.take_up() == [{"t": "able", "generation": 3, "workers": 2, "step": 7}]
+    change.follow(view(1, "form", generation=3, rank=0, size=1, step=7, donors=[0]))
+    assert [line["donors"] for worker in workers for line in change.lines(worker)] == [[1], [1]]
+
+
+def test_a_unit_has_a_state_only_if_all_its_workers_have_it() -> None:
+    """Each worker of a sharded model holds a part of the state, so a sibling cannot give the whole."""
+    change, workers = changing(2, steps=(7, None), is_unit=True)
     assert change.take_up() == [{"t": "able", "generation": 3, "workers": 2}]
+    change.follow(view(1, "abort"))
+    say(change, workers[0], "at", round=1, step=13)
+    say(change, workers[1], "at", round=1, step=12)
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 12}]
 
 
 def test_workers_in_a_provisional_world_stand_by_for_the_jobs_world() -> None:
@@ -89,7 +102,7 @@ def test_a_worker_in_a_provisional_world_never_hears_that_the_job_is_plain() -> 
     assert change.lines(worker) == [{"t": "change", "round": 0, "phase": "plain", "why": "w2 does not use the library"}]
 
 
-def test_a_planned_change_takes_the_highest_promise_and_the_lowest_clean_step() -> None:
+def test_a_planned_change_takes_the_highest_promise_and_the_newest_clean_step() -> None:
     change, workers = changing(2)
     change.take_up()
     change.follow(view(1, "hold"))
@@ -102,16 +115,18 @@ def test_a_planned_change_takes_the_highest_promise_and_the_lowest_clean_step() 
     say(change, workers[0], "at", round=1, step=13)
     assert change.take_up() == []
     say(change, workers[1], "at", round=1, step=12)
-    assert change.take_up() == [{"t": "ready", "round": 1, "step": 12}]
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 13}]
 
 
-def test_a_dirty_worker_makes_its_member_dirty() -> None:
+def test_a_dirty_worker_gets_the_state_of_its_sibling() -> None:
     change, workers = changing(2)
     change.follow(view(1, "abort"))
     change.take_up()
     say(change, workers[0], "at", round=1, step=13)
     say(change, workers[1], "at", round=1, step=None)
-    assert change.take_up() == [{"t": "ready", "round": 1}]
+    assert change.take_up() == [{"t": "ready", "round": 1, "step": 13}]
+    change.follow(view(1, "form", generation=4, rank=1, size=2, step=13, donors=[0, 1]))
+    assert change.lines(workers[1])[0]["donors"] == [0, 1, 2]
 
 
 def formed(change: LocalChange, workers: list[LocalWorker], round: int, *, generation: int, **more: Any) -> None:
@@ -215,7 +230,7 @@ def test_a_new_connection_repeats_the_state_of_the_world_and_of_the_newest_round
     formed(change, [worker], 1, generation=4)
     change.follow(view(2, "hold", generation=4))
     say(change, worker, "holds", round=2, step=8)
-    say(change, worker, "put", round=2, key="0//cpu//0/0", value="QUJD")
+    say(change, worker, "put", round=1, key="0//cpu//0/0", value="QUJD")
     change.take_up()
     fields, repeated = change.introduction()
     assert fields == {"workers": 1}
@@ -223,10 +238,10 @@ def test_a_new_connection_repeats_the_state_of_the_world_and_of_the_newest_round
         {"t": "able", "generation": 4, "workers": 1},
         {"t": "formed", "round": 1},
         {"t": "holds", "round": 2, "step": 8},
-        {"t": "put", "round": 2, "key": "0//cpu//0/0", "value": "QUJD"},
+        {"t": "put", "round": 1, "key": "0//cpu//0/0", "value": "QUJD"},
     ]
     change.follow(view(3, "abort", generation=4))
-    assert kinds(change.introduction()[1]) == ["able", "formed"], "what belongs to an older round is over"
+    assert kinds(change.introduction()[1]) == ["able", "formed", "put"], "what belongs to an older round is over"
 
 
 def test_a_worker_that_has_ended_its_loop_makes_its_member_unable() -> None:
@@ -303,7 +318,7 @@ def test_values_of_the_exchange_come_once_and_in_lines_that_fit() -> None:
 )
 def test_a_message_that_breaks_a_rule_is_refused(message: Said, why: str) -> None:
     change, (worker,) = changing()
-    change.follow(view(1, "abort"))
+    change.follow(view(1, "form", generation=4, step=0, donors=[0]))
     change.take_up()
     with pytest.raises(BrokenRule, match=why):
         change.heard(worker, message, now=0.0)
@@ -312,7 +327,7 @@ def test_a_message_that_breaks_a_rule_is_refused(message: Said, why: str) -> Non
 
 def test_a_worker_may_put_few_values_and_words_are_cut() -> None:
     change, (worker,) = changing()
-    change.follow(view(1, "abort"))
+    change.follow(view(1, "form", generation=4, step=0, donors=[0]))
     for number in range(16):
         say(change, worker, "put", round=1, key=f"k{number}", value="")
     with pytest.raises(BrokenRule, match="more than 16 values"):
@@ -359,3 +374,77 @@ def test_the_workers_of_a_plain_job_are_presented_to_no_server_as_able() -> None
     change.begin(4, lambda: 1)
     change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
     assert change.introduction()[0] == {"workers": 1}, "the next workers may be"
+
+
+def test_the_exchange_of_a_world_goes_on_while_its_workers_hold() -> None:
+    """The agent passed no values on once it had heard of a hold, so a group that the program formed then waited in vain."""
+    change, workers = training(2, size=2)
+    change.follow(view(2, "hold", generation=4, size=2))
+    put = {"t": "put", "round": 1, "key": "1//cpu//0/0", "value": "QUJD"}
+    change.heard(workers[0], put, now=0.0)
+    assert change.take_up() == [put]
+    change.add_keys(1, {"1//cpu//0/0": "QUJD"})
+    assert change.lines(workers[1])[-1] == {"t": "keys", "round": 1, "items": {"1//cpu//0/0": "QUJD"}}
+    change.follow(view(2, "form", generation=5, size=3, donors=[0]))
+    change.heard(workers[0], put, now=0.0)
+    assert change.take_up() == [], "that world is over"
+
+
+# --- a lost worker whose siblings wait for a new process
+
+
+def training(workers: int = 2, *, size: int = 1, is_unit: bool = False) -> tuple[LocalChange, list[LocalWorker]]:
+    """Return the change of an agent whose workers train in a world that they formed in process."""
+    change, said = changing(workers, is_unit=is_unit)
+    formed(change, said, 1, generation=4, size=size, donors=[0])
+    change.take_up()
+    return change, said
+
+
+def test_the_siblings_of_a_lost_worker_wait_for_a_new_process_and_give_it_the_state() -> None:
+    change, (lost, sibling) = training()
+    change.lost(lost, now=0.0)
+    assert change.can_replace(0)
+    change.replace(0, now=0.1)
+    change.pass_time(5.0)
+    assert change.take_up() == []
+    assert change.introduction()[0] == {"workers": 2}, "a new server must not take the member for one that cannot change worlds"
+    change.follow(view(2, "abort", generation=4))
+    say(change, sibling, "at", round=2, step=57)
+    assert change.take_up() == []
+    newcomer = change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
+    assert change.lines(newcomer) == [{"t": "change", "round": 2, "phase": "abort"}]
+    say(change, newcomer, "at", round=2, step=None)
+    assert change.take_up() == [{"t": "ready", "round": 2, "step": 57}]
+    change.follow(view(2, "form", generation=5, step=57, donors=[0]))
+    assert [(line["rank"], line["donors"]) for line in change.lines(newcomer)] == [(0, [1])]
+
+
+@pytest.mark.parametrize(
+    "case", ["with others", "alone in its pod", "unit", "other rank", "sibling lost", "sibling done", "changes", "twice", "plain"]
+)
+def test_all_workers_start_again_if_the_siblings_should_not_wait(case: str) -> None:
+    sizes = {"with others": (2, 2), "alone in its pod": (1, 1)}
+    workers, size = sizes.get(case, (2, 1))
+    change, said = changing(workers) if case == "plain" else training(workers, size=size, is_unit=case == "unit")
+    if case == "sibling lost":
+        change.lost(said[1], now=0.0)
+    elif case == "sibling done":
+        change.heard(said[1], {"t": "done"}, now=0.0)
+    elif case == "changes":
+        change.follow(view(2, "hold", generation=4))
+    elif case == "twice":
+        change.replace(0, now=0.0)
+        change.hello({"t": "hello", "pid": 8, "local_rank": 0, "step": None})
+    change.lost(said[0], now=0.0)
+    assert not change.can_replace(7 if case == "other rank" else 0)
+
+
+def test_a_new_process_that_does_not_come_makes_its_member_unable() -> None:
+    change, (lost, _) = training()
+    change.lost(lost, now=0.0)
+    change.replace(0, now=0.0)
+    change.pass_time(29.9)
+    assert change.take_up() == []
+    change.pass_time(30.0)
+    assert change.take_up() == [{"t": "unable", "words": "the new process of local rank 0 has not come within 30 s"}]

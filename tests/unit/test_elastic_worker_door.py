@@ -110,6 +110,7 @@ def test_a_process_that_this_agent_did_not_start_is_sent_away_unread(place: Plac
     place.now += 5.0
     ((_, message),) = place.until(bool)
     assert message is None
+    assert client.recv(100) == b'{"t":"stranger"}\n'
     with pytest.raises(ConnectionResetError):  # because its hello was not read
         client.recv(10)
 
@@ -130,6 +131,7 @@ def test_another_user_is_sent_away(place: Place, monkeypatch: pytest.MonkeyPatch
     client = place.connect()
     ((_, message),) = place.until(bool)
     assert message is None
+    assert client.recv(100) == b'{"t":"stranger"}\n'
     assert client.recv(10) == b""
 
 

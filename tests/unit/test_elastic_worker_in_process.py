@@ -44,6 +44,12 @@ class Workers:
     def child_of(self, pid: int) -> int:
         return pid if pid == os.getpid() else 0
 
+    def can_replace(self, status: int) -> bool:
+        return status == 9
+
+    def note_replaced(self, child: int, status: int) -> None:
+        self.replaced = (child, status)
+
     def use_library(self, child: int) -> None:
         self.at_door = child
 
@@ -373,3 +379,55 @@ def test_a_failure_of_the_library_is_presented_to_no_new_server_as_the_programs(
     agent.presence.report_state("failed", generation=3, status=4, **({"by_library": True} if by_library else {}))
     agent.presence.announce_ready(after=3, store="10.0.0.7:1")
     assert ("failed" in agent.introduction()) is not by_library
+
+
+@pytest.mark.parametrize(
+    ("status", "local_rank", "answer"), [(9, 0, {"t": "again"}), (1, 0, None), (9, 5, None), (9, "0", {"t": "stranger"})]
+)
+def test_a_stub_may_start_another_worker_if_its_siblings_wait(
+    new: Callable[..., Agent], status: int, local_rank: object, answer: Said | None
+) -> None:
+    """For the kernel, the stub and its worker are one process in this test."""
+    agent = new()
+    agent.begin(3, local_size=2)
+    workers = [agent.worker(rank) for rank in range(2)]
+    agent.tells("able")
+    world = {"id": "4-s", "generation": 4, "rank": 0, "size": 1, "store": "a:1"}
+    agent.view(**world, change=change(1, "form", step=0, donors=[0]))
+    for worker in workers:
+        assert worker.hear() is not None
+        worker.say("formed", round=1)
+    agent.tells("formed", "started")
+    agent.view(**world, change=change(1, "run"))
+    assert [worker.hear() for worker in workers] == 2 * [{"t": "change", "round": 1, "phase": "run"}]
+    if answer is not None:
+        agent.in_process._change.workers[0].pid = 1  # else it would have been started without a stub
+    workers[0].close()
+    stub = Worker(os.environ[settings.WORLD])
+    agent.opened.append(stub)
+    stub.say("ended", local_rank=local_rank, status=status)
+    assert stub.hear() == answer
+    if answer == {"t": "again"}:
+        assert agent.workers.replaced == (os.getpid(), 9)
+
+
+def test_a_replaced_worker_is_reported_once_and_a_later_failure_in_addition(new: Callable[..., Agent]) -> None:
+    agent = new()
+    agent.view(id="3-s", generation=3, rank=0, size=1)
+    agent.presence.enter(agent.presence.view)
+    agent.presence.report_state("failed", generation=3, status=9, replaced=True)
+    agent.presence.report_state("failed", generation=3, status=9, replaced=True)
+    agent.tells("failed")
+    agent.presence.report_state("failed", generation=3, status=1)
+    assert [message["status"] for message in agent.tells("failed")] == [1]
+
+
+def test_a_replaced_worker_counts_in_no_later_world(new: Callable[..., Agent]) -> None:
+    agent = new()
+    agent.view(id="3-s", generation=3, rank=0, size=1)
+    agent.presence.enter(agent.presence.view)
+    agent.presence.report_state("failed", generation=3, status=9, replaced=True)
+    agent.tells("failed")
+    agent.view(id="4-s", generation=4, rank=0, size=1, change=change(2, "form"))
+    agent.presence.move(agent.presence.view)
+    agent.tells()

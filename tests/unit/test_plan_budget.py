@@ -250,6 +250,7 @@ def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it
     assert first.actions == ()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"disruption": 1}
+    assert cluster.round().actions == (), "the suspension is written down, too"
     assert Forget(is_awaited=True) in cluster.round().actions
     assert cluster.job.status.elastic.world_size == 0, "nobody works in it any more"
 

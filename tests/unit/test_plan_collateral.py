@@ -8,12 +8,12 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, job, reasons, replica, tainted
 
 from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Node, Phase
+from controller.watching.snapshot import Container, Node, Phase, pod_from
 from elastic.api.job import Job
 
 LOST = Container(name="", exit_code=255, exit_reason="Unknown")
 STRICT = replace(PLAIN, strict=True)
-WAIT_S = 30
+WAIT_S = 60
 
 
 def of(kind: str, restart: str = "Never", *, policy: dict[str, int] | None = None) -> Job:
@@ -115,6 +115,65 @@ def test_what_nothing_explains_fails_the_job_with_the_same_words_a_few_seconds_l
     words = [one.job.status.conditions[-1].message.partition(" First of all")[0] for one in (unexplained, strict)]
     assert words[0] == words[1]
     assert unexplained.job.status.replica_statuses["Master"].failed == 1
+
+
+@pytest.mark.parametrize("restart", ["Never", "ExitCode"])
+@pytest.mark.parametrize("is_namespaced", [False, True])
+def test_a_loss_that_is_reported_after_most_of_a_minute_still_explains_the_end(restart: str, is_namespaced: bool) -> None:
+    """A node took 50 s to start again. After 30 s the job had failed, and nobody asked any more what its kubelet reported."""
+    cluster = running(of("PyTorchJob", restart))
+    if is_namespaced:
+        cluster.nodes, cluster.sees_nodes = {}, False
+    ends(cluster, "train-master-0")
+    for _ in range(5):
+        assert later(cluster, 10) == []
+    loses(cluster, "train-worker-1")
+    cluster.settle()
+    assert not is_over(cluster)
+    assert counts(cluster) == {"disruption": 1, "collateral": 1}
+
+
+def test_a_silent_node_explains_the_end_although_it_counts_as_ready_for_50_s() -> None:
+    """The cluster sees late that a node is silent. Nothing reports its pods for minutes, and the job does not wait for that."""
+    cluster = running(of("PyTorchJob"))
+    ends(cluster, "train-master-0")
+    assert later(cluster, 50) == []
+    cluster.nodes[NODE] = Node(NODE, is_ready=False)
+    assert later(cluster, 5) == ["PyTorchJobRestarting"]
+    assert counts(cluster) == {"collateral": 1}
+    assert later(cluster, 600) == []
+    assert not is_over(cluster)
+
+
+def test_a_controller_that_sees_no_nodes_learns_from_the_pod_that_its_node_is_silent() -> None:
+    """A controller of a single namespace may not list nodes. The cluster also marks the pods of a silent node."""
+    cluster = running(of("PyTorchJob"))
+    cluster.nodes, cluster.sees_nodes = {}, False
+    ends(cluster, "train-master-0")
+    assert later(cluster, 50) == []
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_ready=False, is_unheard=True)
+    assert later(cluster, 5) == ["PyTorchJobRestarting"]
+    assert counts(cluster) == {"collateral": 1}
+    assert not is_over(cluster)
+
+
+@pytest.mark.parametrize(
+    ("ready", "containers", "is_unheard"),
+    [
+        ({"status": "False"}, {"status": "True"}, True),
+        ({"status": "True"}, {"status": "True"}, False),
+        ({"status": "False", "reason": "ContainersNotReady"}, {"status": "False"}, False),
+        ({"status": "False", "reason": "ReadinessGatesNotReady"}, {"status": "True"}, False),
+        ({"status": "False"}, {}, False),
+    ],
+    ids=["node is silent", "ready", "probe fails", "gate is closed", "no word of the containers"],
+)
+def test_a_pod_that_is_not_ready_although_its_containers_are_is_on_a_silent_node(
+    ready: dict[str, str], containers: dict[str, str], is_unheard: bool
+) -> None:
+    conditions = [{"type": "Ready", **ready}, {"type": "ContainersReady", **containers}]
+    pod = pod_from({"metadata": {"name": "train-worker-0"}, "status": {"phase": "Running", "conditions": conditions}})
+    assert pod.is_unheard is is_unheard
 
 
 def test_the_status_shows_the_failed_pod_while_the_job_waits_for_an_explanation() -> None:

@@ -5,7 +5,9 @@ from datetime import timedelta
 
 import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, tainted
+from msgspec import structs
 
+from controller.deciding.actions import Forget
 from controller.deciding.lifecycle.failure import REMEMBERED
 from controller.watching.snapshot import Container, Phase, World
 from elastic.api import parse
@@ -236,3 +238,21 @@ def test_a_job_whose_restarts_are_used_up_fails_also_where_the_controller_dies_w
     assert cluster.state() == "Failed"
     assert cluster.job.status.conditions[-1].message == "Job train has failed because it has reached the specified backoff limit"
     assert cluster.names() == []
+
+
+def test_a_job_that_is_resumed_after_half_of_its_suspension_waits_until_its_former_run_is_forgotten() -> None:
+    """The controller died after it had deleted two of three pods, and nothing said that they went for the suspension.
+
+    The next controller told the server that the two had to leave for a disruption, and the server counted them as lost.
+    """
+    cluster = running(elastic_job(3, least=3))
+    policy = cluster.job.run_policy
+    cluster.job = structs.replace(cluster.job, run_policy=structs.replace(policy, suspend=True))
+    assert cluster.round().actions == (), "the status comes first"
+    assert cluster.job.status.condition(ConditionType.SUSPENDED.value).status == "True"  # type: ignore[union-attr]
+    assert len(deleted(cluster.round())) == 3
+    for name in ("train-worker-0", "train-worker-1"):
+        cluster.pods[name] = replace(cluster.pods[name], is_deleting=True)
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], is_deleting=False)
+    cluster.job, cluster.is_forgotten = structs.replace(cluster.job, run_policy=policy), False
+    assert cluster.round().actions == (Forget(is_awaited=True),)

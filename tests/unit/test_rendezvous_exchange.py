@@ -1,12 +1,13 @@
 """Values that workers give each other through the server while they form a world."""
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.in_place import VALUE_LENGTH, Put
+from elastic.membership.in_place import VALUE_LENGTH, Put, Stage
 from elastic.membership.wire import View
 from rendezvous.server.active_job import ActiveJob
 from rendezvous.server.exchange import MOST_LENGTH, MOST_VALUES, Exchange
@@ -59,6 +60,16 @@ def test_a_member_and_a_job_may_give_so_much_for_one_round() -> None:
     assert (taken[0], taken[-1]) == (True, False)
 
 
+@pytest.mark.parametrize("stage", [Stage.RUN, Stage.HOLD, Stage.STOP, Stage.ABORT])
+def test_the_exchange_of_a_world_goes_on_until_its_members_leave_it(stage: Stage) -> None:
+    """A program forms a group of its own in the step before a change. Its ranks waited for each other's addresses in vain."""
+    group, exchange = forming(1), Exchange()
+    group.obey_all()
+    world = group.job.in_place.world_round
+    known = replace(group.job.in_place, stage=stage, round=world + (stage is not Stage.RUN))
+    assert exchange.put(replace(group.job, in_place=known), "w0", Put(round=world, key="k", value="v")) is (stage is not Stage.ABORT)
+
+
 class Link:
     """A connection that counts how often it is told of the exchange."""
 
@@ -77,6 +88,8 @@ async def test_values_that_come_together_are_passed_on_together() -> None:
     active.links = {name: (group.agents[name].incarnation, link) for name, link in links.items()}  # type: ignore[misc]
     for number in range(MOST_VALUES):
         active.put("w0", group.agents["w0"].incarnation, Put(round=group.job.in_place.round, key=f"k{number}", value="v"))
+    assert active.put("w0", group.agents["w0"].incarnation, Put(round=group.job.in_place.round, key="k0", value="v")), "it is repeated"
+    assert not active.put("w0", group.agents["w0"].incarnation, Put(round=7, key="k0", value="v"))
     assert active.gives_soon
     active._give()
     assert ({link.told for link in links.values()}, active.gives_soon) == ({1}, False)

@@ -14,7 +14,7 @@ from test_rendezvous_limits import Served, served
 
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import control_token, job_token
-from rendezvous.server.metered import BURST, BYTES_PER_MESSAGE, MOST_UNREAD, Unread
+from rendezvous.server.metered import BURST, BYTES_PER_MESSAGE, MOST_UNREAD, VALUES_AT_ONCE, Rate, Unread
 
 __all__ = ["served"]
 
@@ -46,6 +46,33 @@ async def test_every_kind_of_frame_counts_towards_how_much_a_member_may_say(serv
         end = await last_word(socket)
     wanted = aiohttp.WSCloseCode.UNSUPPORTED_DATA if frame == "text" else aiohttp.WSCloseCode.POLICY_VIOLATION
     assert end.data == wanted or end.type is not aiohttp.WSMsgType.CLOSE, "closed, or cut off before its code was read"
+
+
+@pytest.mark.parametrize("is_of_exchange", [True, False], ids=["of the exchange", "of another round"])
+async def test_a_member_with_many_workers_may_give_the_values_of_all_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch, is_of_exchange: bool
+) -> None:
+    """A member of 100 workers says 300 values at once and was cut off, came back, said them again, and was cut off again."""
+    monkeypatch.setattr(served.hub, "said", lambda *_, **__: is_of_exchange, raising=False)
+    async with connected(served) as socket:
+        with contextlib.suppress(ConnectionError):
+            for number in range(3 * int(BURST)):
+                await socket.send_str(f'{{"t":"put","round":1,"key":"k{number}","value":"{"A" * 2000}"}}')
+        if is_of_exchange:
+            await socket.ping()
+            while (message := await socket.receive(60)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert message.type is aiohttp.WSMsgType.PONG
+        else:
+            assert (await last_word(socket)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+
+
+def test_a_member_may_give_no_values_without_end() -> None:
+    rate, number = Rate(lambda: 0.0), 0
+    while rate.allows_message():
+        rate.give_back(0)
+        number += 1
+    assert number == BURST + VALUES_AT_ONCE
 
 
 async def upgraded(served: Served, member: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

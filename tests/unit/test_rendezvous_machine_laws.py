@@ -110,6 +110,7 @@ class Membership(RuleBasedStateMachine):
             elif not group.agents[name].is_linked:
                 group.link(name)
         for _ in range(8):
+            self.answer()
             group.come_all()
             group.advance(20)
         assert group.expectation is not None
@@ -118,6 +119,9 @@ class Membership(RuleBasedStateMachine):
         finished = any(m.phase is Phase.FINISHED for m in group.job.membership.members.values())
         if allowed and not finished:
             assert len(group.world()) == max(allowed), (group.job, group.agents)
+
+    def answer(self) -> None:
+        """Let the processes of the members answer; without changes in process nobody asks them anything."""
 
     def _is_finished(self, name: str) -> bool:
         member = self.group.job.membership.members.get(name)
@@ -150,7 +154,10 @@ class Living(Membership):
     """The same members, most of which have processes that live on when the world changes."""
 
     @precondition(lambda self: self.group.agents)
-    @rule(data=st.data(), what=st.sampled_from(["hello", "obey", "obey", "train", "complain", "die", "end loop", "unformed", "stale"]))
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(["hello", "obey", "obey", "train", "complain", "die", "is replaced", "end loop", "unformed", "stale"]),
+    )
     def something_happens_to_processes(self, data: st.DataObject, what: str) -> None:
         group = self.group
         name = data.draw(st.sampled_from(sorted(group.agents)))
@@ -168,6 +175,8 @@ class Living(Membership):
             case "die" if is_here and agent.workers and agent.held is not None:
                 group.fail(name)
                 group.come(name)
+            case "is replaced" if is_here and agent.workers and agent.held is not None:
+                group.fail(name, replaced=True)
             case "end loop" if is_here and agent.workers and agent.is_working:
                 agent.workers = 0
                 group.say(name, Unable(words="the loop has ended"))
@@ -181,16 +190,21 @@ class Living(Membership):
         """Keep all links and let processes answer: all members that may train soon do, in one world, after any history."""
         group = self.group
         for _ in range(4):
-            for name, agent in group.agents.items():
-                if agent.is_linked and not agent.is_refused and not agent.workers and (agent.is_working or agent.is_provisional):
-                    group.hello(name)
-            group.obey_all()
+            self.answer()
             group.come_all()
             group.advance(1)
         super().calm_follows()
         group.obey_all()
         stages = {agent.view.change.stage for agent in group.agents.values() if agent.view.change is not None and agent.is_working}
         assert stages <= {Stage.RUN, Stage.PLAIN}, (group.job, group.agents)
+
+    def answer(self) -> None:
+        """Let new processes say hello, and all processes answer."""
+        group = self.group
+        for name, agent in group.agents.items():
+            if agent.is_linked and not agent.is_refused and not agent.workers and (agent.is_working or agent.is_provisional):
+                group.hello(name)
+        group.obey_all()
 
     @invariant()
     def the_donors_of_a_world_hold_its_state(self) -> None:

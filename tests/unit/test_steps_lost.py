@@ -80,6 +80,57 @@ def test_a_world_without_any_worker_that_had_the_state_begins_again() -> None:
     assert (rescale(group).step_before, rescale(group).step_after, rescale(group).state_lost) == (10722, 0, True)
 
 
+def in_process(*, reported: int, trained: int) -> Group:
+    """Make a group whose processes live on. Reports are samples: the newest one is older than the newest step."""
+    group = group_of(3, is_able=True, min=1)
+    group.train(step=1)
+    report(group, reported)
+    for agent in group.agents.values():
+        agent.trained = trained
+    return group
+
+
+def words(group: Group) -> str:
+    return continued(rescale(group).step_before, rescale(group).step_after, state_lost=rescale(group).state_lost)
+
+
+def test_steps_after_the_last_report_do_not_look_lost_when_the_processes_live_on() -> None:
+    """The Event said "continues at step 170 after step 160", which looked like nine lost steps. The state had them all."""
+    group = in_process(reported=160, trained=163)
+    group.expect("w0", "w1", min=1)
+    group.advance(1.1)
+    group.obey_all()
+    assert set(group.world()) == {"w0", "w1"}
+    assert (rescale(group).step_before, rescale(group).step_after) == (164, None), "all stopped after the step that was under way"
+    report(group, 170)
+    assert words(group) == "continues at step 165 after step 164", "the first step, although a later one was reported first"
+    report(group, 171)
+    assert words(group) == "continues at step 165 after step 164"
+
+
+def test_after_a_loss_the_step_that_was_under_way_is_not_called_lost() -> None:
+    """The lost worker had reported a step that the others had not finished. They make it again."""
+    group = in_process(reported=164, trained=163)
+    group.kill("w0")
+    group.advance(1.1)
+    group.obey_all()
+    assert set(group.world()) == {"w1", "w2"}
+    group.train(step=164)
+    assert words(group) == "continues at step 164 after step 164"
+    assert _rescale(rescale(group)).steps_lost == 0
+
+
+def test_a_world_whose_processes_restart_after_one_in_process_counts_from_its_reports_again() -> None:
+    group = in_process(reported=160, trained=163)
+    group.kill("w2")
+    group.advance(1.1)
+    group.obey_all()
+    report(group, 170)
+    lose_all(group, "w3", "w4")
+    report(group, 20)
+    assert words(group) == "continues at step 20 after step 170: no worker had the state"
+
+
 def test_what_was_reached_survives_the_server() -> None:
     """The server was lost together with all workers: the controller had stored the highest step."""
     group = group_of(2)

@@ -113,6 +113,30 @@ def test_an_abort_breaks_again_and_again_until_the_main_thread_is_out(agent: Scr
     assert set(broken) == {1}, "the epoch of the group that ended"
 
 
+def test_a_worker_at_the_boundary_breaks_nothing_off_when_the_next_world_forms(agent: ScriptedAgent) -> None:
+    """Each look for the sockets of the group takes a millisecond of the core on which the next world forms."""
+    broken: list[int] = []
+
+    class Counted(Connections):
+        def break_off(self, epoch: int) -> int:
+            broken.append(epoch)
+            return 1
+
+    one = agent.control(Counted(), step=5)
+    agent.hears()
+    agent.says("stop", 1, step=5)
+    until(lambda: one.next_change((-1, 0)).phase == "stop")
+    one.at_boundary(1, 5)
+    assert agent.hears() == {"t": "at", "round": 1, "step": 5}
+    agent.says("form", 1)
+    until(lambda: one.next_change((-1, 0)).phase == "form")
+    agent.says("hold", 2)
+    assert agent.hears()["t"] == "holds", "the thread has acted on `form` before it read this"
+    assert broken == []
+    agent.says("abort", 3)
+    until(lambda: broken != [])  # the group may still be there after a stop
+
+
 def test_formed_waits_for_run_and_ends_with_the_round(agent: ScriptedAgent, main_thread: Callable[..., Future]) -> None:
     one = agent.control(step=3)
     agent.hears()
@@ -324,14 +348,15 @@ def test_a_plain_job_takes_part_in_no_change(agent: ScriptedAgent, main_thread: 
     assert (one._breaks, one._deadline, agent.exit_code) == (None, None, None)
 
 
-@pytest.mark.parametrize(("generation", "is_there", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
+@pytest.mark.parametrize(("generation", "said", "code"), [("3", True, None), ("0", True, AGENT_GONE), ("3", False, AGENT_GONE)])
 def test_a_process_that_the_agent_turns_away_is_plain_unless_its_world_is_provisional(
-    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, is_there: bool, code: int | None
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, generation: str, said: bool, code: int | None
 ) -> None:
+    """A worker took itself for turned away, and trained alone, if its agent was killed and the listener closed after the connection."""
     monkeypatch.setenv("ELASTIC_GENERATION", generation)
     one = agent.control()
-    if not is_there:
-        agent._listener.close()
+    if said:
+        agent.connection.sendall(b'{"t":"stranger"}\n')
     agent._lines.close()
     agent.connection.close()
     until(lambda: not any(thread.name == "elastic-control" for thread in threading.enumerate()))
@@ -349,3 +374,18 @@ def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: Scrip
     agent.connection.close()
     assert agent.left.wait(PATIENCE_S)
     assert agent.exit_code == AGENT_GONE
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("2.6.0", ""),
+        ("2.13.0+cpu", ""),
+        ("3.0.0a0+git12", ""),
+        ("a build of ours", ""),
+        ("2.5.1+cpu", "torch 2.5.1+cpu is older than 2.6"),
+        ("1.13.0", "torch 1.13.0 is older than 2.6"),
+    ],
+)
+def test_an_old_torch_changes_no_worlds_in_process(version: str, why: str) -> None:
+    assert environment.too_old(version) == why

@@ -31,8 +31,12 @@ from elastic.api.words import Cause
 from elastic.membership.bounds import printable
 from elastic.signals.signal import Meaning
 
-REPORTED_WITHIN_S = 30.0
-"""Another kubelet may report a loss this many seconds after the end that follows from it."""
+REPORTED_WITHIN_S = 60.0
+"""The cluster shows a loss at most this many seconds after the end that follows from it.
+
+A node that stays silent is no longer Ready after 40 to 50 s, and a node that is not Ready counts as lost at once. A node that is back
+sooner reports its containers when its kubelet starts.
+"""
 LONGEST_WORDS = 300
 
 
@@ -161,8 +165,10 @@ def _restarted(job: Job, pod: Pod) -> Loss | None:
 
 def _of_node(view: JobView, pod: Pod) -> Loss | None:
     """Return the loss of a pod whose node is away, or has just come back."""
-    if not pod.node or not view.snapshot.sees_nodes:
+    if not pod.node:
         return None
+    if not view.snapshot.sees_nodes:
+        return Loss(pod.name, pod.uid, f"node {pod.node} of {pod.name} has stopped reporting") if pod.is_unheard else None
     node = view.snapshot.nodes.get(pod.node)
     if node is None or not node.is_ready:
         return Loss(pod.name, pod.uid, f"node {pod.node} of {pod.name} {'is gone' if node is None else 'is not ready'}")

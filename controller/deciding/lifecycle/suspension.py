@@ -27,9 +27,16 @@ ETCD_FORGETS_S = 60
 
 
 def suspend(view: JobView) -> Plan | None:
+    """Suspend the job. Say so in its status before a pod goes.
+
+    If the controller died after it had deleted some of the pods, and the user resumed the job, its successor would count them as lost.
+    """
     if not view.job.run_policy.suspend:
         return None
-    return record_restarts(view) or _suspended(view)
+    planned = _suspended(view)
+    if not holds(view.status, ConditionType.SUSPENDED):
+        planned = Plan(status=planned.status, news=planned.news)
+    return record_restarts(view) or planned
 
 
 def _suspended(view: JobView) -> Plan:

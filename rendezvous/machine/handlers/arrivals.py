@@ -55,7 +55,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
         barrier = structs.replace(barrier, alive=message.alive, step=message.step, round=message.round)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
-    return _place(job, member, held=held, barrier=barrier)
+    return _place(job, member, held=held, barrier=barrier, is_newcomer=message.provisional and message.alive)
 
 
 def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
@@ -68,26 +68,45 @@ def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Jo
     return failed(job, member, status=message.status, ago_s=message.failed_ago_s)
 
 
-def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None) -> Job:
-    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray."""
+def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None, is_newcomer: bool) -> Job:
+    """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray.
+
+    A newcomer's processes started in a world of their own. Its agent may have been in the current world before, and still names it.
+    """
     group = job.membership
     world = group.world
     generation = held.generation if held is not None else 0
     if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
         # The world was sealed with it while it was away: its view tells it so. It may answer the change that ends that world already.
         return ready(job, member, barrier) if barrier is not None and barrier.alive else job
-    if world is not None and held is not None and _may_hold(world, held, member.name):
+    # If it comes back after the others gave it up in a change in process, nobody waits for its answer any more.
+    is_given_up = job.in_place.stage is not None and any(loss.member == member.name for loss in job.accounting.losses)
+    if world is not None and held is not None and not is_given_up and _may_hold(world, held, member.name):
         if world.by_rank[held.rank] is None:
             job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))
         if member.phase is Phase.FINISHED:
             return job
+        if is_newcomer:
+            return _at_barrier(job, member)
         working = job.change(member.name, phase=Phase.RUNNING, world_id=world.id, generation=generation)
         if barrier is None:
             return working
         if not world.adopted:
             return ready(working, working.membership.members[member.name], barrier)
-    phase = Phase.READY if barrier is not None else Phase.BOOTING
-    return job.change(member.name, phase=phase, world_id="", generation=generation, alive=barrier is not None and barrier.alive)
+    if is_newcomer or (barrier is not None and barrier.alive and (member.provisional or not generation)):
+        return _at_barrier(job, member)
+    if barrier is None or not barrier.alive:
+        phase = Phase.READY if barrier is not None else Phase.BOOTING
+        return job.change(member.name, phase=phase, world_id="", generation=generation, alive=False)
+    if world is not None and generation == world.generation:
+        return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, alive=True)
+    # The others may have made its last step again, without it. Then equal steps would hide that the states differ.
+    return job.change(member.name, phase=Phase.BOOTING, world_id="", generation=generation, alive=False, workers=0, step=None)
+
+
+def _at_barrier(job: Job, newcomer: Member) -> Job:
+    """Return the job with a newcomer whose processes stand by. They hold the state of no world."""
+    return job.change(newcomer.name, phase=Phase.READY, world_id="", generation=0, step=None, alive=True, provisional=True)
 
 
 def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:

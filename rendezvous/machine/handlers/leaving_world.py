@@ -22,8 +22,8 @@ def with_loss(job: Job, loss: Loss) -> Job:
 def ready(job: Job, member: Member, message: Ready) -> Job:
     """Put the member at the barrier.
 
-    If it worked and nobody called it, its worker has ended. If its processes live, it answers a change in process, and an answer to
-    another one than the present one changes nothing.
+    If it worked and nobody called it, its worker has ended. If its processes live, it answers a change in process. An answer to another
+    change than the present one, or from a former world, changes nothing.
     """
     group = job.membership
     world = group.world
@@ -33,7 +33,7 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     if member.phase is Phase.RUNNING and message.after < member.generation and not is_answer:
         return job  # it left an older world than the one it was sealed into since
     is_of_world = world is not None and member.generation == world.generation and member.name in world.ranks
-    if message.alive and is_of_world and not is_answer:
+    if message.alive and not member.provisional and not (is_of_world and is_answer):
         return job
     was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
@@ -52,9 +52,18 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, store=store, **state)
 
 
-def failed(job: Job, member: Member, *, status: int | None, ago_s: float = 0.0, rank: int | None = None, error: str = "") -> Job:
+def failed(
+    job: Job,
+    member: Member,
+    *,
+    status: int | None,
+    ago_s: float = 0.0,
+    rank: int | None = None,
+    error: str = "",
+    is_replaced: bool = False,
+) -> Job:
     """Record that a worker of the member ended by itself in the current world."""
-    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error)
+    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error, is_replaced=is_replaced)
     return replace(job, accounting=accounting.with_failure(job.accounting, failure))
 
 

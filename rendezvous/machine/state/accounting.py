@@ -32,6 +32,8 @@ class Failure:
     is_gone: bool = False
     rank: int | None = None
     error: str = ""
+    is_replaced: bool = False
+    """Another process takes the worker's place, so the member still changes worlds in process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,12 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
 
     The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.
     """
-    if any(other.member == failure.member for other in known.failures):
-        return known
+    former = next((other for other in known.failures if other.member == failure.member), None)
+    if former is not None:
+        if failure.is_replaced or not former.is_replaced:
+            return known
+        fallen = replace(former, is_replaced=False)  # the process in its place has failed too, and all of the member's start again
+        return replace(known, failures=tuple(fallen if other is former else other for other in known.failures))
     failures = tuple(sorted((*known.failures, failure), key=lambda one: (tells_of_peer(one.error), one.at)))
     trouble = known.trouble
     if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):

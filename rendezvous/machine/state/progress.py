@@ -24,6 +24,8 @@ class Progress:
     """the highest step when the current world was formed"""
     first_in_world: int | None = None
     """the first step reported in the current world"""
+    begun_after: int | None = None
+    """the step of the state with which the current world began, if its processes lived on: reports are samples, this is exact"""
     moved_at: float = 0.0
     """when `step_in_world` rose last, or the world began"""
     done_at: float | None = None
@@ -41,7 +43,7 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
         known,
         step=max(step, known.step if known.step is not None else 0),
         step_in_world=step,
-        first_in_world=step if known.first_in_world is None else known.first_in_world,
+        first_in_world=_first(known, step) if known.first_in_world is None else known.first_in_world,
         moved_at=now,
         fruitless=0 if is_forward else known.fruitless,
     )
@@ -49,7 +51,20 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
 
 def in_new_world(known: Progress, *, now: float) -> Progress:
     """Return the progress at the beginning of a new world."""
-    return replace(known, step_in_world=None, before=known.step, first_in_world=None, moved_at=now)
+    return replace(known, step_in_world=None, before=known.step, first_in_world=None, begun_after=None, moved_at=now)
+
+
+def with_state_of(known: Progress, step: int) -> Progress:
+    """Return the progress of a new world whose processes live on, and bring the state of this step.
+
+    Reports are samples, so steps after the last sample looked lost although the state had them.
+    """
+    return replace(known, before=None if known.before is None else max(known.before, step), begun_after=step)
+
+
+def _first(known: Progress, reported: int) -> int:
+    """Return the first step of the current world, of which a later one may be reported first."""
+    return reported if known.begun_after is None else min(reported, known.begun_after + 1)
 
 
 def from_status(known: Progress, expectation: Expectation) -> Progress:
