@@ -36,7 +36,8 @@ def network() -> torch.nn.Sequential:
 def sharded(pod: Pod) -> torch.nn.Sequential:
     model = network()
     fully_shard(model[0], mesh=pod.mesh)
-    return fully_shard(model, mesh=pod.mesh)
+    fully_shard(model, mesh=pod.mesh)
+    return model
 
 
 def train(model: torch.nn.Module, *, steps: int = 4, **options: typing.Any) -> Run:
