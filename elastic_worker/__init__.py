@@ -11,21 +11,22 @@ integrations/   callbacks for Hugging Face's and Lightning's Trainers
 startup/        runs before the user's command: copies this package into the pod, checks the interpreter, waits for a name
 mpi/            the `kubectl` of MPI launchers
 
-Users' programs and images name `elastic_worker.report`, `elastic_worker.training`, `elastic_worker.Run`, `elastic_worker.integrations` and
-`elastic_worker.torchrun`. They must not move.
+Users' programs and images name `elastic_worker.report`, `elastic_worker.training`, `elastic_worker.Run`, `elastic_worker.Pod`,
+`elastic_worker.integrations` and `elastic_worker.torchrun`. They must not move.
 """
 
 import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from elastic_worker.training.fsdp import Pod as Pod
     from elastic_worker.training.run import Run as Run
 
 __version__ = "0.4.0"
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Import Run at its first use, because it imports torch."""
-    if name == "Run":
-        return importlib.import_module("elastic_worker.training.run").Run
+    """Import Run and Pod at their first use, because they import torch."""
+    if name in ("Run", "Pod"):
+        return getattr(importlib.import_module("elastic_worker.training"), name)
     raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))

@@ -4,7 +4,9 @@ run           the loop that programs write, and its steps
 worlds        from one world to the next: leave, form, bring the state level
 control       the thread that talks with the agent
 connections   breaks off a blocked collective
-group         process group and wrapper of a world
+group         process group of a world
+whole         the whole model on each worker (DDP)
+fsdp          shards inside a fixed group, and replicas that come and go (FSDP2); `shards` is their state, `registry` keeps their groups
 exchange      the store over which members exchange their addresses
 transfer      the state from a donor to the workers that lack it; `state` takes it apart
 boundary      puts back what a broken step has changed
@@ -14,7 +16,6 @@ data          loads the samples of this rank
 saves         saves the state while training goes on
 sigterm       ends a worker between two steps
 rates         learning-rate rules for a global batch that follows the size
-fsdp          shards inside a fixed group, and replicas that come and go
 """
 
 import importlib
@@ -22,11 +23,12 @@ import typing
 
 if typing.TYPE_CHECKING:
     from elastic_worker.training.data import Loader as Loader
+    from elastic_worker.training.fsdp import Pod as Pod
     from elastic_worker.training.run import Run as Run
     from elastic_worker.training.run import Step as Step
     from elastic_worker.training.sampler import Sampler as Sampler
 
-PLACES = {"Run": "run", "Step": "run", "Loader": "data", "Sampler": "sampler"}
+PLACES = {"Run": "run", "Step": "run", "Pod": "fsdp", "Loader": "data", "Sampler": "sampler"}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -74,6 +74,8 @@ class Control:
         """Number of committed steps."""
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
+        self.meets_peers = lambda: True  # type: typing.Callable[[], bool]
+        """Returns whether the main thread may be waiting for the group that is broken off."""
         self._connections = connections
         self._leave = leave
         self._change = NO_CHANGE
@@ -321,7 +323,7 @@ class Control:
                 epoch, deadline = self._breaks, self._deadline
             if epoch is None:
                 self._idle.begin()
-            elif self._connections.break_off(epoch) == 0 and self._idle.look():
+            elif self._connections.break_off(epoch) == 0 and self.meets_peers() and self._idle.look():
                 self._stuck("gloo has forgotten an operation when its connections ended")
             if deadline is not None and time.monotonic() > deadline[0]:
                 self._stuck(deadline[1])
@@ -359,10 +361,8 @@ class Control:
                 is_in_step = not self._is_at_boundary and (change.phase != "stop" or self._is_finishing or self._is_forming)
                 if self._is_leaving() and (change.phase == "abort" or is_in_step):
                     self._breaks = self._connections.epoch
-                    self._deadline = (
-                        time.monotonic() + self._allowance_s(is_in_reach),
-                        "the world that round {} ended".format(change.round),
-                    )
+                    until = time.monotonic() + self._allowance_s(is_in_reach)
+                    self._deadline = (until, "the world that round {} ended".format(change.round))
                 self.news.notify_all()
             if change.place == self._change.place and change.phase == "hold":
                 held = self._held_at

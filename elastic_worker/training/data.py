@@ -79,6 +79,8 @@ class Loader:
         if refused:
             raise TypeError(f"The loader decides {', '.join(refused)} itself. Use batch, micro_batch, collate and workers.")
         self.sampler = sampler
+        self.is_even = False
+        """Whether all ranks get the same number of micro-batches: shards of a model must run each forward together."""
         self._micro_batch = micro_batch
         self._ticket = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         """Requests with another ticket are void. Loader workers read it before each sample: a new share need not wait for the old one."""
@@ -112,7 +114,7 @@ class Loader:
         """Yield the micro-batches of a step. If this is not the share that was fetched ahead, drop that and fetch this one.
 
         If the share is empty (more ranks than samples), yield one stand-in with scale 0: each rank must run a backward, because the others
-        wait for its gradients. The stand-in is a sample of the same step.
+        wait for its gradients. The stand-in is a sample of the same step. If `is_even`, stand-ins also follow a share that is too small.
         """
         self.start()
         if self._next != self._key(step, rank, size):
@@ -120,12 +122,10 @@ class Loader:
             self._ahead = self._requests(step, rank, size)
         self._next = None  # if the caller leaves in the middle of the step, the rest is void
         pieces = self._pieces(step, rank, size)
-        is_empty = not self.sampler.places(step, rank, size)
-        for number, piece in enumerate(pieces):
+        for number, (samples, _) in enumerate(pieces):
             values, is_last = self._take(), number == len(pieces) - 1
             if is_last:
                 self._next = self._key(step + 1, rank, size)
-            samples = 0 if is_empty else len(piece)
             yield Micro(values, samples, weight(samples, self.sampler.batch, size), is_last)
 
     def _key(self, step: int, rank: int, size: int) -> "typing.Tuple[typing.Any, ...]":
@@ -139,15 +139,19 @@ class Loader:
             if ticket == int(self._ticket):
                 return values
 
-    def _pieces(self, step: int, rank: int, size: int) -> "typing.List[typing.List[Place]]":
-        places = self.sampler.places(step, rank, size) or self.sampler.places(step, 0, self.sampler.batch)
-        most = self._micro_batch or len(places)
-        return [places[begin : begin + most] for begin in range(0, len(places), most)]
+    def _pieces(self, step: int, rank: int, size: int) -> "typing.List[typing.Tuple[int, typing.List[Place]]]":
+        """Return the micro-batches of a share. Each one has the number of samples that count, which is 0 for a stand-in."""
+        places, largest = self.sampler.places(step, rank, size), -(-self.sampler.batch // size)
+        most = self._micro_batch or largest
+        pieces = [places[begin : begin + most] for begin in range(0, len(places), most)]
+        lacking = (-(-largest // most) if self.is_even else 1) - len(pieces)
+        stand_in = self.sampler.places(step, 0, self.sampler.batch) if lacking > 0 else []
+        return [(len(piece), piece) for piece in pieces] + [(0, stand_in)] * lacking
 
     def _requests(self, step: int, rank: int, size: int) -> "typing.Iterator[Request]":
         ticket = int(self._ticket)
         while True:
-            for piece in self._pieces(step, rank, size):
+            for _, piece in self._pieces(step, rank, size):
                 yield ticket, self.sampler.seed, piece
             step += 1
 

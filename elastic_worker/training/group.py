@@ -1,25 +1,27 @@
-"""The process group of a world, and the wrapper that averages gradients over it: formed again for each world, with gloo.
+"""The process group of a world: formed again for each world, with gloo.
 
 Another way to form a group, such as `_reconfigure` of torch 2.14 or NCCL, is another class with the methods of `Group`.
 """
 
 import gc
-import inspect
 import typing
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.exchange import Exchange
+from elastic_worker.training.whole import Whole
+
+if typing.TYPE_CHECKING:
+    from elastic_worker.training.fsdp import Unit
 
 FORMING_S = 3.0
 FORMING_PER_RANK_S = 0.05
 """Seconds that a group may take to form, for each rank in addition. Then Control breaks it off: gloo itself waits much longer."""
 
-Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
+Replica = typing.Union[Whole, "Unit"]
 
 
 def forming_s(size: int) -> float:
@@ -27,26 +29,12 @@ def forming_s(size: int) -> float:
     return FORMING_S + FORMING_PER_RANK_S * size
 
 
-def obstacle() -> str:
-    """Return why this torch cannot form a world in process; empty if it can.
-
-    Without `init_sync`, a new wrapper waits for all ranks, and a rank that still pulls the state would keep them until they give up.
-    """
-    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
-        return ""
-    return "torch {} is too old, because its DistributedDataParallel has no init_sync".format(torch.__version__)
-
-
 class Group:
     """The default process group, so that `dist.all_reduce(x)` of the program means the present world."""
 
-    def __init__(self, model: torch.nn.Module, ddp: "typing.Mapping[str, typing.Any]") -> None:
-        self.wrapper = None  # type: typing.Optional[DistributedDataParallel]
-        """The only reference to the wrapper: every further one would keep 3 threads and 5 descriptors of its group."""
-        self.hooks = []  # type: typing.List[Hook]
-        """Communication hooks that each new wrapper gets."""
+    def __init__(self, model: torch.nn.Module, replica: Replica) -> None:
+        self.replica = replica
         self._model = model
-        self._ddp = dict(ddp)
         self._is_own = False
         self._store = None  # type: typing.Optional[Exchange]
         """torch refers to the part of it in C++ only, and a store whose part in Python is gone serves no further group."""
@@ -58,7 +46,7 @@ class Group:
         """
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[no-untyped-call]
-            self.wrap(is_level=True)
+            self.replica.wrap(is_level=True)
             self.leave()
 
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:
@@ -71,68 +59,32 @@ class Group:
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
         dist.distributed_c10d._world.group_count = 0
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        self.replica.enter(rank, size)
         connections.formed()
         store.formed()
 
     def form_from_environment(self) -> None:
         """Form the group as a program under torchrun does, or take the one that the program has formed."""
+        self.replica.leave()
         if not dist.is_initialized():
             self._is_own = True
             is_on_gpu = next(self._model.parameters()).device.type == "cuda"
             dist.init_process_group("nccl" if is_on_gpu else "gloo")
-
-    def wrap(self, *, is_level: bool) -> None:
-        """Make the wrapper. Its buckets are new, as on all other ranks; ranks with different buckets would end in std::terminate.
-
-        is_level: all ranks have the same state already, so the wrapper need not send that of the first rank.
-        """
-        self.wrapper = None
-        device = next(self._model.parameters()).device
-        alone = {"init_sync": False} if is_level else {}  # type: typing.Dict[str, typing.Any]
-        places = {"device_ids": [device.index]} if device.type == "cuda" else {}
-        self.wrapper = DistributedDataParallel(self._model, **{**alone, **places, **self._ddp})
-        for state, hook in self.hooks:
-            self.wrapper.register_comm_hook(state, hook)
+        self.replica.compare()
+        self.replica.enter(dist.get_rank(), dist.get_world_size())
+        self.replica.wrap(is_level=False)
 
     def end(self) -> None:
-        """Drop the wrapper, and the group unless the program formed it: torch may hang if a group is left at the end of the process."""
-        self.wrapper = None
+        """Leave the last world, unless the program formed its group: torch may hang if a group is left at the end of the process."""
+        self.replica.leave()
         if self._is_own:
             self.leave()
+        self.replica.rest()
 
     def leave(self) -> None:
         """Drop the group and everything that refers to it."""
-        self.wrapper = self._store = None
+        self.replica.leave()
+        self._store = None
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.collect(0)
-
-
-class Parallel:
-    """Stands for the wrapper of the present world; it may be kept, because it refers to no group."""
-
-    def __init__(self, group: Group, model: torch.nn.Module, check: "typing.Callable[[], None]") -> None:
-        self.was_called = False
-        """Whether it was called in the present step."""
-        self._group = group
-        self._check = check
-        self._model = model
-
-    def __call__(self, *args: typing.Any, **named: typing.Any) -> typing.Any:
-        """Run the wrapper, unless the world has ended: a collective that meets closing connections may be forgotten by gloo."""
-        self._check()
-        self.was_called = True
-        wrapper = self._group.wrapper
-        if wrapper is None:
-            raise RuntimeError("There is no world outside of `for step in run.steps(...)`. Use your own model there.")
-        return wrapper(*args, **named)
-
-    def register_comm_hook(self, state: typing.Any, hook: "typing.Callable[..., typing.Any]") -> None:
-        """Register a communication hook with the wrapper of this world and of all later ones."""
-        self._group.hooks.append((state, hook))
-        if self._group.wrapper is not None:
-            self._group.wrapper.register_comm_hook(state, hook)
-
-    def __getattr__(self, name: str) -> typing.Any:
-        """Return an attribute of the program's own model."""
-        return getattr(self._model, name)

@@ -28,12 +28,16 @@ from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.data import Loader, Micro, check
-from elastic_worker.training.group import Group, Parallel
-from elastic_worker.training.group import obstacle as torch_obstacle
+from elastic_worker.training.group import Group
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
+from elastic_worker.training.whole import ReplicaLost, Whole
+from elastic_worker.training.whole import obstacle as torch_obstacle
 from elastic_worker.training.worlds import Worlds
+
+if typing.TYPE_CHECKING:
+    from elastic_worker.training.fsdp import Unit
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,7 @@ class Run:
         save: typing.Optional[str] = None,
         save_every_s: float = 300.0,
         ddp: "typing.Optional[typing.Mapping[str, typing.Any]]" = None,
+        shards: "typing.Optional[Unit]" = None,
     ) -> None:
         """Describe the training; nothing waits before `steps`.
 
@@ -75,20 +80,29 @@ class Run:
         batch: samples of one step, of all ranks together, at every size of the world.
         extra: more objects with state_dict and load_state_dict, by name; they are saved and sent to newcomers.
         ddp: arguments of DistributedDataParallel.
+        shards: the `Pod` over whose mesh the model is sharded (FSDP2); without it, each worker has the whole model (DDP).
         """
+        if shards is not None and ddp:
+            raise ValueError("ddp is given, but a sharded model has no DistributedDataParallel. Remove ddp=, or shards= and fully_shard.")
         self.size = environment.own("WORLD_SIZE", 1)
         """Number of workers in the present world. Read it in each step."""
         self.rank = environment.own("RANK", 0)
         self.batch = batch
         self._loader = None if data is None else _loader(data, batch, seed)
-        self._own_model = model
-        self._group = Group(model, ddp or {})
-        self._parallel = Parallel(self._group, model, self._check)
+        if shards is not None:
+            shards.hold(model, optimizer)
+        self._replica = Whole(model, optimizer, ddp or {}) if shards is None else shards
+        self._replica.watch(self._check)
+        if self._loader is not None:
+            self._loader.is_even = self._replica.count > 1
+        self._group = Group(model, self._replica)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
-        self._worlds = Worlds(self, model, optimizer, self._group, sampler=sampler, extra=extra or {})
+        self._worlds = Worlds(self, self._group, sampler=sampler, extra=extra or {})
+        self._worlds.is_unit = self._replica.count > 1
         self._control = None  # type: typing.Optional[Control]
-        self._saves = None if save is None else Saves(save, save_every_s)
+        own = self._replica
+        self._saves = None if save is None else Saves(save, save_every_s, shard=(own.index, own.count), agree=own.tag, is_any=own.agree)
         self.save_last = self._save_last  # type: typing.Callable[[], typing.Any]
         """Saves the state on the first rank before SIGTERM ends its process."""
         self._sigterm = Sigterm()
@@ -101,7 +115,7 @@ class Run:
     @property
     def model(self) -> typing.Any:
         """Return the model to call in a step: the program's own, or one that averages gradients over the present world."""
-        return self._own_model if self._group.wrapper is None else self._parallel
+        return self._replica.model
 
     def on_resize(self, rule: "typing.Callable[[int, int], typing.Any]") -> "typing.Callable[[int, int], typing.Any]":
         """Call `rule(old, new)` on every rank whenever the size of the world has changed, for example to adapt a learning rate."""
@@ -122,7 +136,7 @@ class Run:
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
             if self._saves is not None:
-                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self.rank == 0)
+                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self._replica.is_first(self.rank))
         finally:
             self._sigterm.give_back()
             if self._control is not None:
@@ -177,7 +191,6 @@ class Run:
             raise RuntimeError("This worker cannot join a world that changes while its processes run: {}.".format(why))
         log.warning("This job does not change its world while its processes run: %s.", why)
         self._group.form_from_environment()
-        self._group.wrap(is_level=False)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     # --- one step
@@ -185,14 +198,12 @@ class Run:
     def _enter(self) -> None:
         control = self._control
         if control is not None:
-            self._end_if_asked()
-            while not control.begin_step():
+            self._end_if_asked()  # a shard waits here, outside of the step, until another one has done its work between two steps
+            # A shard that has heard of the world's end goes with one that has not: the step then ends in `check_step` for both.
+            while not self._replica.agree(control.begin_step()):
                 self._change()
             self._boundary.note()
-        self._parallel.was_called = False
-        wrapper = self._group.wrapper
-        if wrapper is not None and not wrapper.require_backward_grad_sync:
-            wrapper.require_backward_grad_sync = True
+        self._replica.begin_step()
 
     def _check(self) -> None:
         """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
@@ -206,9 +217,10 @@ class Run:
         else:
             self._control.commit()
             self._worlds.note_step()
+        is_writer = self._replica.is_first(self.rank)
         if self._saves is not None:
-            self._saves.maybe(self.committed, self._worlds.objects, is_writer=self.rank == 0)
-        if self.rank == 0:
+            self._saves.maybe(self.committed, self._worlds.objects, is_writer=is_writer)
+        if is_writer:
             self._report(values)
         self._end_if_asked()
 
@@ -217,13 +229,12 @@ class Run:
             self._worlds.change()
 
     def _end_if_asked(self) -> None:
-        """End this process if SIGTERM has come. The first rank saves: all workers may have to leave, as those of a suspended job."""
-        if not self._sigterm.has_come:
+        """End this process if SIGTERM has come. The first replica saves: all workers may have to leave, as those of a suspended job."""
+        if self._control is None or not self._replica.agree(self._sigterm.has_come):
             return
         self._sigterm.heed()
-        if self._control is not None:
-            self._control.done()
-        if self.rank == 0 and not self._worlds.is_writing:
+        self._control.done()
+        if self._replica.is_first(self.rank) and not self._worlds.is_writing:
             self.save_last()
         raise SystemExit(STATUS)
 
@@ -233,10 +244,11 @@ class Run:
 
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
-        left_s = self._reporter.send(self.committed, **values).checkpoint_s
-        if left_s is not None and not self.is_noticed and self._saves is not None:
-            self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_s)
-        self.is_noticed = left_s is not None
+        left_s = self._reporter.send(self.committed, **values).checkpoint_s if self.rank == 0 else None
+        left_ms = self._replica.tag(-1 if left_s is None else int(1000 * left_s))
+        if left_ms >= 0 and not self.is_noticed and self._saves is not None:
+            self._saves.now(self.committed, self._worlds.objects, NOTICE_SHARE * left_ms / 1000)
+        self.is_noticed = left_ms >= 0
 
     def _failed(self, error: BaseException) -> bool:
         """Return whether the step's error was the end of its world. Then the next world is there, and the step can be tried again."""
@@ -246,8 +258,12 @@ class Run:
         if not (isinstance(error, RuntimeError) and self._has_ended(control, error)):
             control.give_up_step()
             return False
+        if not isinstance(error, ReplicaLost):
+            self._replica.give_up()
         traceback.clear_frames(error.__traceback__)  # they refer to the old group
         self._boundary.put_back()
+        if not self._replica.put_back():
+            return False
         self._end_if_asked()
         self._change()
         return True
@@ -257,9 +273,10 @@ class Run:
         if control.is_ending():
             return True
         words = "{}: {}".format(type(error).__name__, error)
-        if not any(sign in words for sign in LOST_PEER):
+        if any(sign in words for sign in LOST_PEER):
+            control.complain(words)
+        elif not isinstance(error, ReplicaLost):
             return control.is_ending(VERDICT_S)  # without a complaint: an error of the program would change the world again and again
-        control.complain(words)
         return control.is_ending(LOST_PEER_S)
 
     def _is_finished(self) -> bool:
@@ -272,16 +289,19 @@ class Run:
         control = self._control
         if control is None:
             return True
+        error = None  # type: typing.Optional[RuntimeError]
         control.finish(True)
         try:
-            if not control.is_ending():
+            is_over = not control.is_ending()
+            if is_over:
                 dist.barrier()
-                return True
-        except RuntimeError as error:
-            if not self._has_ended(control, error):
-                return True  # all have arrived, and a peer has left the barrier and ended first
-        finally:
-            control.finish(False)
+        except RuntimeError as broken:
+            is_over, error = False, broken
+        # If a shard has passed the barrier, all workers were there.
+        is_over = self._replica.agree(is_over) or (error is not None and not self._has_ended(control, error))
+        control.finish(False)
+        if is_over:
+            return True
         self._change()
         return self._is_finished()
 
@@ -323,15 +343,11 @@ class Step:
     def use(self, micro: Micro) -> None:
         """Prepare the forward and backward of a micro-batch: only the last one of the step averages the gradients."""
         self._is_stand_in = micro.samples == 0
-        if self._run._group.wrapper is not None:
-            self._run._group.wrapper.require_backward_grad_sync = micro.is_last
+        self._run._replica.sync(micro.is_last)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add the values up over all ranks, in place. Every rank must call it equally often in a step."""
-        self._run._check()
-        if self._run._group.wrapper is not None:
-            dist.all_reduce(values)
-        return values
+        return self._run._replica.sum(values)
 
     def report(self, **values: float) -> None:
         """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""
@@ -341,9 +357,7 @@ class Step:
         """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
         run = self._run
         batch = run.batch if run._loader is None else run._loader.sampler.batch
-        run._check()
-        if run._group.wrapper is not None and not run._parallel.was_called:
-            raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
+        run._replica.begin_backward()
         factor = weight(0 if self._is_stand_in else samples, batch, run.size)
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
 
@@ -361,6 +375,14 @@ class Step:
         trace: typing.Optional[types.TracebackType],
     ) -> bool:
         """Commit the step, or form the next world and swallow the error."""
+        try:
+            if error is None:
+                self._run._replica.check_step()
+        except ReplicaLost as lost:
+            self.is_broken = True
+            if not self._run._failed(lost):
+                raise
+            return False
         if error is None:
             self._run._commit(self._values)
             self._is_committed = True

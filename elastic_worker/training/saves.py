@@ -65,6 +65,7 @@ class Saves:
         *,
         shard: "typing.Tuple[int, int]" = (0, 1),
         agree: "typing.Callable[[int], int]" = lambda tag: tag,
+        is_any: "typing.Callable[[bool], bool]" = lambda flag: flag,
         clock: "typing.Callable[[], float]" = time.monotonic,
     ) -> None:
         """Save to a folder or an fsspec URL.
@@ -72,12 +73,13 @@ class Saves:
         shard: the index of this rank's shard, and the number of shards.
         agree: returns the argument of shard 0 on all shards, for example by a broadcast in the shard group. With shards, `maybe` calls it
         in each step.
+        is_any: returns whether the flag is set on any shard. With shards, all must call `restore`.
         """
         if not every_s > 0:
             raise ValueError(f"every_s is {every_s}. It must be above 0.")
         self.target = os.fspath(target)
         self._place = place_of(target)
-        self._every_s, self._clock, self._agree = every_s, clock, agree
+        self._every_s, self._clock, self._agree, self._is_any = every_s, clock, agree, is_any
         self._shard, self._shards = shard
         self._due = clock() + every_s
         self._job = None  # type: typing.Optional[_Job]
@@ -140,19 +142,28 @@ class Saves:
     def restore(self, state: State) -> typing.Optional[int]:
         """Load the newest complete save that this rank can read, and return its step. Without a save, return None.
 
-        An unreadable save is logged, and the one before it is tried. Raise OSError if the place itself cannot be read, and SaveMismatch if
-        the save does not fit the program: training must not begin at step 0 because of that.
+        An unreadable save is logged, and the one before it is tried. With shards, all of them load the same save: the newest one in the
+        listing of shard 0 that all can read. Raise OSError if the place itself cannot be read, and SaveMismatch if the save does not fit
+        the program: training must not begin at step 0 because of that.
         """
-        for save in sorted(self._complete(self._place.names()), reverse=True):
+        listed = iter(sorted(self._complete(self._place.names()), reverse=True))
+        while True:
+            save = self._agreed(next(listed, None))
+            if save is None:
+                return None
             if save.shards != self._shards:
                 raise SaveMismatch(
                     f"The save of step {save.step} in {self.target} has {save.shards} shards, but this job has {self._shards}."
                 )
+            content = None  # type: typing.Any
+            is_unreadable, words = False, "another shard cannot read its part"
             try:
                 content = self._read(save)
             except UNREADABLE as error:
+                is_unreadable, words = True, _words(error)
+            if self._is_any(is_unreadable):
                 self._unreadable.add(save)
-                log.warning("The save of step %d in %s is unreadable and skipped: %s", save.step, self.target, _words(error))
+                log.warning("The save of step %d in %s is unreadable and skipped: %s", save.step, self.target, words)
                 continue
             try:
                 strange = load(state, content)
@@ -164,7 +175,11 @@ class Saves:
             if strange:
                 log.warning("Only the program or only the save of step %d in %s has: %s", save.step, self.target, ", ".join(strange)[:500])
             return save.step
-        return None
+
+    def _agreed(self, save: typing.Optional[Save]) -> typing.Optional[Save]:
+        """Return the save of shard 0 on all shards."""
+        step, tag, shards = (self._agree(number) for number in (save or (-1, 0, 0)))
+        return None if step < 0 else Save(step, tag, shards)
 
     def close(self, within_s: float) -> bool:
         """Wait for a running save, then give it up. Return whether the last save is complete."""

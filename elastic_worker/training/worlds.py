@@ -48,8 +48,6 @@ class Worlds:
     def __init__(
         self,
         run: Ranked,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
         group: Group,
         *,
         sampler: typing.Optional[Sampler],
@@ -64,9 +62,8 @@ class Worlds:
         """Whether this worker has trained, was restored or was levelled. A fresh worker's random weights are nobody's state."""
         self._run = run
         self._group = group
-        self._model = model
         self._progress = Progress(sampler)
-        self.objects = {"model": model, "optimizer": optimizer, "extra": dict(extra), "run": self._progress}
+        self.objects = {**group.replica.states, "extra": dict(extra), "run": self._progress}
         """The objects whose states are the state of the training."""
         self._has_news = False
 
@@ -86,6 +83,7 @@ class Worlds:
         step: the step of the save from which the state was restored.
         """
         self._control, self._connections = control, connections
+        control.meets_peers = self._group.replica.meets_peers
         self._has_state, control.step = step is not None, step or 0
         states.take_apart(states_of(self.objects))  # raises now, and not at the first loss, if the state cannot travel
         self._group.rehearse()
@@ -141,7 +139,7 @@ class Worlds:
                 self._has_state = True
                 with control.news:
                     control.step = int(world["step"])
-                self._group.wrap(is_level=True)
+                self._group.replica.wrap(is_level=True)
                 control.formed(change.round)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             self._group.leave()
@@ -210,7 +208,7 @@ class Worlds:
             tell=tell,
         )
         self._has_state = False  # if loading fails, the objects are half of one state and half of another
-        model = self._model.state_dict().values()
+        model = self.objects["model"].state_dict().values()
         # The model's tensors hold the new values already, unless some are on a GPU or are no tensors.
         has_model = is_in_place and all(isinstance(one, torch.Tensor) and states.is_plain(one) for one in model)
         strange = load({name: one for name, one in self.objects.items() if name != "model" or not has_model}, state)

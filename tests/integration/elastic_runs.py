@@ -164,11 +164,12 @@ async def elastic_run(
     image: str = "",
     file: Path = JOB_FILE,
     pod: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
     gpus: int = 0,
     run_policy: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> AsyncIterator[ElasticRun]:
-    """Run the example with another name, size and image, and add `pod` to the spec of its pods.
+    """Run the example with another name, size and image, and add `pod` to the spec of its pods, and `env` to their environment.
 
     The job is removed at the end, even if the test fails. With a stop file, the training goes on beyond `steps` until the file exists.
     """
@@ -180,11 +181,8 @@ async def elastic_run(
     worker["replicas"] = workers
     container = worker["template"]["spec"]["containers"][0]
     container["image"] = image or container["image"]
-    container["env"] = [
-        {"name": "STEPS", "value": str(steps)},
-        {"name": "STEP_SECONDS", "value": str(step_s)},
-        {"name": "STOP_FILE", "value": str(stop_file or "")},
-    ]
+    values = {"STEPS": str(steps), "STEP_SECONDS": str(step_s), "STOP_FILE": str(stop_file or ""), **(env or {})}
+    container["env"] = [{"name": name, "value": value} for name, value in values.items()]
     worker["template"]["spec"] |= pod or {}
     if gpus:
         job["spec"]["nprocPerNode"] = "1"

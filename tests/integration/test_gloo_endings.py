@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted((ROOT / "examples").glob("pytorch-*/train.py"))
 EXAMPLES = list({path.read_text(): path for path in reversed(SCRIPTS)}.values())
 """One of those that are the same."""
-HELD_BY_TORCH = ("pytorch-fsdp",)
+HELD_BY_TORCH = ("pytorch-fsdp", "pytorch-fsdp-in-process")
 """DTensor's own caches keep the group until the process ends, whatever a script drops; nothing joins its threads then."""
 WATCHED = """
 import os, runpy, sys, time
@@ -44,7 +44,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def test_there_are_examples_to_look_at() -> None:
-    kinds = ("checkpoints", "elastic", "etcd", "fsdp", "in-process", "static")
+    kinds = ("checkpoints", "elastic", "etcd", "fsdp", "fsdp-in-process", "in-process", "static")
     assert [path.parent.name for path in SCRIPTS] == [f"pytorch-{kind}" for kind in kinds]
 
 

@@ -21,7 +21,7 @@ from rendezvous.c10d import PROGRAM, Store, c10d_env
 
 PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
 
-OBSTACLE = "from elastic_worker.training.group import obstacle; print(obstacle())"
+OBSTACLE = "from elastic_worker.training.whole import obstacle; print(obstacle())"
 
 pytestmark = [
     pytest.mark.full,
@@ -84,7 +84,7 @@ def test_a_job_grows_survives_every_loss_and_finishes(server: Server, tmp_path: 
 
 
 def test_worlds_change_while_the_processes_live_on(tmp_path: Path) -> None:
-    """A torch for which `elastic_worker.training.group.obstacle` is empty must pass this."""
+    """A torch for which `elastic_worker.training.whole.obstacle` is empty must pass this."""
     found = subprocess.run(
         [PYTHON, "-c", OBSTACLE], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from elastic_worker.training.fsdp import ReplicaLost, ShardedModel, ShardedOptimizer, Unit
+from elastic_worker.training.fsdp import Unit
 from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
+from elastic_worker.training.whole import ReplicaLost
 
 SHARDS, BATCH, STEPS, LOST_AT = 2, 12, 6, 3
 TIMEOUT = datetime.timedelta(seconds=60)
@@ -62,10 +63,11 @@ class Worker:
             if isinstance(layer, torch.nn.Linear):
                 fully_shard(layer, mesh=self.unit.mesh)
         fully_shard(self.model, mesh=self.unit.mesh)
-        self.unit.attach(self.model)
         self.optimizer = optimizer_of(self.model)
+        self.unit.hold(self.model, self.optimizer)
+        self.unit.leave()
         self.sampler = Sampler(100, BATCH)
-        self.state = {"model": ShardedModel(self.model), "optimizer": ShardedOptimizer(self.optimizer)}
+        self.state = self.unit.states
         self.rank = self.size = 0
 
     def enter(self, world: str, rank: int, size: int) -> None:
@@ -84,10 +86,9 @@ class Worker:
         self.optimizer.zero_grad()
         share = self.sampler.share(number, self.rank, self.size)
         for ids, is_last in ((share[:1], False), (share[1:], True)):
-            self.unit.syncs(self.model, is_last)
+            self.unit.sync(is_last)
             (loss_of(self.model, ids) * weight(len(ids), BATCH, self.size)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
-        self.unit.check_step()
         self.optimizer.step()
 
     def full(self) -> list[torch.Tensor]:
@@ -120,7 +121,7 @@ def survivor(folder: pathlib.Path, index: int) -> None:
     worker.leave()
     worker.enter("2", index, 2)
     worker.step(LOST_AT)
-    saves = Saves(folder / "saves", 60, shard=(index, SHARDS), agree=worker.unit.tag)
+    saves = Saves(folder / "saves", 60, shard=(index, SHARDS), agree=worker.unit.tag, is_any=worker.unit.agree)
     assert saves.now(LOST_AT + 1, worker.state, 60)
     torch.save({name: part.state_dict() for name, part in worker.state.items()}, folder / f"state-{index}.part")
     os.rename(folder / f"state-{index}.part", folder / f"state-{index}")
@@ -162,7 +163,7 @@ def finish(worker: Worker) -> None:
 def restarted(folder: pathlib.Path, index: int) -> None:
     """Go on from the save in a new job of one replica."""
     worker = Worker(folder, "d", index)
-    saves = Saves(folder / "saves", 60, shard=(index, SHARDS), agree=worker.unit.tag)
+    saves = Saves(folder / "saves", 60, shard=(index, SHARDS), agree=worker.unit.tag, is_any=worker.unit.agree)
     assert saves.restore(worker.state) == LOST_AT + 1
     worker.enter("4", index, 2)
     for number in range(LOST_AT + 1, STEPS):
@@ -170,6 +171,16 @@ def restarted(folder: pathlib.Path, index: int) -> None:
     torch.save(worker.full(), worker.folder / f"result-restarted-{index}")
     dist.barrier()
     worker.leave()
+
+
+def uneven(folder: pathlib.Path, index: int) -> None:
+    """Stand for a worker of a pod that has one or two of them."""
+    unit = Unit(dist.HashStore(), 0, 1)
+    unit.leave()
+    unit.count = 1 + index
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "world"), 2), rank=index, world_size=2, timeout=TIMEOUT)
+    with pytest.raises(ValueError, match=r"LOCAL_WORLD_SIZE is 1 in one pod and 2 in another. Start all with the same"):
+        unit.compare()
 
 
 def run(jobs: typing.Iterable[tuple[typing.Any, ...]]) -> dict[tuple[str, int], int | None]:
@@ -212,3 +223,7 @@ def test_a_lost_replica_is_replaced_and_the_weights_are_those_of_undisturbed_tra
     for path in results:
         for ours, expected in zip(torch.load(path), reference(), strict=True):
             assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
+
+
+def test_pods_of_different_sizes_are_refused_on_all_workers(tmp_path: pathlib.Path) -> None:
+    assert run((uneven, tmp_path, index) for index in range(2)) == {("uneven", 0): 0, ("uneven", 1): 0}

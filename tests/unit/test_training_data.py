@@ -106,6 +106,21 @@ def test_a_save_of_another_dataset_is_refused() -> None:
         Sampler(90, 10).load_state_dict(Sampler(100, 10).state_dict())
 
 
+@pytest.mark.parametrize("size", [1, 5, 7, 60])
+@pytest.mark.parametrize("micro_batch", [None, 1, 5])
+def test_even_ranks_get_equally_many_micro_batches_and_the_same_samples(size: int, micro_batch: int | None) -> None:
+    sampler = Sampler(1000, BATCH)
+    loader = Loader(Numbers(1000), sampler, micro_batch=micro_batch)
+    loader.is_even = True
+    for step in range(2):
+        shares = [list(loader.batches(step, rank, size)) for rank in range(size)]
+        assert len({len(share) for share in shares}) == 1
+        assert all([micro.is_last for micro in share] == [False] * (len(share) - 1) + [True] for share in shares)
+        used = [id for share in shares for micro in share if micro.samples for id in micro.values[1].tolist()]
+        assert sorted(used) == sorted(sampler.ids(step))
+        assert sum(micro.samples for share in shares for micro in share) == BATCH
+
+
 @pytest.mark.parametrize("size", [*range(1, 19), 60])
 @pytest.mark.parametrize("micro_batch", [None, 1, 5])
 def test_weighted_gradients_of_all_ranks_are_the_mean_over_the_batch(size: int, micro_batch: int | None) -> None:

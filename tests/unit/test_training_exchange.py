@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from scripted_agent import PATIENCE_S, ScriptedAgent
 
-from elastic_worker.training import group as groups
+from elastic_worker.training import whole
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.exchange import Exchange
@@ -158,18 +158,20 @@ def test_a_program_forms_groups_of_its_own_and_hears_when_no_more_have_room(agen
 
 def test_a_torch_whose_wrapper_always_waits_for_all_ranks_changes_no_worlds_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch 2.6 has no `init_sync`, and the library failed in its first world."""
-    assert groups.obstacle() == ""
+    assert whole.obstacle() == ""
 
     class Older(torch.nn.parallel.DistributedDataParallel):
         def __init__(self, module: torch.nn.Module, device_ids: object = None) -> None:
             super().__init__(module)
 
-    monkeypatch.setattr(groups, "DistributedDataParallel", Older)
-    assert groups.obstacle() == f"torch {torch.__version__} is too old, because its DistributedDataParallel has no init_sync"
-    group = Group(torch.nn.Linear(1, 1), {})
+    monkeypatch.setattr(whole, "DistributedDataParallel", Older)
+    assert whole.obstacle() == f"torch {torch.__version__} is too old, because its DistributedDataParallel has no init_sync"
+    model = torch.nn.Linear(1, 1)
+    replica = whole.Whole(model, torch.optim.SGD(model.parameters()), {})
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        group.wrap(is_level=False)  # as under stock torchrun
-        assert isinstance(group.wrapper, Older)
+        replica.wrap(is_level=False)  # as under stock torchrun
+        assert isinstance(replica.wrapper, Older)
     finally:
-        group.leave()
+        replica.leave()
+        dist.destroy_process_group()

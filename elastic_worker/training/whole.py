@@ -1,0 +1,166 @@
+"""Keeps the whole model on each worker, and averages gradients over the present world with DistributedDataParallel.
+
+`fsdp.Unit` has the same methods for a model that is sharded inside a pod. Run uses one of the two.
+"""
+
+import inspect
+import typing
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+Hook = typing.Tuple[typing.Any, typing.Callable[..., typing.Any]]
+
+
+class ReplicaLost(RuntimeError):
+    """Gradients of this step were not averaged over all replicas. Nothing was written; try the step again in the next world."""
+
+
+def obstacle() -> str:
+    """Return why this torch cannot form a world in process; empty if it can.
+
+    Without `init_sync`, a new wrapper waits for all ranks, and a rank that still pulls the state would keep them until they give up.
+    """
+    if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        return ""
+    return "torch {} is too old, because its DistributedDataParallel has no init_sync".format(torch.__version__)
+
+
+class Whole:
+    """The replica of one worker."""
+
+    index, count = 0, 1
+    """Number of this shard, and how many shards are a replica."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ddp: "typing.Mapping[str, typing.Any]") -> None:
+        if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+            raise ValueError("The model is sharded, but shards is not given. Pass Run(..., shards=pod), and shard it over pod.mesh.")
+        self.wrapper = None  # type: typing.Optional[DistributedDataParallel]
+        """The only reference to the wrapper: every further one would keep 3 threads and 5 descriptors of its group."""
+        self.hooks = []  # type: typing.List[Hook]
+        """Communication hooks that each new wrapper gets."""
+        self.states = {"model": model, "optimizer": optimizer}  # type: typing.Dict[str, typing.Any]
+        """The objects that have the state of this replica's shard."""
+        self._model = model
+        self._ddp = dict(ddp)
+        self._check = lambda: None  # type: typing.Callable[[], None]
+        self._parallel = Parallel(self)
+
+    def watch(self, check: "typing.Callable[[], None]") -> None:
+        """Call `check` before collectives. It raises RuntimeError if the world has ended."""
+        self._check = check
+
+    @property
+    def model(self) -> typing.Any:
+        """Return the model to call in a step."""
+        return self._model if self.wrapper is None else self._parallel
+
+    def is_first(self, rank: int) -> bool:
+        """Return whether this worker belongs to the first replica, which writes the saves."""
+        return rank == 0
+
+    # --- worlds
+
+    def compare(self) -> None:
+        """Check that all workers of a new world fit together."""
+
+    def enter(self, rank: int, size: int) -> None:
+        """Form the groups that a world needs besides the default group."""
+
+    def wrap(self, *, is_level: bool) -> None:
+        """Make the wrapper. Its buckets are new, as on all other ranks; ranks with different buckets would end in std::terminate.
+
+        is_level: all ranks have the same state already, so the wrapper need not send that of the first rank.
+        """
+        self.wrapper = None
+        device = next(self._model.parameters()).device
+        alone = {"init_sync": False} if is_level else {}  # type: typing.Dict[str, typing.Any]
+        places = {"device_ids": [device.index]} if device.type == "cuda" else {}
+        self.wrapper = DistributedDataParallel(self._model, **{**alone, **places, **self._ddp})
+        for state, hook in self.hooks:
+            self.wrapper.register_comm_hook(state, hook)
+
+    def leave(self) -> None:
+        """Drop what refers to the world's group."""
+        self.wrapper = None
+
+    def rest(self) -> None:
+        """End the last world."""
+
+    # --- steps
+
+    def begin_step(self) -> None:
+        """Prepare the first backward of a step."""
+        self._parallel.was_called = False
+        self.sync(True)
+
+    def sync(self, is_last: bool) -> None:
+        """Average gradients in the next backward only if it is the last one of the step."""
+        if self.wrapper is not None and self.wrapper.require_backward_grad_sync != is_last:  # a module's attribute is slow to write
+            self.wrapper.require_backward_grad_sync = is_last
+
+    def begin_backward(self) -> None:
+        """Raise an error if the next backward could not be averaged."""
+        self._check()
+        if self.wrapper is not None and not self._parallel.was_called:
+            raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add values up over all workers of the world, in place."""
+        self._check()
+        if self.wrapper is not None:
+            dist.all_reduce(values)
+        return values
+
+    def put_back(self) -> bool:
+        """Drop what a broken step has left. Return whether the step can be tried again."""
+        return True
+
+    def meets_peers(self) -> bool:
+        """Return whether the main thread may be waiting for workers of other replicas now."""
+        return True
+
+    # --- agreement with the other shards of this replica, which has only this one
+
+    def agree(self, flag: bool) -> bool:
+        """Return whether the flag is set on any shard."""
+        return flag
+
+    def tag(self, value: int) -> int:
+        """Return the value of shard 0."""
+        return value
+
+    def check_step(self) -> None:
+        """Raise ReplicaLost on all shards if the step has failed on any of them."""
+
+    def give_up(self) -> None:
+        """Make the next `check_step` of the other shards fail."""
+
+
+class Parallel:
+    """Stands for the wrapper of the present world; it may be kept, because it refers to no group."""
+
+    def __init__(self, whole: Whole) -> None:
+        self.was_called = False
+        """Whether it was called in the present step."""
+        self._whole = whole
+
+    def __call__(self, *args: typing.Any, **named: typing.Any) -> typing.Any:
+        """Run the wrapper, unless the world has ended: a collective that meets closing connections may be forgotten by gloo."""
+        self._whole._check()
+        self.was_called = True
+        wrapper = self._whole.wrapper
+        if wrapper is None:
+            raise RuntimeError("There is no world outside of `for step in run.steps(...)`. Use your own model there.")
+        return wrapper(*args, **named)
+
+    def register_comm_hook(self, state: typing.Any, hook: "typing.Callable[..., typing.Any]") -> None:
+        """Register a communication hook with the wrapper of this world and of all later ones."""
+        self._whole.hooks.append((state, hook))
+        if self._whole.wrapper is not None:
+            self._whole.wrapper.register_comm_hook(state, hook)
+
+    def __getattr__(self, name: str) -> typing.Any:
+        """Return an attribute of the program's own model."""
+        return getattr(self._whole._model, name)
