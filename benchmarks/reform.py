@@ -1,7 +1,7 @@
 """Measure the changes of a world whose processes live on: milliseconds from the event until every rank has made its first step.
 
-Each kind of change is forced on a world of real processes on this machine. The agents and the rendezvous server are played by the lab of the
-tests. A newcomer's time begins when it stands by. `CPU` is the processor time of all workers per change, which depends little on the
+Each kind of change is forced on a world of real processes on this machine. The lab of the tests plays the agents and the rendezvous
+server. A newcomer's time begins when it stands by. `CPU` is the processor time of all workers per change, which depends little on the
 machine's load; `load` is the load at the end.
 
     python -m benchmarks.reform                              8 and 16 ranks, 200 random changes each
@@ -67,7 +67,9 @@ def main() -> None:
     parser.add_argument("--nvrx", help="a Python interpreter that has nvidia-resiliency-ext, for --peers")
     given = parser.parse_args()
     for size in given.sizes[:1] if given.flat or given.bytes or given.peers else given.sizes:
-        print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms, load {os.getloadavg()[0]:.1f}", flush=True)
+        print(
+            f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms, load {os.getloadavg()[0]:.1f}", flush=True
+        )
         if given.peers:
             compare(size, given)
         for amount in given.bytes:
@@ -83,13 +85,13 @@ def main() -> None:
 
 
 @contextmanager
-def _world(size: int, given: argparse.Namespace, **options: object) -> Iterator[Lab]:
+def _world(size: int, given: argparse.Namespace, **options: float) -> Iterator[Lab]:
     """Start workers that train."""
     environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
     with (
         tempfile.TemporaryDirectory() as folder,
         forking(environment) as zygote,
-        lab(Path(folder), size, zygote, compute_s=given.step_ms / 1000, **options) as one,
+        lab(Path(folder), size, zygote, plain=None, compute_s=given.step_ms / 1000, **options) as one,
     ):
         one.begin(size)
         yield one

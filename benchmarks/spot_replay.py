@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--settings", default="elastic,stock", help="with --processes: which of bench-rescale's settings, or library")
     parser.add_argument("--kills", type=float, default=0.0, help="with --processes: share of the losses that come without a notice")
     parser.add_argument("--compress", type=float, default=1.0, help="with --processes: play so many seconds of the trace in one")
-    parser.add_argument("--undisturbed", action="store_true", help="with --processes: play each slice without its changes, too, and compare")
+    parser.add_argument(
+        "--undisturbed", action="store_true", help="with --processes: play each slice without its changes, too, and compare"
+    )
     parser.add_argument("--write", action="store_true", help="renew docs/spot-replay.md and docs/spot-replay.svg")
     chosen = parser.parse_args()
     try:
@@ -100,10 +102,10 @@ def _with_processes(chosen: argparse.Namespace) -> None:
             )
             if chosen.undisturbed:
                 calm = play(name, part.calm(), most=chosen.workers, notice_s=notice_s)
-                lost = 1 - one.steps / calm.steps
+                lost = 1 - one.steps / calm.steps  # what the changes cost, at `compress` times the pace of the trace
                 print(
-                    f"slice {number}, {one.setting:8} {calm.steps} steps without changes, load {calm.load:.1f}: {1 - lost:.4f} of its steps are"
-                    f" done with {one.changes} changes; {1 - lost / chosen.compress:.4f} at the pace of the trace; goal 0.99",
+                    f"slice {number}, {one.setting:8} {calm.steps} steps without changes, load {calm.load:.1f}; with them {1 - lost:.4f}"
+                    f" of these; {1 - lost / chosen.compress:.4f} at the pace of the trace; goal 0.99",
                     flush=True,
                 )
     print(report.of_processes(played, slice_s=length_s, workers=chosen.workers, processors=os.cpu_count() or 1))

@@ -67,7 +67,6 @@ def _compare(steps: int, width: int) -> str:
     for _ in range(steps // BLOCK):
         ours.append(_cpu_us(lambda: _ours(run, next(loop), optimizer)))
         theirs.append(_cpu_us(lambda: _plain(plain, other_optimizer)))
-    del plain
     loop.close()
     costs = sorted(a - b for a, b in zip(ours, theirs, strict=True))
     tenth = len(costs) // 10

@@ -30,9 +30,10 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were. load.
+    """The result of one slice.
 
-    Mean of the machine's at the start, at each change and at the end.
+    goodput: node-seconds of steps, each counted once, divided by the node-seconds that there were.
+    load: mean of the machine's load at the start, at each change and at the end.
     """
 
     setting: str
@@ -92,7 +93,7 @@ def play(name: str, trace: Trace, *, most: int, notice_s: float, kills: float = 
 
 
 class _Job:
-    """Who is there, in order of age, and who is about to go."""
+    """The nodes that are there, in order of age, and the nodes with a notice."""
 
     def __init__(self, setting: Setting, agents: Agents, server: Server | None, *, most: int, notice_s: float) -> None:
         self._setting, self._agents, self._server = setting, agents, server
@@ -155,7 +156,7 @@ def _of(name: str, trace: Trace, work: Path, *, began: float, load: float) -> Sl
 
 
 def _goodput(done: list[tuple[float, int, int]], trace: Trace) -> float:
-    """A step is worth what it takes where nothing disturbs it."""
+    """Return the goodput. A step counts as long as it takes if nothing disturbs it."""
     gaps = [after[0] - one[0] for one, after in itertools.pairwise(done) if after[1] == one[1] + 1 and after[2] == one[2]]
     if not gaps:
         return 0.0

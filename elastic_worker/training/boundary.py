@@ -10,7 +10,6 @@ import typing
 
 import torch
 
-
 LOOK_FOR_MODULES_EVERY = 100
 """Steps between two walks over the model's modules. A walk over 200 modules takes as long as a small model's forward."""
 MT19937_BYTES = 2500
