@@ -85,7 +85,7 @@ class NumpyState:
 def _raw(numpy: typing.Any) -> bytes:
     """Return the memory of the global generator; nothing if it is another one than MT19937, or if numpy is older than 1.24."""
     get = getattr(numpy.random, "get_bit_generator", None)
-    generator = get() if get is not None else None
+    generator = get() if get is not None else None  # type: typing.Any
     if type(generator).__name__ != "MT19937":
         return b""
     return ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)
