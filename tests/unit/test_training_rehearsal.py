@@ -1,4 +1,4 @@
-"""What a worker does before its hello: the others wait for everything that it does later."""
+"""The work of a worker before its hello: during a change, all others would wait for it."""
 
 import subprocess
 import sys
