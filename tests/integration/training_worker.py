@@ -88,7 +88,9 @@ def train(options: dict, folder: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
         if step.is_first_rank and step.number % PROGRESS_EVERY == 0:
-            (folder / "step").write_text(str(step.number))
+            note = folder / f"step-{os.getpid()}"  # the lab must not read the file while it is empty
+            note.write_text(str(step.number))
+            note.replace(folder / "step")
     steps = run.committed
     expected = torch.zeros(SAMPLES)
     for number in range(steps):
