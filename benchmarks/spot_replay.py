@@ -39,7 +39,12 @@ def main() -> None:
     parser.add_argument("--slice-minutes", type=float, default=15.0, help="with --processes: how long each plays; 3 minutes claim nothing")
     parser.add_argument("--slices", type=int, default=4, help="with --processes: how many slices of the trace")
     parser.add_argument("--workers", type=int, default=6, choices=range(2, 7), help="with --processes: the most that there are")
-    parser.add_argument("--settings", default="elastic,stock", help="with --processes: which of bench-rescale's settings")
+    parser.add_argument("--settings", default="elastic,stock", help="with --processes: which of bench-rescale's settings, or library")
+    parser.add_argument("--kills", type=float, default=0.0, help="with --processes: share of the losses that come without a notice")
+    parser.add_argument("--compress", type=float, default=1.0, help="with --processes: play so many seconds of the trace in one")
+    parser.add_argument(
+        "--undisturbed", action="store_true", help="with --processes: play each slice without its changes, too, and compare"
+    )
     parser.add_argument("--write", action="store_true", help="renew docs/spot-replay.md and docs/spot-replay.svg")
     chosen = parser.parse_args()
     try:
@@ -74,25 +79,35 @@ def main() -> None:
 
 
 def _with_processes(chosen: argparse.Namespace) -> None:
-    """Each slice is played by each setting, one after the other, so that a slow moment of the machine meets all of them.
+    """Play each slice by each setting, one after the other, so that a slow moment of the machine meets all of them.
 
     A generated trace has the same churn with fewer nodes; another is scaled down.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the agents are ended, too
-    length_s = chosen.slice_minutes * 60
+    length_s = chosen.slice_minutes * 60 / chosen.compress
+    notice_s = chosen.notice / chosen.compress
     drawn = generated(hours=chosen.hours, seed=0, nodes=chosen.workers, churn_an_hour=chosen.churn)
     scaled = read(chosen.trace).scaled(chosen.workers) if chosen.trace else drawn
+    scaled = scaled.faster(chosen.compress)
     played = []
     for number in range(min(chosen.slices, int(scaled.length_s // length_s))):
         part = scaled.part(number * length_s, (number + 1) * length_s)
         for name in chosen.settings.split(","):
-            one = play(name, part, most=chosen.workers, notice_s=chosen.notice)
+            one = play(name, part, most=chosen.workers, notice_s=notice_s, kills=chosen.kills)
             played.append(one)
             print(
                 f"slice {number}, {one.setting:8} goodput {one.goodput:.3f}, {one.steps} steps, {one.changes} changes, "
                 f"{part.node_s / length_s:.1f} nodes, load {one.load:.1f}",
                 flush=True,
             )
+            if chosen.undisturbed:
+                calm = play(name, part.calm(), most=chosen.workers, notice_s=notice_s)
+                lost = 1 - one.steps / calm.steps  # what the changes cost, at `compress` times the pace of the trace
+                print(
+                    f"slice {number}, {one.setting:8} {calm.steps} steps without changes, load {calm.load:.1f}; with them {1 - lost:.4f}"
+                    f" of these; {1 - lost / chosen.compress:.4f} at the pace of the trace; goal 0.99",
+                    flush=True,
+                )
     print(report.of_processes(played, slice_s=length_s, workers=chosen.workers, processors=os.cpu_count() or 1))
 
 

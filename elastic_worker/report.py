@@ -66,7 +66,7 @@ class Reporter:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         self._closing = threading.Condition(lock)
-        """Ends the thread's pause between two reports. A report in the pause wakes nobody: that would take longer than the report itself."""
+        """Ends the thread's pause between two reports. A report in the pause must not wake it: that would cost more than the report."""
         self._newest = None  # type: typing.Optional[typing.Dict[str, typing.Any]]
         self._is_sending = False
         self._is_closing = False

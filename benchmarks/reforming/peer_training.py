@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 kind, folder, step_s = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]) / 1000
@@ -41,14 +42,14 @@ def train() -> None:
 
 def under_nvrx() -> None:
     """Train inside NVRx's wrapper, which calls the function again after a loss."""
-    from nvidia_resiliency_ext import inprocess
+    from nvidia_resiliency_ext import inprocess  # type: ignore[import-not-found]
 
     def body(call_wrapper: inprocess.CallWrapper | None = None) -> None:
         assert call_wrapper is not None
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         port = int(os.environ["MASTER_PORT"]) + 1
-        store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0, multi_tenant=True, timeout=datetime.timedelta(seconds=30))
-        store = dist.PrefixStore(str(call_wrapper.iteration), store)
+        own = TCPStore("127.0.0.1", port, size, is_master=rank == 0, multi_tenant=True, timeout=datetime.timedelta(seconds=30))
+        store = PrefixStore(str(call_wrapper.iteration), own)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=5))
         train()
 

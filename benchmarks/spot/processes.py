@@ -1,6 +1,6 @@
-"""Replays slices of a trace with real processes: a node is a torchrun agent on this machine, at our rendezvous and at torch's own in turn.
+"""Replay slices of a trace with real processes: a node is a torchrun agent on this machine, and the settings take turns.
 
-At a notice our server is told who leaves, as the controller tells it; torchrun hears nothing. At the loss all processes of the node are
+At a notice, our server hears who leaves, as the controller tells it; torchrun hears nothing. At the loss, all processes of the node are
 killed. The first node is never lost, because torch's store lives there.
 """
 
@@ -21,16 +21,19 @@ from benchmarks.rescaling.settings import SETTINGS, Setting
 from benchmarks.spot.trace import Trace
 from elastic_worker.startup.deliver import deliver
 
-SCRIPT = Path(__file__).parent / "training.py"
+SCRIPTS = Path(__file__).parent
+LIBRARY = Setting(name="library", words="elastic, in process", colour="#1d3f5e", is_ours=True, is_warm=True, patience_s=60.0)
+"""The script uses the library, so its processes go on through each change."""
 START_S = 300.0
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What came of one slice. goodput: node-seconds of steps, each counted once, over the node-seconds that there were. load.
+    """The result of one slice.
 
-    Mean of the machine's at the start, at each change and at the end.
+    goodput: node-seconds of steps, each counted once, divided by the node-seconds that there were.
+    load: mean of the machine's load at the start, at each change and at the end.
     """
 
     setting: str
@@ -47,33 +50,40 @@ class _Event:
     count: int
 
 
-def events(trace: Trace, *, notice_s: float) -> list[_Event]:
-    """Nodes that come, notices of losses, and losses, in order."""
-    found = []
+def events(trace: Trace, *, notice_s: float, kills: float = 0.0) -> list[_Event]:
+    """Return the nodes that come, notices of losses, and losses, in order. kills: the share of losses that come without a notice."""
+    found, killed = [], 0.0
     for before, change in itertools.pairwise(trace.changes):
         more = change.nodes - before.nodes
         if more > 0:
             found.append(_Event(change.at, "gain", more))
+            continue
+        killed += kills
+        if killed >= 1.0:
+            killed -= 1.0
+            found.append(_Event(change.at, "kill", -more))
         else:
             found.append(_Event(max(0.0, change.at - notice_s), "notice", -more))
             found.append(_Event(change.at, "loss", -more))
     return sorted(found)
 
 
-def play(name: str, trace: Trace, *, most: int, notice_s: float) -> Slice:
-    setting = replace(next(one for one in SETTINGS if one.name == name), most=most)
+def play(name: str, trace: Trace, *, most: int, notice_s: float, kills: float = 0.0) -> Slice:
+    """Play a slice under one setting, and return what came of it."""
+    setting = replace(next(one for one in (*SETTINGS, LIBRARY) if one.name == name), most=most)
+    script = SCRIPTS / ("library_training.py" if name == LIBRARY.name else "training.py")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spot-", ignore_cleanup_errors=True)))
         server = stack.enter_context(Server(folder)) if setting.is_ours else None
         library = folder / "library"
         deliver(str(library))
-        agents = Agents(setting, folder, server=server, library=library, script=SCRIPT)
+        agents = Agents(setting, folder, server=server, library=library, script=script)
         stack.callback(agents.stop)
         job = _Job(setting, agents, server, most=most, notice_s=notice_s)
         job.start(trace.changes[0].nodes)
         began = _first_step(folder)
         loads = [os.getloadavg()[0]]
-        for event in events(trace, notice_s=notice_s):
+        for event in events(trace, notice_s=notice_s, kills=kills):
             time.sleep(max(0.0, began + event.at - time.time()))
             job.take(event)
             loads.append(os.getloadavg()[0])
@@ -83,7 +93,7 @@ def play(name: str, trace: Trace, *, most: int, notice_s: float) -> Slice:
 
 
 class _Job:
-    """Who is there, in order of age, and who is about to go."""
+    """The nodes that are there, in order of age, and the nodes with a notice."""
 
     def __init__(self, setting: Setting, agents: Agents, server: Server | None, *, most: int, notice_s: float) -> None:
         self._setting, self._agents, self._server = setting, agents, server
@@ -105,19 +115,22 @@ class _Job:
             case "gain":
                 self.start(event.count)
             case "notice":
-                staying = [name for name in self._here[1:] if name not in self._doomed]
-                self._doomed += staying[max(0, len(staying) - event.count) :]
+                self._doomed += self._untold()[-event.count :]
                 self._say()
-            case "loss":
-                for name in self._lost(event.count):
+            case "loss" | "kill":
+                for name in self._lost(event.count) if event.what == "loss" else self._untold()[-event.count :]:
                     self._here.remove(name)
                     self._agents.kill(name)
                 self._say()
 
+    def _untold(self) -> list[str]:
+        """Return the nodes without a notice, except the first."""
+        return [name for name in self._here[1:] if name not in self._doomed]
+
     def _lost(self, count: int) -> list[str]:
-        """Those that were told, then the newest: a node that came after the notice for its loss was not told."""
+        """Return the nodes that had a notice, then the newest: a node that came after the notice for its loss had none."""
         told, self._doomed = self._doomed[:count], self._doomed[count:]
-        untold = [name for name in self._here[1:] if name not in (*told, *self._doomed)]
+        untold = [name for name in self._untold() if name not in told]
         return [*told, *untold[max(0, len(untold) - (count - len(told))) :]]
 
     def _say(self) -> None:
@@ -143,7 +156,7 @@ def _of(name: str, trace: Trace, work: Path, *, began: float, load: float) -> Sl
 
 
 def _goodput(done: list[tuple[float, int, int]], trace: Trace) -> float:
-    """A step is worth what it takes where nothing disturbs it."""
+    """Return the goodput. A step counts as long as it takes if nothing disturbs it."""
     gaps = [after[0] - one[0] for one, after in itertools.pairwise(done) if after[1] == one[1] + 1 and after[2] == one[2]]
     if not gaps:
         return 0.0

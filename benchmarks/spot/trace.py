@@ -1,7 +1,7 @@
 """How many spot nodes there are at each time: the format, a generator, and readers of public traces.
 
 A trace is a CSV of seconds and nodes, with the header `time,nodes` or without one; of several lines with one time the last counts. Bamboo's
-published traces (uclasystem/bamboo, doc/data) are such files. Those of SkyPilot (skypilot-org/spot-traces) are JSON: one number each
+published traces (uclasystem/bamboo, doc/data) are such files. The traces of SkyPilot (skypilot-org/spot-traces) are JSON: one number each
 `gap_seconds`.
 """
 
@@ -22,7 +22,7 @@ CHURN_AN_HOUR, NODES = 14.3, 24
 PULL = 4.0
 """Nodes from the mean at which two changes of three go back towards it."""
 MEAN_PART = 5 / 6
-"""Of all nodes that are there on average."""
+"""Share of the nodes that are there on average."""
 
 
 class BadTrace(ValueError):
@@ -31,7 +31,7 @@ class BadTrace(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """From `at` on there are `nodes`."""
+    """A new number of nodes, which holds from a time on."""
 
     at: float
     nodes: int
@@ -62,9 +62,17 @@ class Trace:
         return self.changes[bisect.bisect_right(self.changes, at, key=lambda change: change.at) - 1].nodes
 
     def part(self, begin: float, end: float) -> Trace:
-        """The trace between two times, which begins at 0 again."""
+        """Return the trace between two times, which begins at 0 again."""
         later = [Change(change.at - begin, change.nodes) for change in self.changes if begin < change.at < end]
         return Trace((Change(0.0, self.nodes_at(begin)), *later), end - begin)
+
+    def faster(self, times: float) -> Trace:
+        """Return the trace with the same changes in a fraction of the time."""
+        return Trace(tuple(Change(change.at / times, change.nodes) for change in self.changes), self.length_s / times)
+
+    def calm(self) -> Trace:
+        """Return a trace of the same length in which the nodes of the start stay."""
+        return Trace(self.changes[:1], self.length_s)
 
     def scaled(self, most: int) -> Trace:
         """With at most so many nodes, in proportion, and one at least where there is one."""
@@ -74,7 +82,7 @@ class Trace:
 
 
 def of_points(points: Iterable[tuple[float, int]], *, length_s: float) -> Trace:
-    """From times in order; what changes nothing is left out."""
+    """Return the trace of these points, which are in order of time. A point that changes nothing is left out."""
     found: list[Change] = []
     for at, nodes in points:
         if found and found[-1].at == at:
@@ -85,7 +93,7 @@ def of_points(points: Iterable[tuple[float, int]], *, length_s: float) -> Trace:
 
 
 def generated(*, hours: float, seed: int, nodes: int = NODES, churn_an_hour: float = CHURN_AN_HOUR) -> Trace:
-    """Changes at random times, so many an hour, each of one node, or of two or three at once; the number is drawn towards its mean."""
+    """Return changes at random times, each of one node, or of two or three at once. The number of nodes is drawn towards its mean."""
     draw = random.Random(seed)
     mean = nodes * MEAN_PART
     at, there, length_s = 0.0, round(mean), hours * 3600
@@ -101,7 +109,7 @@ def generated(*, hours: float, seed: int, nodes: int = NODES, churn_an_hour: flo
 
 
 def read(path: Path, *, nodes: int | None = None) -> Trace:
-    """A file of either format; with at most so many nodes, where a number is given."""
+    """Read a file of either format. nodes: the most nodes that the trace may have."""
     text = path.read_text()
     points = _of_json(path, text) if path.suffix == ".json" else _of_csv(path, text)
     if len(points) < 2:

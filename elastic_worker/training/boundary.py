@@ -10,7 +10,6 @@ import typing
 
 import torch
 
-
 LOOK_FOR_MODULES_EVERY = 100
 """Steps between two walks over the model's modules. A walk over 200 modules takes as long as a small model's forward."""
 MT19937_BYTES = 2500
@@ -86,7 +85,7 @@ class NumpyState:
 def _raw(numpy: typing.Any) -> bytes:
     """Return the memory of the global generator; nothing if it is another one than MT19937, or if numpy is older than 1.24."""
     get = getattr(numpy.random, "get_bit_generator", None)
-    generator = get() if get is not None else None
+    generator = get() if get is not None else None  # type: typing.Any
     if type(generator).__name__ != "MT19937":
         return b""
     return ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES)

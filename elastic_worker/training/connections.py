@@ -74,20 +74,18 @@ class Connections:
         """Break off the group of this epoch and return the number of its connections; do nothing if another epoch has begun."""
         until = time.monotonic() + LONGEST_MOVING_S
         before = None  # type: typing.Optional[typing.List[bytes]]
-        with contextlib.ExitStack() as opened:
-            while True:
-                with self._lock:
-                    if epoch != self.epoch:
-                        return 0
-                    if before is None or self._size:  # while a group forms, gloo opens further connections between two looks
-                        opened.close()
-                        connections = [opened.enter_context(contextlib.closing(one)) for one in _group(self._foreign, self._addresses)]
+        while True:
+            with self._lock:
+                if epoch != self.epoch:
+                    return 0
+                with contextlib.ExitStack() as opened:
+                    connections = [opened.enter_context(contextlib.closing(one)) for one in _group(self._foreign, self._addresses)]
                     counters = [_counters(one) for one in connections if not _is_listener(one)]
                     if counters == before or not counters or time.monotonic() > until:
                         self._shut(connections)
                         return len(counters)
-                before = counters
-                time.sleep(STILL_S)
+            before = counters
+            time.sleep(STILL_S)
 
     def _shut(self, connections: "typing.List[socket.socket]") -> None:
         for own in self._own:

@@ -8,6 +8,7 @@ import typing
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
@@ -45,7 +46,7 @@ class Group:
         The first time takes torch's imports and many first calls. During a change, all others would wait for them.
         """
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[no-untyped-call]
+            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
             self.replica.wrap(is_level=True)
             self.leave()
 

@@ -416,10 +416,10 @@ class Lab:
         """Wait until every rank trains in the newest world, or has ended its loop."""
         assert self.plane.wait(lambda: self.plane.is_calm() or self.plane.is_finishing), self.explain()
 
-    def reference(self, steps: int) -> list[float]:
+    def reference(self, steps: int, within_s: float = PATIENCE_S) -> list[float]:
         """Return the weights of the same training in a single process."""
         pid = self.start(environment={}, until=steps, compute_s=0.0, seed=self.first_seed)
-        self.until(lambda: (self.folder / f"result-{pid}").exists() or (self.folder / f"exit-{pid}").exists())
+        self.until(lambda: (self.folder / f"result-{pid}").exists() or (self.folder / f"exit-{pid}").exists(), within_s)
         result = json.loads((self.folder / f"result-{pid}").read_text())
         assert result["wrong"] == 0
         return result["vector"]

@@ -102,9 +102,9 @@ def train(options: dict, folder: Path) -> None:
             optimizer.zero_grad()
         draws += [drawn] if step.is_committed else []
         if step.is_first_rank and step.number % PROGRESS_EVERY == 0:
-            draft = folder / f"draft-step-{os.getpid()}"
-            draft.write_text(str(step.number))
-            draft.replace(folder / "step")
+            note = folder / f"step-{os.getpid()}"  # the lab must not read the file while it is empty
+            note.write_text(str(step.number))
+            note.replace(folder / "step")
     steps = run.committed
     expected = torch.zeros(SAMPLES)
     for number in range(steps):
