@@ -19,13 +19,12 @@ import typing
 import torch
 from transformers import ProgressCallback, Trainer, TrainerCallback
 
-from elastic_worker import settings
 from elastic_worker.integrations.huggingface import ElasticCallback
 from elastic_worker.integrations.huggingface_arguments import ElasticTrainingArguments as ElasticTrainingArguments
 from elastic_worker.integrations.huggingface_arguments import refuse, refuse_overrides, word
 from elastic_worker.integrations.huggingface_progress import TrainerProgress
 from elastic_worker.training.data import Loader
-from elastic_worker.training.environment import PROVISIONAL, own
+from elastic_worker.training.environment import is_provisional, own
 from elastic_worker.training.run import Run, Step
 from elastic_worker.training.sampler import Sampler
 
@@ -85,8 +84,7 @@ class ElasticMixin(Base):  # type: ignore[misc]
         refuse_overrides(self, ElasticMixin)
         super().create_accelerator_and_postprocess()
         self.accelerator.backward = functools.partial(self._backward, self.accelerator.backward)
-        is_provisional = os.environ.get(settings.GENERATION) == PROVISIONAL
-        self._take_rank(1 if is_provisional else own("RANK", 0))
+        self._take_rank(1 if is_provisional() else own("RANK", 0))
 
     def _take_rank(self, rank: int) -> None:
         """Tell the Trainer whether this process is the first: that one logs and saves. For the rest it stays the only one."""
