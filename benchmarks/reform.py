@@ -67,9 +67,7 @@ def main() -> None:
     parser.add_argument("--nvrx", help="a Python interpreter that has nvidia-resiliency-ext, for --peers")
     given = parser.parse_args()
     for size in given.sizes[:1] if given.flat or given.bytes or given.peers else given.sizes:
-        print(
-            f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms, load {os.getloadavg()[0]:.1f}", flush=True
-        )
+        print(f"{size} ranks, {'lazy' if given.lazy else 'eager'}, steps of {given.step_ms:g} ms, load {os.getloadavg()[0]:.1f}", flush=True)
         if given.peers:
             compare(size, given)
         for amount in given.bytes:
