@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 REPORTS = pathlib.Path(".cache/tests")
 # Environments; where one cannot be installed its tests are skipped.
-LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-training")
+LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-training", "kubeflow")
 FULL = ("kubernetes-36",)
 INSTALL_S = 600
 PARTS = {

@@ -223,6 +223,7 @@ class Cluster:
             index=int(labels.get("training.kubeflow.org/replica-index", 0)),
             group=labels.get("elastic-training/group", ""),
             marks=pod_from(item).marks,
+            number=pod_from(item).number,
             created_at=self.now,
         )
 

@@ -43,7 +43,7 @@ from controller.deciding.rendezvous import (
     world_status,
 )
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, pod_revision, spare_workers
+from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, node_numbers, pod_revision, spare_workers
 from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.frameworks import FRAMEWORKS
@@ -120,8 +120,9 @@ def _actions(view: JobView, replicas: ReplicaPlan, objects: Sequence[Action], *,
     yield from cleanup.deletions(going)
     yield from cleanup.deletions(stale, makes_room=True)
     yield from services(view, replicas.filled)
-    for type, index in creation_backoff.made_now(view, replicas.missing):
-        yield Create(PODS, pod_for(view, type, index))
+    made = (pod_for(view, type, index) for type, index in creation_backoff.made_now(view, replicas.missing))
+    for pod in node_numbers.numbered(view, made):
+        yield Create(PODS, pod)
 
 
 def _objects(view: JobView) -> Iterator[Object]:

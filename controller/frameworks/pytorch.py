@@ -3,18 +3,19 @@
 The rendezvous of the control plane itself is put into a pod by rendezvous.delivery; this module decides which pods get it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import c10d_store, etcd, readiness, worker_library
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.settings import Settings
+from controller.frameworks import train_jobs
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
 from controller.watching.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
-from elastic.api.names import pod_name
+from elastic.api.names import host_name, pod_name
 from elastic.api.rendezvous_choice import ETCDS
 from elastic.api.template import training_port
 from elastic.api.words import RdzvBackend
@@ -37,6 +38,10 @@ class PyTorch(Framework):
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, backend = view.job, view.backend
+        if job.kind.role:
+            pod = train_jobs.as_node(job, pod)
+        if job.kind.is_plain:
+            return pod
         pod = with_environment(pod, environment(job, replica, backend=backend))
         if backend.needs_library:
             return readiness.gated(view, worker_library.delivered(view, pod, replica.index))
@@ -48,6 +53,9 @@ class PyTorch(Framework):
 
     def leader_type(self, job: Job) -> str | None:
         return MASTER if MASTER in job.replicas else None
+
+    def objects(self, view: JobView) -> Sequence[Object]:
+        return [train_jobs.service(view.job)] if view.job.kind.role else []
 
 
 def environment(job: Job, replica: Replica, *, backend: RendezvousBackend = RendezvousBackend.NONE) -> Iterator[Variable]:
@@ -90,7 +98,7 @@ def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> 
 
     Elsewhere what is added for that place says where to meet.
     """
-    host = policy.rdzv_host or pod_name(job.kind, job.metadata.name, WORKER, 0)
+    host = policy.rdzv_host or host_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)
     least, most = job.bounds
     spoken = RdzvBackend.C10D if policy.rdzv_backend in (None, RdzvBackend.ELASTIC) else policy.rdzv_backend
@@ -112,7 +120,7 @@ def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> 
 
 
 def _waits_for_master(job: Job, pod: Object, snapshot: Snapshot) -> Object:
-    """A static worker's processes give up when the master's name does not resolve yet."""
+    """Return the init container of a static worker, whose processes give up if the master's name does not resolve yet."""
     master = pod_name(job.kind, job.metadata.name, MASTER, 0)
     settings = snapshot.settings
     if settings.init_command:

@@ -52,6 +52,14 @@ log = logging.getLogger("controller")
     help="Brings elastic_worker into pods; own: the image of this pod.",
 )
 @click.option("--gang-scheduler-name", "gang_scheduler", default="", help="Make pod groups for this scheduler.")
+@click.option(
+    "--trainjobs",
+    "train_jobs",
+    default="off",
+    show_default=True,
+    type=click.Choice(["instead", "off"]),
+    help="instead: serve the TrainJobs of Kubeflow Trainer v2 in place of its own controller, if the API server has them.",
+)
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
 @click.option(
     "--pytorch-init-container-image",
@@ -100,7 +108,7 @@ log = logging.getLogger("controller")
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
-    """Keeps training jobs of group kubeflow.org/v1 as their specs say."""
+    """Keep training jobs of group kubeflow.org/v1 as their specs say."""
     log_to(sys.stderr, level=log_level)
     # kopf logs each event that it hands over; our logs say what followed.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))

@@ -1,4 +1,4 @@
-"""What the command line and the environment said, as the parts of the process take it, and what is wrong with it."""
+"""Hold the values of the command line and the environment for the parts of the process, and find mistakes in them."""
 
 import re
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ class Options:
     follows_user_etcd: bool
     worker_image: str
     gang_scheduler: str
+    train_jobs: str
     cluster_domain: str
     init_image: str
     init_tries: int

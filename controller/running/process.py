@@ -24,6 +24,7 @@ from controller.deciding.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
 from controller.running.options import Options
 from controller.running.reconcile import Reconciler
+from controller.running.train_jobs import TrainJobs
 from controller.watching.keys import Key
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
@@ -72,6 +73,7 @@ class Process:
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent, leads=self._leads)
+        self._train_jobs = self._keeper_of_train_jobs()
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -97,6 +99,8 @@ class Process:
                 parts.append(link.run(reconciler.world_changed))
                 errors = (RendezvousError, UnknownVersion)
                 parts.append(give_signs(client.lead, self._election, errors=errors, left=self._left_s))
+            if self._train_jobs is not None:
+                parts.append(self._train_jobs.run())
             if self._signals.problems:
                 parts.append(self._warn_of_signals())
             if self._door is not None:
@@ -175,14 +179,27 @@ class Process:
         """Every replica keeps its view; only the one that holds the Lease acts on it."""
         election = self._election
         if election is None:
-            await reconciler.run(self._options.workers)
+            await self._work(reconciler)
             return
 
         async def work() -> None:
             reconciler.term = election.term
-            await reconciler.run(self._options.workers)
+            await self._work(reconciler)
 
         await election.lead(work)
+
+    async def _work(self, reconciler: Reconciler) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(reconciler.run(self._options.workers))
+            if self._train_jobs is not None:
+                tasks.create_task(self._train_jobs.work())
+
+    def _keeper_of_train_jobs(self) -> TrainJobs | None:
+        """Return the part that serves TrainJobs, which needs the runtimes of the whole cluster."""
+        options, jobs = self._options, self._observer.jobs.get("PyTorchJob")
+        if options.train_jobs == "off" or options.namespace is not None or jobs is None:
+            return None
+        return TrainJobs(self._kube, ConsiderateWriter(self._writer()), jobs, clock=time.monotonic)
 
     def _left_s(self) -> float:
         return math.inf if self._election is None else self._election.left_s()

@@ -12,7 +12,7 @@ from typing import Any
 from controller.deciding.settings import Settings
 from controller.watching.keys import owner_uid
 from elastic.api.book import Rescale
-from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
@@ -115,6 +115,7 @@ class Pod:
     marks: tuple[tuple[str, str], ...] = ()
     """Its annotations for autoscalers of nodes."""
     created_at: datetime | None = None
+    number: int | None = None  # A TrainJob's nodes have numbers, which are independent of the index in the name.
     is_unheard: bool = False  # The cluster marks it as not ready although its containers are: its node has stopped reporting.
 
     @property
@@ -294,7 +295,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
     conditions: dict[str, dict[str, Any]] = {str(c.get("type")): c for c in status.get("conditions") or () if isinstance(c, dict)}
     is_own = own_limits.exceeded(status.get("reason") or "", status.get("message") or "")
     disruption, scheduled = conditions.get("DisruptionTarget", {}), conditions.get("PodScheduled", {})
-    index, label = _index(metadata["name"]), labels.get(REPLICA_INDEX, "")
+    index, label = _number(metadata["name"].rpartition("-")[2]), labels.get(REPLICA_INDEX, "")
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -321,20 +322,19 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         tolerations=tolerations_of(raw),
         marks=tuple((key, value) for key, value in (metadata.get("annotations") or {}).items() if key in (SAFE_TO_EVICT, DELETION_COST)),
         created_at=time_of(metadata.get("creationTimestamp")),
+        number=_number(labels.get(NODE_NUMBER)),
         is_unheard=_is_unheard(conditions),
     )
+
+
+def _number(word: object) -> int | None:
+    return int(word) if isinstance(word, str) and word.isdecimal() and len(word) <= MOST_DIGITS else None
 
 
 def _is_unheard(conditions: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether the node lifecycle controller has set Ready to False. A kubelet does that only with a reason."""
     ready = conditions.get("Ready", {})
     return (ready.get("status"), ready.get("reason") or "", conditions.get("ContainersReady", {}).get("status")) == ("False", "", "True")
-
-
-def _index(name: str) -> int | None:
-    """Return the index that ends the name; a launcher has none."""
-    digits = name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() and len(digits) <= MOST_DIGITS else None
 
 
 def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld | None:

@@ -1,9 +1,9 @@
-"""The custom resource definitions, made from the model in elastic.api.job.
+"""Make the custom resource definitions from the model in elastic.api.job.
 
-Types and bounds from its fields, descriptions from its docstrings, the pod template from elastic.api.pod_schema, and from
-elastic.api.crd_rules what no type can say.
+Types and bounds come from its fields, descriptions from its docstrings, the pod template from elastic.api.pod_schema, and rules that no
+type can express from elastic.api.crd_rules.
 
-`python -m elastic.api.crd --write` puts them into deploy/crds; `--check` says whether what lies there is current.
+`python -m elastic.api.crd --write` writes them into deploy/crds. `--check` tells whether these files are current.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elastic.api.pod_schema import INT_OR_STRING, definitions, structural
 Schema = dict[str, Any]
 
 MOST_KEYS = 8
-"""Entries in a map from replica type to spec; the cost of rules is reckoned from it."""
+"""Most entries in a map from replica type to spec; the API server estimates the cost of rules from it."""
 _COLUMNS = {
     "State": {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"},
     "Age": {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
@@ -56,7 +56,7 @@ _MORE_COLUMNS = [
         "description": "Why fewer workers run than are wanted.",
     },
 ]
-"""What upstream has not; after its own."""
+"""Columns that upstream lacks; they follow its own."""
 
 
 def crd(kind: Kind) -> Schema:
@@ -104,16 +104,16 @@ def _job_schema(kind: Kind) -> Schema:
             "kind": {"type": "string", "description": kind.name},
             "metadata": {"type": "object"},
             "spec": _spec_schema(kind),
-            "status": _struct_schema(JobStatus),
+            "status": schema_of(JobStatus),
         },
         "x-kubernetes-validations": job_rules(kind),
     }
 
 
 def _spec_schema(kind: Kind) -> Schema:
-    replica = _struct_schema(ReplicaSpec) | {"x-kubernetes-validations": replica_rules(kind)}
+    replica = schema_of(ReplicaSpec) | {"x-kubernetes-validations": replica_rules(kind)}
     replica["properties"]["template"]["properties"]["spec"]["properties"]["containers"]["maxItems"] = MOST_CONTAINERS
-    elastic = _struct_schema(ElasticPolicy) | {"x-kubernetes-validations": elastic_rules()}
+    elastic = schema_of(ElasticPolicy) | {"x-kubernetes-validations": elastic_rules()}
     types = ", ".join(kind.types)
     replicas = {
         "type": "object",
@@ -121,9 +121,9 @@ def _spec_schema(kind: Kind) -> Schema:
         "maxProperties": MOST_KEYS,
         "additionalProperties": replica,
     }
-    options = _struct_schema(Options)["properties"]
+    options = schema_of(Options)["properties"]
     wire = {field.name: field.encode_name for field in msgspec.structs.fields(Options)}
-    run_policy = _struct_schema(RunPolicy)
+    run_policy = schema_of(RunPolicy)
     scheduling = run_policy["properties"][_wire_name(RunPolicy, "scheduling_policy")]
     scheduling["properties"][_wire_name(SchedulingPolicy, "queue")]["x-kubernetes-validations"] = queue_rules()
     return {
@@ -144,7 +144,8 @@ def _wire_name(cls: type[msgspec.Struct], name: str) -> str:
     return next(field.encode_name for field in msgspec.structs.fields(cls) if field.name == name)
 
 
-def _struct_schema(cls: type[msgspec.Struct]) -> Schema:
+def schema_of(cls: type[msgspec.Struct]) -> Schema:
+    """Return the schema of the objects that this type reads."""
     return _schema(inspect.type_info(cls))
 
 
@@ -153,7 +154,7 @@ def _schema(node: inspect.Type) -> Schema:
         case inspect.Metadata():
             extra = node.extra_json_schema or {}
             if "$ref" in extra:
-                return structural(extra["$ref"])
+                return structural(extra["$ref"]) | {key: value for key, value in extra.items() if key != "$ref"}
             return _schema(node.type) | extra
         case inspect.UnionType():
             kinds = [kind for kind in node.types if not isinstance(kind, inspect.NoneType)]
@@ -163,7 +164,8 @@ def _schema(node: inspect.Type) -> Schema:
         case inspect.DictType():
             return _present({"type": "object", "additionalProperties": _schema(node.value_type), "maxProperties": node.max_length})
         case inspect.VarTupleType():
-            return _present({"type": "array", "items": _schema(node.item_type), "maxItems": node.max_length})
+            bounds = {"minItems": node.min_length or None, "maxItems": node.max_length}
+            return _present({"type": "array", "items": _schema(node.item_type), **bounds})
         case inspect.EnumType():
             return {"type": "string", "enum": [member.value for member in node.cls]}
         case inspect.StrType():
@@ -202,7 +204,7 @@ def _quantity() -> Schema:
 
 @functools.cache
 def field_texts(cls: type) -> dict[str, str]:
-    """The docstring below each field of the model: field -> text."""
+    """Return the docstring below each field of the model, by field."""
     (tree,) = ast.parse(textwrap.dedent(source.getsource(cls))).body
     assert isinstance(tree, ast.ClassDef)
     texts = {}
@@ -217,7 +219,7 @@ def _one_line(text: str) -> str:
 
 
 def as_yaml(kind: Kind) -> str:
-    """The file in deploy/crds."""
+    """Return the file in deploy/crds."""
     import yaml  # only here: reading jobs needs no YAML
 
     text: str = yaml.dump(crd(kind), Dumper=_plain_dumper(), sort_keys=False, width=140, allow_unicode=True)
@@ -228,7 +230,7 @@ def _plain_dumper() -> Any:
     import yaml
 
     class PlainDumper(yaml.SafeDumper):
-        """Without anchors: they save little and make a diff unreadable."""
+        """Write no anchors, because they save little and make a diff unreadable."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

@@ -1,13 +1,13 @@
 """The rules of elastic.api.rules that the API server can hold by itself, as CEL in the CRD; they guard `kubectl scale` as well.
 
-Each is said in the same words as there. Where a key may be written in any case, the rule on /scale looks at the canonical word, which is
-the only one that /scale knows.
+Each rule has the same words as there. If a key may be written in any case, the rule on /scale looks at the canonical word, because
+/scale knows no other.
 """
 
 from __future__ import annotations
 
 from elastic.api.job import MOST_REPLICAS
-from elastic.api.kinds import WORKER, Kind
+from elastic.api.kinds import LOWERED, WORKER, Kind
 from elastic.api.names import LONGEST
 from elastic.api.reader import one_of
 
@@ -19,7 +19,7 @@ def queue_rules() -> list[Rule]:
 
 
 def elastic_rules() -> list[Rule]:
-    """What holds within elasticPolicy."""
+    """Return the rules within elasticPolicy."""
     return [
         _rule(
             "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
@@ -45,7 +45,7 @@ def elastic_rules() -> list[Rule]:
 
 
 def _scaling_rules() -> list[Rule]:
-    """What each scaling policy needs, and the source of progress."""
+    """Return the rules about each scaling policy, and about the source of progress."""
     policy = "self.scalingPolicy.policy"
 
     def unless(name: str, holds: str, message: str, expression: str | None = None) -> Rule:
@@ -86,15 +86,20 @@ def _scaling_rules() -> list[Rule]:
 
 
 def _one_of_two(message: str, first_is_set: str, none: str) -> str:
-    """The message where both are set, or none."""
+    """Return the message if both are set, or neither."""
     return f"{first_is_set} ? '{message}, and both are set; set one' : '{message}, and {none}; set one'"
 
 
 def replica_rules(kind: Kind) -> list[Rule]:
-    """What holds for each replica spec by itself."""
+    """Return the rules for each replica spec by itself.
+
+    A rule here cannot see who owns the job, so it also takes the container of a job that a TrainJob owns. The webhook checks the owner.
+    """
     containers = "has(self.template.spec) && self.template.spec.containers"
+    known = dict.fromkeys([kind.container, *(owned.container for owned in LOWERED.values() if owned.name == kind.name)])
+    trains = " || ".join(f"c.name == '{name}'" for name in known)
     named = _rule(
-        f"{containers}.exists(c, c.name == '{kind.container}')",
+        f"{containers}.exists(c, {trains})",
         f'no container is named "{kind.container}"; {kind.a_job} trains in the container of that name, rename the one that trains',
     )
     images = _rule(f"{containers}.all(c, has(c.image) && c.image != '')", "image is missing; name the image of each container")
@@ -102,7 +107,7 @@ def replica_rules(kind: Kind) -> list[Rule]:
 
 
 def spec_rules(kind: Kind) -> list[Rule]:
-    """What holds between the parts of spec."""
+    """Return the rules between the parts of spec."""
     return [
         *_worker_rules(kind),
         *_type_rules(kind),
@@ -117,7 +122,7 @@ def spec_rules(kind: Kind) -> list[Rule]:
 
 
 def job_rules(kind: Kind) -> list[Rule]:
-    """What holds for the object as a whole: its name becomes part of other names."""
+    """Return the rules for the object as a whole: its name becomes part of other names."""
     start = "start with a letter" if kind.has_services else "start with a letter or digit"
     first = "a-z" if kind.has_services else "a-z0-9"
     replicas = f"self.spec.{kind.replica_key}"
@@ -256,7 +261,7 @@ def _worker_message(count: str, rest: str) -> str:
 
 
 def _digits(number: str) -> str:
-    """A count as text. string(number) would do, but the API server takes its result for boundless and refuses the rule as too costly."""
+    """Return a count as text. The API server takes the result of string(number) for boundless and refuses the rule as too costly."""
     digits = "['0', '1', '2', '3', '4', '5', '6', '7', '8', '9']"
     tens = "".join(f"({number} >= {10**p} ? {digits}[{number} / {10**p} % 10] : '') + " for p in range(len(str(MOST_REPLICAS)) - 1, 0, -1))
     return f"({tens}{digits}[{number} % 10])"

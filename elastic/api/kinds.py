@@ -1,4 +1,4 @@
-"""What is fixed per kind of job: names in the API, replica types, container, port, defaults, label values.
+"""List the facts about each kind of job: names in the API, replica types, container, port, defaults, label values.
 
 A fact that two kinds share by accident stands here twice; a fact about one job stands in elastic.api.job.
 """
@@ -6,7 +6,7 @@ A fact that two kinds share by accident stands here twice; a fact about one job 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from elastic.api.words import RestartPolicy
@@ -37,7 +37,7 @@ class Kind:
     port: int
     restart_policy: RestartPolicy
     default_replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Where the default differs from 1."""
+    """Defaults that differ from 1."""
     any_case: bool = True
     """Replica types may be written in any case."""
     options: tuple[str, ...] = ()
@@ -64,6 +64,10 @@ class Kind:
     has_services: bool = True
     idle: tuple[str, ...] = ()
     """Types that only wait for a launcher: where their containers name no command, the controller does."""
+    role: str = ""
+    """Role of the pods in a TrainJob. They are called JOB-ROLE-0-INDEX, share one headless Service, and are numbered by a label."""
+    is_plain: bool = False
+    """Nothing tells the pods about each other."""
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -83,7 +87,7 @@ class Kind:
         return f"{self.plural}.{GROUP}"
 
     def replica_type(self, word: str) -> str | None:
-        """The canonical name for what the user wrote, or None if this kind has no such type."""
+        """Return the canonical name for the word of the user, or None if this kind has no such type."""
         if word in self.types:
             return word
         if not self.any_case:
@@ -218,3 +222,31 @@ _ALL = (
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
+
+TORCH_NODES = replace(
+    KINDS["PyTorchJob"], container="node", role="node", port_name="pytorchjob-port", port=29500, has_services=False, worker_zero_leads=False
+)
+"""Nodes of a TrainJob with the policy torch. This kind and the next one are never served: the API has them as PyTorchJobs."""
+PLAIN_NODES = replace(TORCH_NODES, native_elastic=False, is_plain=True)
+"""Nodes of a TrainJob without a policy."""
+LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES}
+"""The kinds of the jobs that TrainJobs own, by the value of the annotation POLICY."""
+POLICY = "elastic-training/policy"
+TRAIN_JOBS = "trainer.kubeflow.org"
+
+
+def as_owned(kind: Kind, metadata: object) -> Kind:
+    """Return the kind of a job with this metadata, which differs from `kind` if a TrainJob owns it."""
+    if not isinstance(metadata, dict) or not isinstance(owners := metadata.get("ownerReferences"), list):
+        return kind
+    if not any(isinstance(owner, dict) and _is_train_job(owner) for owner in owners):
+        return kind
+    annotations = metadata.get("annotations")
+    word = annotations.get(POLICY) if isinstance(annotations, dict) else None
+    found = LOWERED.get(word) if isinstance(word, str) else None
+    return found if found is not None and found.name == kind.name else kind
+
+
+def _is_train_job(owner: Mapping[object, object]) -> bool:
+    group = str(owner.get("apiVersion")).partition("/")[0]
+    return owner.get("controller") is True and owner.get("kind") == "TrainJob" and group == TRAIN_JOBS

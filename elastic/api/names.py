@@ -9,16 +9,21 @@ from elastic.api.kinds import WORKER, Kind
 
 LABEL_PREFIX = "training.kubeflow.org/"
 OWN_PREFIX = "elastic-training/"
-"""Of the labels by which the controller knows what it made."""
+"""Prefix of the labels by which the controller knows its objects."""
 JOB_NAME = LABEL_PREFIX + "job-name"
 OPERATOR_NAME = LABEL_PREFIX + "operator-name"
 REPLICA_TYPE = LABEL_PREFIX + "replica-type"
 REPLICA_INDEX = LABEL_PREFIX + "replica-index"
 JOB_ROLE = LABEL_PREFIX + "job-role"
 MASTER_ROLE = "master"
+NODE_NUMBER = "batch.kubernetes.io/job-completion-index"
+"""Label with the number of a TrainJob's node."""
 
 RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
 """An annotation of a job: rdzvSecret, for clients whose classes lack the field."""
+
+STOPPED = OWN_PREFIX + "stopped-with-cluster"
+"""Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
 
 LONGEST, LONGEST_OBJECT = 63, 253
 
@@ -35,18 +40,24 @@ def is_reserved(label: str) -> bool:
 
 
 def pod_name(kind: Kind, job: str, type: str, index: int) -> str:
-    """The name of a replica's pod, of its service and, to its peers, of its host. An MPIJob's launcher has no index."""
-    stem = f"{job}-{type.lower()}"
+    """Return the name of a replica's pod, and of its service if it has one. An MPIJob's launcher has no index."""
+    stem = f"{job}-{kind.role}-0" if kind.role else f"{job}-{type.lower()}"
     return stem if kind.name == "MPIJob" and type == "Launcher" else f"{stem}-{index}"
 
 
+def host_name(kind: Kind, job: str, type: str, index: int) -> str:
+    """Return the name by which a replica's peers reach it."""
+    name = pod_name(kind, job, type, index)
+    return f"{name}.{job}" if kind.role else name
+
+
 def job_labels(kind: Kind, job: str) -> dict[str, str]:
-    """What every pod of the job carries."""
+    """Return the labels of every pod of the job."""
     return {JOB_NAME: job, OPERATOR_NAME: kind.operator_name}
 
 
 def replica_labels(kind: Kind, job: str, type: str, index: int) -> dict[str, str]:
-    """What a replica's service carries and selects by; its pod carries these and its role."""
+    """Return the labels that a replica's service carries and selects by. The pod carries them and its role."""
     labels = job_labels(kind, job) | {REPLICA_TYPE: type.lower()}
     return labels if kind.name == "MPIJob" and type == "Launcher" else labels | {REPLICA_INDEX: str(index)}
 
@@ -57,7 +68,7 @@ def pod_labels(job: Job, type: str, index: int) -> dict[str, str]:
 
 
 def is_master(job: Job, type: str, index: int) -> bool:
-    """Does this pod carry the label job-role=master? `kubectl logs` and the client library look for it."""
+    """Return whether this pod carries the label job-role=master, by which `kubectl logs` and the client library find it."""
     if type in job.kind.leaders:
         return True
     has_leader = any(name in job.replicas for name in job.kind.leaders)
@@ -65,6 +76,6 @@ def is_master(job: Job, type: str, index: int) -> bool:
 
 
 def selector(kind: Kind, job: str, type: str) -> str:
-    """The pods of one type, as status.replicaStatuses and the scale subresource give it."""
+    """Return the selector of one type's pods for status.replicaStatuses and the scale subresource."""
     labels = job_labels(kind, job) | {REPLICA_TYPE: type.lower()}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

@@ -14,7 +14,7 @@ import msgspec
 from elastic.api.errors import Path, Problem, SpecError, Warning, shown
 from elastic.api.extent import crowds_out_its_status, excess
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
-from elastic.api.kinds import API_VERSION, KINDS, Kind
+from elastic.api.kinds import API_VERSION, KINDS, Kind, as_owned
 from elastic.api.places import places_of
 from elastic.api.pod_reader import check_schema
 from elastic.api.pod_rules import check_pod
@@ -29,10 +29,10 @@ _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
-    """The job, and what its author should know.
+    """Return the job, and warnings for its author.
 
-    A job that is not stored yet is refused when its replicas are outside minReplicas and maxReplicas. One that is stored already is not:
-    its replicas are clamped, with a warning, so that a running job never turns invalid.
+    A job that is not stored yet is refused if its replicas are outside minReplicas and maxReplicas. The replicas of a stored job are
+    clamped instead, with a warning, so that a running job never turns invalid.
     """
     if (problem := excess(obj)) is not None:
         raise SpecError([problem])
@@ -51,14 +51,15 @@ def parse(obj: object, *, stored: bool = False) -> tuple[Job, list[Warning]]:
 
 
 def kind_of(obj: object) -> Kind | None:
-    """The kind of job that the object says it is, if it is one of ours."""
+    """Return the kind of job that the object says it is, if it is one of ours."""
     if not isinstance(obj, dict) or obj.get("apiVersion") != API_VERSION or not isinstance(obj.get("kind"), str):
         return None
-    return KINDS.get(obj["kind"])
+    kind = KINDS.get(obj["kind"])
+    return None if kind is None else as_owned(kind, obj.get("metadata"))
 
 
 def status_of(obj: Mapping[str, Any]) -> JobStatus:
-    """What can be read of a job's status, whatever else is wrong with the job."""
+    """Return the readable part of a job's status, whatever else is wrong with the job."""
     status = obj.get("status")
     return JobStatus() if excess(status) is not None else _read_status(status, Findings())
 
@@ -108,7 +109,7 @@ def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
     if not isinstance(name, str) or name not in KINDS:
         findings.problem(("kind",), f"kind is {shown(name)}; use {one_of(KINDS)}{did_you_mean(name, KINDS)}")
         return None
-    return None if findings.problems else KINDS[name]
+    return None if findings.problems else as_owned(KINDS[name], obj.get("metadata"))
 
 
 def _read_metadata(value: object, findings: Findings) -> Metadata:
@@ -224,7 +225,7 @@ def _without_template(written: dict[Any, Any]) -> ReplicaSpec:
 
 
 def _read_aside(value: object, cls: type[T], *, at: Path) -> tuple[T | None, Findings]:
-    """What can be read of it, and what is wrong with it, which does not count as a problem of the job."""
+    """Return the readable part, and what is wrong with it, which does not count as a problem of the job."""
     aside = Findings()
     with contextlib.suppress(TooMany):
         return read(value, cls, at=at, findings=aside), aside
@@ -232,7 +233,7 @@ def _read_aside(value: object, cls: type[T], *, at: Path) -> tuple[T | None, Fin
 
 
 def _read_status(value: object, findings: Findings) -> JobStatus:
-    """A status that cannot be read is written again; it never stops a job."""
+    """Return the readable part of the status. The rest is written again; it never stops a job."""
     if value is None:
         return JobStatus()
     try:

@@ -1,7 +1,7 @@
-"""What controller, autoscaler and dashboard may do in a cluster, and what for.
+"""List the rights of controller, autoscaler and dashboard in a cluster, and their reasons.
 
-The one table from which the roles under deploy/ are made, by which the laptop cluster gives them the same rights, and to which a test holds
-what the controller really does.
+The roles under deploy/ come from this table, and the laptop cluster gives the same rights. A test compares it with the controller's
+requests.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ METRICS_API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics
 SYSTEM = "elastic-system"
 MPI = "MPIJob"
 SEEN = ("list", "watch")
+TRAINER = "trainer.kubeflow.org"
 Object = dict[str, Any]
 
 
@@ -35,7 +36,7 @@ class Right:
     verbs: tuple[str, ...]
     why: str
     names: tuple[str, ...] = ()
-    """Of these objects only; empty: of all."""
+    """Names of the only objects to which the right applies; empty for all."""
 
     @property
     def rule(self) -> Object:
@@ -132,12 +133,12 @@ class Role:
     name: str
     rights: tuple[Right, ...]
     is_everywhere: bool
-    """For all namespaces; otherwise for the one in which the account lives."""
+    """The role applies to all namespaces, not only to the one in which the account lives."""
     account: str = CONTROLLER
 
 
 def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
-    """Those of a controller for all namespaces, or for its own."""
+    """Return the roles of a controller for all namespaces, or for its own."""
     chosen = tuple(kinds)
     jobs = job_rights(kind for kind in chosen if kind != MPI)
     found = [Role(CONTROLLER, (*jobs, *REPLICAS, *(NODES if everywhere else ())), everywhere)]
@@ -149,8 +150,25 @@ def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> li
     return [*found, Role(f"{CONTROLLER}-webhook", tuple(CONFIGURATION), True), Role(f"{CONTROLLER}-own", (*LEASE, *CERTIFICATE), False)]
 
 
+def train_job_roles() -> list[Role]:
+    """Return the roles of a controller that serves TrainJobs. Runtimes belong to the whole cluster, so this role does, too."""
+    found = (
+        _right(TRAINER, "trainjobs", SEEN, "TrainJobs are watched."),
+        _right(TRAINER, "trainjobs/status", ("patch",), "The controller writes their status, not their spec."),
+        _right(
+            TRAINER,
+            "trainjobs/finalizers",
+            ("update",),
+            "API servers with OwnerReferencesPermissionEnforcement require it, for owner references that block the owner's deletion.",
+        ),
+        _right(TRAINER, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
+        _right(GROUP, KINDS["PyTorchJob"].plural, ("create", "patch"), "A TrainJob becomes a job of its own, which follows it."),
+    )
+    return [Role(f"{CONTROLLER}-trainjobs", found, True)]
+
+
 def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
-    """Those of the autoscaler, which sees a whole cluster: free room is on its nodes."""
+    """Return the roles of the autoscaler, which sees a whole cluster, because free room is on its nodes."""
     plurals = [KINDS[kind].plural for kind in kinds]
     seen = (
         _right(
@@ -168,7 +186,7 @@ def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
 
 
 def metrics_api_roles() -> list[Role]:
-    """What the autoscaler needs besides, to serve its figures to HorizontalPodAutoscalers."""
+    """Return the roles that the autoscaler also needs to serve its figures to HorizontalPodAutoscalers."""
     seen = (
         _right("authentication.k8s.io", "tokenreviews", ("create",), "Whose token is it that a caller shows?"),
         _right("authorization.k8s.io", "subjectaccessreviews", ("create",), "May this caller read these values?"),
@@ -192,7 +210,7 @@ def metrics_api_roles() -> list[Role]:
 
 
 def dashboard_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
-    """It only sees. Logs and changes are asked for with the token of the user who wants them."""
+    """Return the roles of the dashboard, which only sees. It uses the token of the user for logs and changes."""
     seen = (
         _right(GROUP, " ".join(KINDS[kind].plural for kind in kinds), SEEN, "Jobs are shown to users who may list them themselves."),
         _right("", "pods nodes events", SEEN, "Workers, their nodes, and what was reported of them, to the same users."),
@@ -201,7 +219,7 @@ def dashboard_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
 
 
 def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
-    """The role, and its binding to its account in the namespace `home`; kustomize fills in one that is empty."""
+    """Return the role, and its binding to its account in the namespace `home`; kustomize fills in an empty one."""
     kind = "ClusterRole" if role.is_everywhere else "Role"
     place = {"namespace": home} if home else {}
     metadata = {"name": role.name} | ({} if role.is_everywhere else place)
@@ -216,7 +234,7 @@ def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
 
 
 def as_yaml(found: Iterable[Role], *, home: str) -> str:
-    """A file under deploy/: each rule below the reason for it."""
+    """Return a file under deploy/: each rule below its reason."""
     text = "# Generated by `python -m elastic.api.rights --write` from elastic/api/rights.py.\n"
     for role in found:
         made, binding = as_objects(role, home=home)
@@ -245,6 +263,7 @@ def _flow(value: Any) -> str:
 def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
+    yield deploy / "components" / "trainjobs" / "rights.yaml", as_yaml(train_job_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
     yield deploy / "components" / "dashboard" / "rights.yaml", as_yaml(dashboard_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)

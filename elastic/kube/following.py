@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from elastic.api.kinds import GROUP, VERSION, WORKER, Kind
+from elastic.api.kinds import GROUP, VERSION, WORKER, Kind, as_owned
 from elastic.api.names import JOB_NAME, pod_name
 from elastic.api.template import default_container
 from elastic.kube.cache import Cache, Change
@@ -62,7 +62,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a component reports of the job or of one of its pods."""
+    """A component's report about the job or one of its pods."""
 
     kind: str
     about: str
@@ -82,11 +82,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which rank each pod's agent has from now on, as far as the job's status says."""
+    """Ranks of the pods' agents from now on, as far as the job's status says."""
 
     by_pod: Mapping[str, int]
     processes: int | None = 1
-    """Of each agent, with consecutive ranks; None where only the node knows how many."""
+    """Processes of each agent, with consecutive ranks; None if only the node knows how many."""
 
 
 Happening = Condition | Event | Line | Ranks
@@ -97,9 +97,9 @@ def resource_of(kind: Kind) -> Resource:
 
 
 async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
-    """Reports all that has happened to the job and all that happens, until it is over.
+    """Report all that has happened to the job and all that happens, until it has ended.
 
-    With `tail` only so many last lines of what its containers have printed until now. Its own steps fail only with what `tell` raises.
+    With `tail`, report only so many last lines that its containers have printed until now. Its own steps fail only if `tell` raises.
     """
     async with asyncio.TaskGroup() as tasks:
         logs = _Logs(kube, job, tell=tell, tasks=tasks, tail=tail)
@@ -133,7 +133,7 @@ class _Following:
         self._listed = pods
 
     async def see_pods(self, within_s: float) -> None:
-        """Of a job that was over already its pods may be seen after its condition."""
+        """Wait for the pods of a job that had already ended, which may be seen after its condition."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._listed.wait_synced()
@@ -152,7 +152,8 @@ class _Following:
         if indexes == self._ranks:
             return
         self._ranks = indexes
-        pods = [pod_name(self._job.kind, self._job.name, WORKER, int(index)) if index.isdecimal() else "" for index in indexes.split(",")]
+        kind = as_owned(self._job.kind, job["metadata"])
+        pods = [pod_name(kind, self._job.name, WORKER, int(index)) if index.isdecimal() else "" for index in indexes.split(",")]
         self._tell(Ranks({pod: rank for rank, pod in enumerate(pods) if pod}, processes_per_worker(job["spec"])))
 
     def _look_at(self, condition: Object) -> None:
@@ -271,7 +272,7 @@ class _Logs:
 
 
 class _BrokenOff(Exception):
-    """A log did not come to its end. What `tell` raises is another matter: the reader of the output may have left."""
+    """A log did not come to its end. An exception of `tell` is another matter: the reader of the output may have left."""
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Text]:
@@ -291,7 +292,7 @@ def _raw(item: Object) -> Object:
 
 
 def _is_of(pod: Object, job: JobKey) -> bool:
-    """A pod of an earlier job of the same name carries the same labels."""
+    """Return whether the job owns the pod. A pod of an earlier job of the same name carries the same labels."""
     return any(owner.get("uid") == job.uid for owner in pod["metadata"].get("ownerReferences") or ())
 
 

@@ -14,7 +14,7 @@ Object = dict[str, Any]
 
 
 _NO_SEGMENT = re.compile(r"\.{0,2}\Z|.*[/%?#\\\s]", re.DOTALL)
-"""What is no part of a path: with it a name that a user chose would be a path to another object, of another namespace too."""
+"""Text that is no part of a path. A user's name with it would be a path to another object, perhaps in another namespace."""
 
 
 def is_segment(text: str) -> bool:
@@ -76,6 +76,11 @@ POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", kind="
 HORIZONTAL_POD_AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", kind="HorizontalPodAutoscaler")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", kind="NetworkPolicy")
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False, kind="PriorityClass")
+TRAIN_JOBS = Resource("trainer.kubeflow.org", "v1alpha1", "trainjobs", kind="TrainJob")
+TRAINING_RUNTIMES = Resource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", kind="TrainingRuntime")
+CLUSTER_TRAINING_RUNTIMES = Resource(
+    "trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes", namespaced=False, kind="ClusterTrainingRuntime"
+)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False, kind="CustomResourceDefinition"
 )

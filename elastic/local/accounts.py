@@ -1,7 +1,7 @@
 """The control plane's own accounts on a laptop.
 
-Its processes act with the rights that deploy/ gives them in a cluster, and with PAGES where the API server is the laptop's own. Each has a
-kubeconfig beside a file with its token, which is renewed in time.
+Its processes act with the rights that deploy/ gives them in a cluster, and with PAGES if the API server is the laptop's own. Each has a
+kubeconfig next to a file with its token, which is renewed in time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,13 @@ class Accounts:
         """`is_guest`: the API server is that of another cluster."""
         self._admin_kubeconfig = admin_kubeconfig
         self._folder = folder
-        self._roles = [*rights.roles(), *rights.autoscaler_roles(), *rights.metrics_api_roles(), *rights.dashboard_roles()]
+        self._roles = [
+            *rights.roles(),
+            *rights.train_job_roles(),
+            *rights.autoscaler_roles(),
+            *rights.metrics_api_roles(),
+            *rights.dashboard_roles(),
+        ]
         self._roles += [] if is_guest else [PAGES]
 
     def kubeconfig(self, account: str) -> Path:
@@ -75,7 +81,7 @@ class Accounts:
             write_private(self.kubeconfig(account), self._config(account).encode())
 
     async def keep(self) -> None:
-        """Until cancelled; what cannot be renewed now has most of its time before it."""
+        """Renew tokens until cancelled. A token that cannot be renewed now has most of its time left."""
         pause = RENEWED_EVERY_S
         while True:
             await asyncio.sleep(pause)
@@ -96,7 +102,7 @@ class Accounts:
         return self._folder / f"{account}.token"
 
     def _config(self, account: str) -> str:
-        """The administrator's, with another user."""
+        """Return the administrator's kubeconfig with another user."""
         config = yaml.safe_load(self._admin_kubeconfig.read_text())
         context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
         return yaml.safe_dump(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from elastic.api.kinds import KINDS, Kind
+from elastic.api.names import STOPPED
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
@@ -21,8 +22,6 @@ from elastic.local.agent.launch import WORKING_DIR
 
 log = logging.getLogger(__name__)
 
-STOPPED = "elastic-training/stopped-with-cluster"
-"""Annotation of a job: when that was noticed."""
 OVER = ("Succeeded", "Failed")
 MESSAGE = "The laptop cluster was stopped while this pod ran."
 
@@ -75,7 +74,7 @@ class StoredJob:
         return [type for type, template in self._templates.items() if type not in known and not _all_say_where(template)]
 
     def patch(self, *, annotations: dict[str, str | None], suspend: bool | None, working_dir: str, types: Iterable[str]) -> Object:
-        """A merge patch; `working_dir` goes into the templates of these types."""
+        """Return a merge patch; `working_dir` goes into the templates of these types."""
         placed = {type: {"template": {"metadata": {"annotations": {WORKING_DIR: working_dir}}}} for type in types}
         spec: Object = {self.kind.replica_key: placed} if placed else {}
         return {"metadata": {"annotations": annotations}, "spec": {**spec, "runPolicy": {"suspend": suspend}}}
@@ -96,7 +95,7 @@ def _all_say_where(template: Object) -> bool:
 
 
 async def stored_jobs(kube: Kube) -> list[StoredJob]:
-    """Those that are not over."""
+    """Return the jobs that have not ended."""
     lists = await asyncio.gather(*(_list(kube, kind) for kind in KINDS.values()))
     return [job for found in lists for job in found if not job.is_over]
 
@@ -111,7 +110,7 @@ async def _list(kube: Kube, kind: Kind) -> list[StoredJob]:
 
 
 async def stop_all(kube: Kube, *, working_dir: str) -> None:
-    """What the cluster held when it ended starts nothing. `working_dir`: where it was started; empty if unknown."""
+    """Stop the jobs and pods that the cluster held when it ended. `working_dir` is where it was started; empty if unknown."""
     await asyncio.gather(*(_suspend(kube, job, working_dir) for job in await stored_jobs(kube)))
     pods = (await kube.list(PODS)).items
     await asyncio.gather(*(_end(kube, pod) for pod in pods if (pod.get("status") or {}).get("phase") not in OVER))
@@ -131,7 +130,7 @@ async def _suspend(kube: Kube, job: StoredJob, working_dir: str) -> None:
 
 
 async def _end(kube: Kube, pod: Object) -> None:
-    """A job's pod is created again when the job is; any other pod has no owner to create it again, and stays as it is."""
+    """Delete a job's pod, which is created again when the job resumes. Mark any other pod as failed: nothing creates it again."""
     metadata = pod["metadata"]
     owners = {owner["kind"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
     try:

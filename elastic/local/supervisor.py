@@ -110,7 +110,7 @@ class Supervisor:
 
         async with connect(self._kubeconfig) as kube:
             if not options.cluster_only:
-                await apply_definitions(kube)
+                await apply_definitions(kube, train_jobs=not options.join)
                 await self._start_control_plane(kube)
             elif not options.join:
                 await withdraw_metrics(kube)
@@ -216,6 +216,7 @@ class Supervisor:
         if etcd_port := self._offer_etcd(folder):
             reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}", "--etcd-on-demand"]
         signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
+        reach += ["--trainjobs", "off" if options.join else "instead"]
         controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
         # An API server that we joined may be far away.
         if not self._options.join:

@@ -370,7 +370,7 @@ class LocalChange:
 
 
 def _newest(workers: typing.Iterable[LocalWorker]) -> Message:
-    """Return the field `step` of the newest clean state; empty if there is none. A worker that lacks the state gets it from a sibling.
+    """Return the field `step` of the newest clean state; empty without one. A worker that lacks the state gets it from a sibling.
 
     The workers of a unit hold different parts of one state, so they have the state of a step only if all of them have it.
     """

@@ -155,9 +155,9 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        why = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
-        if path is None or why:
-            self._begin_plain(why)
+        obstacle = "no agent of ours has started it" if path is None else environment.too_old(str(torch.__version__))
+        if path is None or obstacle:
+            self._begin_plain(obstacle)
             return
         connections = Connections()
         self._control = control = Control(path, connections)

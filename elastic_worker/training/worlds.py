@@ -172,7 +172,7 @@ class Worlds:
         rank, size, local_size = int(world["rank"]), int(world["size"]), int(world.get("local_size", 1))
         if not is_donor:
             if local_size > 1 and self._step() != world["step"]:
-                self._control.put(round, _place(rank), b"null")  # whoever takes this worker for a donor asks the next one at once
+                self._control.put(round, _place(rank), b"null")  # a peer that takes this worker for a donor asks the next one at once
             yield
             return
         if len(world["donors"]) >= size and local_size == 1:

@@ -1,4 +1,4 @@
-"""torchrun starts this instead of a Python interpreter.
+"""Stand for a worker: torchrun starts this instead of a Python interpreter.
 
 It passes its command, environment, folder and descriptors to the fork server, forwards signals to the worker, and ends with the worker's
 status. If the server refuses, it starts the worker plainly.
@@ -47,7 +47,7 @@ class StartPlainly(Exception):
 
 
 def interpreter() -> str:
-    """The interpreter of torchrun, our parent, which would start a worker with the same one."""
+    """Return the interpreter of torchrun, our parent, which would start a worker with the same one."""
     parent = "/proc/{}".format(os.getppid())
     with open(parent + "/cmdline", "rb") as file:
         named = os.fsdecode(file.read().split(b"\0", 1)[0])
@@ -59,7 +59,7 @@ def interpreter() -> str:
 
 @contextlib.contextmanager
 def address_in(folder: str) -> typing.Iterator[str]:
-    """The socket's address through a descriptor of its folder, whose path may be too long for an address."""
+    """Yield the socket's address through a descriptor of its folder, whose path may be too long for an address."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield "/proc/self/fd/{}/socket".format(descriptor)
@@ -80,7 +80,7 @@ class Signals:
         self.arrived.setblocking(False)
         wake.setblocking(False)
         self.pending = b""
-        """Those that arrived and were neither applied nor forwarded."""
+        """Signals that arrived and were neither applied nor forwarded."""
         self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
         signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)
@@ -119,7 +119,7 @@ def _note(number: int, frame: typing.Optional[types.FrameType]) -> None:
 
 
 class Patience:
-    """How long to wait for a process: until it has used no CPU time for PATIENCE_S. One that cannot be seen is not waited for longer."""
+    """The wait for a process: until it has used no CPU time for PATIENCE_S, or as long if it cannot be seen."""
 
     def __init__(self, pid: int, *, now: float) -> None:
         self._pid = pid

@@ -14,7 +14,7 @@ BURST = 200.0
 BYTES_PER_MESSAGE = 4096
 """This many bytes count as one more message."""
 VALUES_AT_ONCE, VALUES_PER_S = 8192.0, 100.0
-"""Messages that a member may say in addition if they are values of the exchange. Those of 1,024 workers in a large world take 5,000."""
+"""Messages that a member may say in addition if they are values of the exchange. A member of 1,024 workers in a large world says 5,000."""
 MOST_UNREAD = 16 * 2**20
 """Unread bytes of all members of a job. A message is read a moment after its end, so 8,192 members that join at once have fewer."""
 MASKED_HEAD = 6

@@ -14,11 +14,12 @@ import pytest
 from laptop import gone, phase, pod, shell, until
 
 from elastic.api.kinds import KINDS
+from elastic.api.names import STOPPED
 from elastic.kube import connect
 from elastic.kube.following import resource_of
 from elastic.kube.resources import PODS
 from elastic.local.files import Layout
-from elastic.local.stopped import MESSAGE, STOPPED
+from elastic.local.stopped import MESSAGE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 JOBS = resource_of(KINDS["PyTorchJob"])
@@ -36,7 +37,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def elastic(*words: str, data: Path, cwd: Path, refused: bool = False) -> str:
-    """What the command says; where it is refused, why."""
+    """Return the words of the command, or the reason why it is refused."""
     command = [sys.executable, "-m", "elastic.cli", *words, "--data-dir", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=cwd)
     assert done.returncode == (1 if refused else 0), done.stderr

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_training_worlds import assert_exact
 from torch_agents import Agents, Server, grow_and_lose_worker_0, serving, wait_until
+from training_changes import Changes
+from training_lab import forking, lab
 
 from elastic.membership.wire import Budget, Expectation
 from rendezvous.c10d import PROGRAM, Store, c10d_env
@@ -76,6 +79,16 @@ def test_a_job_grows_survives_every_loss_and_finishes(server: Server, tmp_path: 
         assert ("workers start plainly: ELASTIC_WARM_START is off" in agents.output("train-worker-2")) == (start == "plain")
     finally:
         agents.stop()
+
+
+def test_worlds_change_while_the_processes_live_on(tmp_path: Path) -> None:
+    """The oldest torch of `elastic_worker.training.environment` must pass this."""
+    with forking(python=PYTHON) as zygote, lab(tmp_path, 3, zygote, compute_s=0.02) as one:
+        one.begin(3)
+        changes = Changes(one, 3, seed=5, spare=1)
+        for kind in ("add", "kill first", "add", "stop", "kill donor", "leave", "add", "kill forming"):
+            changes.one(kind)
+        assert_exact(one, ranks=len(one.plane.world))
 
 
 def test_torchs_own_backend_grows_and_outlives_worker_0(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What must hold at every moment of a simulation.
+"""The laws of a simulation, which must hold at every moment.
 
 Each write to the API passes here before anybody sees it; a breach names the law. The laws read only the API, the rendezvous server and what
 the cluster knows it did; they do not ask the controller.
@@ -37,7 +37,7 @@ from elastic.signals.table import BUILT_IN
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
 UNSEEN_S = 10.0
-"""So long a loss may go unseen where a watch stalls; who deletes another pod in that time could not know of it."""
+"""Seconds for which a loss may go unseen if a watch stalls. A controller that deletes another pod meanwhile cannot know of it."""
 SCALERS = (AUTOSCALER, HPA)
 TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 """Events that tell of a condition, which must stand in the status first."""
@@ -45,7 +45,7 @@ TOLD_AFTER = ("Succeeded", "Failed", "Suspended", "Resumed")
 
 @dataclass(slots=True)
 class Life:
-    """What is known of one incarnation of the job."""
+    """Facts about one incarnation of the job."""
 
     uid: str
     user_failures_before: int
@@ -132,7 +132,7 @@ class Laws:
         self.breaches.append(f"[{_time():.1f} s] {law}: {words}")
 
     def _suspect(self, pod: Object, law: str, words: str) -> None:
-        """A breach, unless the pod's group ends now: pods may go just before its store says why."""
+        """Note a breach, unless the pod's group ends now: pods may go just before its store says why."""
         self._suspected.append((_time(), pod, f"[{_time():.1f} s] {law}: {words}"))
 
     def judge(self) -> None:
@@ -172,7 +172,7 @@ class Laws:
         self._see_charges(life, elastic.get("restarts", {}))
 
     def _see_scaled(self, before: Object | None, job: Job) -> None:
-        """A number of workers that the autoscaler wrote, or left as it was."""
+        """Judge a number of workers that the autoscaler wrote, or left as it was."""
         assert before is not None
         was, least, most = desired_of(before)[WORKER], *job.bounds
         if was == job.workers:
@@ -299,7 +299,7 @@ class Laws:
         return len(groups) > 1 or mine.startswith("size-") or (mine.startswith("c10d-") and self._run_of_store(_owner(pod)) not in mine)
 
     def _run_of_store(self, uid: str) -> str:
-        """The store that a group of c10d's can meet at now; one that ended took its group with it."""
+        """Return the store that a group of c10d's can meet at now. A store that ended took its group with it."""
         for pod in self._api.all(PODS):
             if _owner(pod) == uid and REPLICA_TYPE not in pod["metadata"]["labels"] and _is_at_work(pod):
                 restarts = sum(container.get("restartCount", 0) for container in pod["status"].get("containerStatuses") or ())
@@ -310,7 +310,7 @@ class Laws:
         return self.lives.get(_owner(pod))
 
     def _lately(self, life: Life) -> list[Job]:
-        """The specs that a controller may be acting on, the newest last."""
+        """Return the specs that a controller may be acting on, the newest last."""
         since = _time() - BEHIND_S
         kept = [spec for (_, spec), (until, _) in zip(life.specs, [*life.specs[1:], (_time(), None)], strict=True) if until >= since]
         return kept or [life.specs[-1][1]]
@@ -340,12 +340,12 @@ def _is_at_work(pod: Object) -> bool:
 
 
 def _is_resized(job: Job) -> bool:
-    """Does it go on with fewer workers or more? Of other kinds a change of size starts the whole group anew."""
+    """Return whether the job goes on with fewer workers or more. A change of size starts the whole group of other kinds again."""
     return job.elastic is not None and job.kind.native_elastic
 
 
 def _goes_by_its_place(jobs: list[Job], pod: Object) -> bool:
-    """Where workers meet at one of their own, its place must be filled, and so the highest places go, once those who stay are enough."""
+    """Return whether the pod has one of the highest places. These go first if workers meet at one of them, once the others are enough."""
     labels = pod["metadata"]["labels"]
     is_beyond = int(labels.get(REPLICA_INDEX, "0")) >= max(job.workers for job in jobs)
     return is_beyond and _is_worker(pod) and GROUP not in labels and all(map(_is_resized, jobs)) and jobs[-1].kind.name == "PyTorchJob"

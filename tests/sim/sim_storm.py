@@ -27,7 +27,7 @@ QUIET_S = 75.0
 PATIENCE_S = 2400.0
 PAUSES = ("in a row were lost soon after they were created", "UTC to create all pods again")
 MOST_TURNS = 2
-"""Of the autoscaler, once nothing else changes: what the storm left may bring one, and that there is no room after all another."""
+"""Changes of the autoscaler's mind once nothing else changes: one for what the storm left, and one if there is no room after all."""
 
 
 class Storm(Deeds):
@@ -76,7 +76,7 @@ class Storm(Deeds):
             self.cluster.add_node()
             self.cluster.cordon(self._after.choice(self.cluster.nodes()), drain=True)
         self._bury()
-        # What a clock dated that is set right now comes due by as much later.
+        # Times that a wrong clock has written come due later by as much as that clock is set right now.
         late_s = max((abs(controller.skew.total_seconds()) for controller in self.controllers), default=0.0)
         for controller in self.controllers:
             controller.skew = timedelta()
@@ -102,12 +102,13 @@ class Storm(Deeds):
             raise AssertionError(f"the autoscaler does not swing: {self.laws.scaled}")
         if found := [*wrongs(self.api, self.server, self.job), *silences(self.api, self.job), *self.cluster.undrained()]:
             raise AssertionError("\n".join(["status and cluster become right:", *found]))
-        before, due, looked_at = self.laws.writes, self._due(), loop.time()
+        before, due, looked_at, worlds = self.laws.writes, self._due(), loop.time(), self._generations()
         for controller in self.controllers:
             controller.look_again(Key(self.kind, "team", NAME))
         await asyncio.sleep(3.0)
         has_scaled = self.laws.scaler_wrote_at >= looked_at  # time alone changes its mind, and the controller copies what it says
-        if self.laws.writes > before and not has_scaled and not any(at <= now() for at in due):
+        has_news = has_scaled or worlds != self._generations()  # the communication of living processes breaks at any time
+        if self.laws.writes > before and not has_news and not any(at <= now() for at in due):
             raise AssertionError(f"a plan for a right world is empty: {self.laws.newest} was written")
 
     def _pauses(self) -> bool:
@@ -117,8 +118,11 @@ class Storm(Deeds):
             return False
         return any(words in c["message"] for words in PAUSES for c in conditions)
 
+    def _generations(self) -> list[int]:
+        return [world.generation for world in self.server.hub.since(0)]
+
     def _due(self) -> list[datetime]:
-        """When time alone will change something about the job."""
+        """Return the times at which time alone will change something about the job."""
         if self.job is None:
             return []
         policy, status = self.job["spec"]["runPolicy"], self.job.get("status") or {}
@@ -130,12 +134,12 @@ class Storm(Deeds):
         ]
 
     def _bury(self) -> None:
-        """What a job that is gone has left on a dead node stays there until somebody takes the node away."""
+        """Take away the nodes on which a job that is gone has left pods: these stay there until somebody does so."""
         if self.job is None:
             self.cluster.heal()
 
     async def _finish(self) -> None:
-        """The training programs end with 0."""
+        """Let the training programs end with 0."""
         if self.job is None or self.job["spec"]["runPolicy"].get("suspend"):
             return
         if any(spec["restartPolicy"] == "Always" for spec in replicas(self.job).values()):
@@ -184,7 +188,7 @@ def play(seed: int, options: Options | None = None, manifest: Object | None = No
 
 @contextmanager
 def no_errors_logged() -> Iterator[None]:
-    """A round that breaks off is survived and logged by the controller; here it is a defect."""
+    """Raise if an error is logged: the controller survives a reconcile that breaks off, and here it is a defect."""
     found: list[str] = []
 
     class Collecting(logging.Handler):

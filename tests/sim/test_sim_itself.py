@@ -36,6 +36,11 @@ def test_a_worker_may_go_just_before_its_node_is_lost_also_where_fewer_than_the_
     play(20478, Options(twins=True))
 
 
+def test_the_communication_of_a_world_may_break_while_a_right_world_is_looked_at() -> None:
+    """The controller wrote of the world that living processes formed after that."""
+    play(40117, Options(living=True), living_job(random.Random("living job 40117")))
+
+
 @pytest.mark.parametrize("cut_off_s", [1.0, 9.0])
 def test_a_controller_that_was_cut_off_while_it_stood_still_speaks_to_everybody_again(cut_off_s: float) -> None:
     """It never reached the rendezvous server again, and a job that was resumed waited for ever until that had forgotten the former run."""

@@ -23,7 +23,10 @@ from elastic.api.rights import (
     autoscaler_roles,
     dashboard_roles,
     metrics_api_roles,
+    train_job_roles,
 )
+from elastic.api.trainer.crd import definitions
+from elastic.api.trainer.shipped import objects
 from rendezvous.server.access import AUDIENCE
 
 
@@ -160,3 +163,16 @@ def test_the_etcd_component_has_three_members_that_the_controller_and_the_certif
     made = subprocess.run(["sh", str(DEPLOY / "installation.sh"), str(tmp_path / "made"), home], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert certificates.covers((tmp_path / "made" / "tls.crt").read_bytes(), (*members, f"elastic-rendezvous.{home}.svc"))
+
+
+def test_train_jobs_come_with_their_kinds_runtimes_and_rights(build: Build) -> None:
+    found = list(build("standalone", components=("trainjobs",)))
+    for definition in definitions():
+        assert only(found, "CustomResourceDefinition", definition["metadata"]["name"]) == definition
+    for item in objects():
+        assert only(found, item["kind"], item["metadata"]["name"]) == item
+    for role in train_job_roles():
+        for item in as_objects(role, home=SYSTEM):
+            assert only(found, item["kind"], item["metadata"]["name"]) == item
+    (container,) = [each for _, each in containers(found) if each["name"] == "controller"]
+    assert "--trainjobs=instead" in container["args"]

@@ -202,9 +202,11 @@ def test_a_newcomer_stands_by_in_a_provisional_world(new: Callable[..., Agent]) 
     able, ready = agent.tells("able", "ready")
     assert able == {"t": "able", "generation": 0, "workers": 2}
     assert ready == {"t": "ready", "after": 0, "store": "10.0.0.7:99", "alive": True, "round": 0}
+    assert agent.introduction()["provisional"] is True, "a new server must not take these processes for those of a former world"
     agent.view(id="9-s", generation=9, rank=1, size=2, store="a:1", change=change(7, "form", step=50, donors=[0]))
     forms = [worker.hear() for worker in workers]
     assert [form["rank"] for form in forms if form] == [2, 3]
+    assert "provisional" not in agent.introduction()
     assert agent.workers.generation == 9
     assert not agent.in_process.is_astray(agent.presence.view)
 

@@ -1,4 +1,4 @@
-"""Which restarts count, since when, and what becomes of a job that has used up its budget, from the controller's side."""
+"""Check from the controller's side which restarts count, since when, and what happens to a job that has used up its budget."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -258,7 +258,7 @@ def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it
 def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> None:
     """The server was cut off while the job was suspended and resumed.
 
-    It then heard the farewells of the former run's workers beside the workers of the next run, and counted three planned ends as
+    It then heard the farewells of the former run's workers next to the workers of the next run, and counted three planned ends as
     disruptions.
     """
     cluster = running(3)
@@ -286,7 +286,7 @@ def test_a_job_resumes_only_once_the_server_has_forgotten_the_run_before() -> No
 def test_a_job_that_meets_in_an_etcd_resumes_once_that_has_forgotten_the_run_before_or_a_minute_later() -> None:
     """Agents of the next run found the world of the former one there, and counted its members as lost.
 
-    Where the etcd does not let the controller in, the job must not wait for ever.
+    If the etcd does not let the controller in, the job must not wait for ever.
     """
     cluster = running(2, rdzvBackend="etcd", rdzvHost="etcd")
     policy = cluster.job.run_policy

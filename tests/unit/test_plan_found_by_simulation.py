@@ -25,7 +25,7 @@ def running(one: Job) -> Cluster:
 
 
 def scaled(one: Job, workers: int) -> Job:
-    """The same job with another count, as /scale leaves it."""
+    """Return the same job with another count, as /scale leaves it."""
     raw = {"apiVersion": "kubeflow.org/v1", "kind": one.kind.name}
     raw["metadata"] = {"name": "train", "namespace": "team", "uid": "job-uid", "resourceVersion": "2"}  # type: ignore[assignment]
     policy = {"minReplicas": one.least_workers, "maxReplicas": one.most_workers}
@@ -138,7 +138,7 @@ def test_a_worker_that_ends_with_0_because_it_was_told_to_stop_is_no_success(kin
 
 
 def test_two_controllers_with_views_of_different_age_count_the_end_of_a_pod_once() -> None:
-    """One had deleted the pod and dropped its uid from the status; the other still saw the pod there, and counted it anew."""
+    """One had deleted the pod and dropped its uid from the status; the other still saw the pod there, and counted it again."""
     cluster = Cluster(job(Worker=replica(2, restart="ExitCode")))
     cluster.settle()
     cluster.run_all()
@@ -225,7 +225,7 @@ def test_an_evicted_dynamic_worker_is_made_again_and_waited_for() -> None:
 
 
 def test_a_job_whose_restarts_are_used_up_fails_also_where_the_controller_dies_while_it_removes_the_pods() -> None:
-    """What shows that the limit is reached, the restarts of containers, goes with the pods."""
+    """The restarts of containers, which show that the limit is reached, go with the pods."""
     cluster = Cluster(job(Worker=replica(2), policy={"backoffLimit": 1}))
     cluster.settle()
     cluster.run_all()

@@ -134,3 +134,22 @@ def _peer(folder: Path, agent: ScriptedAgent, inside: object, leave: object) -> 
     leave.wait(PATIENCE_S)
     control.done()
     group.leave()
+
+
+def test_a_program_forms_groups_of_its_own_and_hears_when_no_more_have_room(agent: ScriptedAgent) -> None:
+    """Torch kept only the C++ part of our store, so each further group failed with an internal assertion.
+
+    A worker that puts more values than its agent takes would lose its connection, and end as if the agent were gone.
+    """
+    connections = Connections()
+    group = Group(torch.nn.Linear(1, 1), {})
+    group.form(entered(agent, connections), connections, round=1, rank=0, size=1)
+    try:
+        for _ in range(13):
+            total = torch.ones(1)
+            dist.all_reduce(total, group=dist.new_group([0]))
+        with pytest.raises(RuntimeError, match="has formed 14 process groups in one world"):
+            dist.new_group([0])
+        assert [agent.hears()["t"] for _ in range(14)] == 14 * ["put"]
+    finally:
+        group.leave()

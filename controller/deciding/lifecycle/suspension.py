@@ -23,7 +23,7 @@ from elastic.api.job import ElasticStatus, Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
 
 ETCD_FORGETS_S = 60
-"""So long a resumed job waits for its etcd."""
+"""Seconds for which a resumed job waits for its etcd."""
 
 
 def suspend(view: JobView) -> Plan | None:
@@ -61,10 +61,10 @@ def _suspended(view: JobView) -> Plan:
 
 
 def wait_until_forgotten(view: JobView) -> Plan | None:
-    """A job resumes once the rendezvous server, or the etcd where it meets, has forgotten the run before.
+    """Let a job resume only once the rendezvous server, or the etcd where it meets, has forgotten the run before.
 
-    Where that was out of reach meanwhile, the ends of that run's workers would be taken for losses. Not every etcd lets the controller in:
-    it is not waited for long.
+    If that was out of reach meanwhile, it would take the ends of the former run's workers for losses. Not every etcd lets the controller
+    in, so the job does not wait for an etcd for long.
     """
     forget = _forget(view)
     if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not forget.is_awaited:
@@ -81,7 +81,7 @@ def wait_until_forgotten(view: JobView) -> Plan | None:
 
 
 def _forget(view: JobView) -> Forget:
-    """Who is to forget the job's run, and whether the next one waits for that."""
+    """Return the message that makes server or etcd forget the job's run, and whether the next run waits for that."""
     if view.backend is RendezvousBackend.ETCD:
         return Forget(is_awaited=True, place=place(view.job, view.snapshot.settings))
     is_at_server = view.backend in (RendezvousBackend.OURS, RendezvousBackend.HOSTS)
@@ -89,7 +89,7 @@ def _forget(view: JobView) -> Forget:
 
 
 def resumed(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, tuple[JobEvent, ...]]:
-    """Marks the end of a suspension, if there was one."""
+    """Mark the end of a suspension, if there was one."""
     if not holds(status, ConditionType.SUSPENDED):
         return status, ()
     message = f"{job.kind.name} {job.metadata.name} is resumed."

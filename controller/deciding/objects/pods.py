@@ -26,7 +26,7 @@ def replica_name(job: Job, type: str, index: int) -> str:
 
 
 def pod_for(view: JobView, type: str, index: int) -> Object:
-    """The pod of one replica, ready to be created."""
+    """Return the pod of one replica, ready to be created."""
     job, spec = view.job, view.job.replicas[type]
     # By way of JSON, as it came: a third of what a deep copy takes.
     template = json.decode(json.encode(with_default_port(spec.template, job.kind)))
@@ -41,20 +41,20 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
     pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
     if view.backend is RendezvousBackend.STORE:
-        # Where the library is, its agent says how a worker failed; a pod of a user's own rendezvous stays as upstream makes it.
+        # With the library, its agent says how a worker failed; a pod of a user's own rendezvous stays as upstream makes it.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     pod = spare_workers.marked(view, elsewhere(view, pod), index) if type == WORKER else elsewhere(view, pod)
     return marked(with_group(job, pod, type, view.snapshot.settings), group_of(view))
 
 
 def _restart_policy(view: JobView, spec: ReplicaSpec) -> str:
-    """A pod knows neither ExitCode nor groups: whether to start again is then ours to decide, so the kubelet must not."""
+    """Return the pod's policy. A pod knows neither ExitCode nor groups: the controller then restarts it, not the kubelet."""
     is_ours = spec.restart_policy is RestartPolicy.EXIT_CODE or view.restarts_as_a_whole
     return "Never" if is_ours else spec.restart_policy.value
 
 
 def service_for(job: Job, type: str, index: int, *, also_unready: bool = False) -> Object:
-    """Gives the replica a name that its peers can resolve; where they must find each other before they can be ready, at once."""
+    """Return the service that lets a replica's peers resolve its name, `also_unready` if they meet before they can be ready."""
     labels = names.replica_labels(job.kind, job.metadata.name, type, index)
     opened = ports(job.replicas[type].template, job.kind)
     spec = {"clusterIP": "None", "selector": labels, "ports": [{"name": name, "port": port} for name, port in opened.items()]}

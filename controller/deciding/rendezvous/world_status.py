@@ -4,6 +4,7 @@ Restarts, generation, size and the newest rescale.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -11,13 +12,16 @@ from msgspec.structs import replace
 from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
+from controller.deciding.lifecycle.conditions import holds
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
-from elastic.api.words import Cause
+from elastic.api.words import Cause, ConditionType
 from elastic.membership.phases import WorldPhase
 
 MOST_RANKS = 1024
+WORKER_NAME = re.compile(r"-(worker|node-0)-[0-9]+$")
+"""End of the names of workers, which are called nodes if a TrainJob owns the job."""
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
@@ -42,15 +46,14 @@ def with_last_step(view: JobView) -> JobStatus:
 def record_restarts(view: JobView) -> Plan | None:
     """Write down the restarts that only the rendezvous server knows, before it forgets the job.
 
-    A worker whose pod is being deleted by nobody else goes because the job is suspended: a controller that died then had not told the
-    server so.
+    Once the job says that it is suspended, lost workers go for that reason: a controller that died then had not told the server so.
     """
     known, world = view.status.elastic or ElasticStatus(), view.snapshot.world
     if not view.sees_members or world is None:
         return None
-    ours = {pod.uid for pod in view.snapshot.pods if pod.is_deleting and not pod.disruption}
-    restarts = tuple(one for one in world.unacknowledged_restarts if one.pod not in ours or one.cause != Cause.DISRUPTION)
-    world = dataclasses.replace(world, unacknowledged_restarts=restarts)
+    if holds(view.status, ConditionType.SUSPENDED):
+        restarts = tuple(one for one in world.unacknowledged_restarts if one.cause != Cause.DISRUPTION)
+        world = dataclasses.replace(world, unacknowledged_restarts=restarts)
     view = dataclasses.replace(view, snapshot=dataclasses.replace(view.snapshot, world=world))
     if (elastic := recorded(view, known, leaving=known.leaving)).restarts == known.restarts:
         return None
@@ -89,5 +92,5 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
 
 def _ranks(world: World) -> str:
     """Return the workers' names by rank, cut to a length that fits most jobs. More names would crowd the status."""
-    indexes = [name.rpartition("-")[2] if "-worker-" in name else "" for name in world.ranked]
+    indexes = [name.rpartition("-")[2] if WORKER_NAME.search(name) else "" for name in world.ranked]
     return ",".join(indexes) if len(indexes) <= MOST_RANKS else ""

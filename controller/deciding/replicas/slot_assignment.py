@@ -54,7 +54,7 @@ def by_count_in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
 
 
 def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
-    """Where the highest places go first, healthy or not: each of them stays until `least` others are there."""
+    """Keep pods of the highest places, which go first, healthy or not, until `least` others are there."""
     here = len(who_stay(assigned.present, leaving=()))
     needed = sorted(assigned.surplus, key=_by_worth)[: max(0, least - here)]
     return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))
@@ -63,7 +63,7 @@ def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
 def without_joining(assigned: SlotAssignment, count: int, pods: Sequence[Pod], *, noticed: Collection[str]) -> SlotAssignment:
     """Each of the `count` oldest pods has one replacement, whatever becomes of that.
 
-    Where a replacement has come to a node that goes, too, the next one may come there as well. Another one is made once a pod is gone.
+    If a replacement has come to a node that goes, too, the next one may come there as well. Another one is made once a pod is gone.
     """
     oldest_first = sorted(who_stay(pods, leaving=()), key=_age)
     in_vain = sum(pod.name in noticed for pod in oldest_first[count:])
@@ -78,7 +78,12 @@ def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
     return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
 
 
-def _by_worth(pod: Pod) -> tuple[bool, bool, int]:
-    """Sorts pods so that the last one goes first: one that does not run, then one that is not Ready, then the highest index."""
+def _by_worth(pod: Pod) -> tuple[bool, bool, int, int]:
+    """Sorts pods so that the last one goes first: one that does not run, then one that is not Ready, then the highest place."""
     runs = pod.phase in (Phase.RUNNING, Phase.SUCCEEDED)
-    return (not runs, not pod.is_ready, pod.index)
+    return (not runs, not pod.is_ready, *place(pod))
+
+
+def place(pod: Pod) -> tuple[int, int]:
+    """Return the place of a pod among those that work as well: the lowest stays longest."""
+    return (pod.index if pod.number is None else pod.number, pod.index)

@@ -1,7 +1,7 @@
 """Decides which workers carry annotations by which autoscalers of nodes know that they may be evicted.
 
-Those above minReplicas, which are the first to go at a scale-in. What the user's template says is left alone. Annotations are written only
-when all workers work, and change.
+Spare workers are those above minReplicas, which are the first to go at a scale-in. Annotations in the user's template stay. Annotations are
+written only when all workers work, and if they change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 from controller.deciding import compat
 from controller.deciding.actions import Update
 from controller.deciding.job_view import JobView
+from controller.deciding.replicas import slot_assignment
 from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Object
@@ -21,21 +22,21 @@ SPARE: dict[str, str] = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}
 
 
 def marks(view: JobView, *, going: Sequence[Pod], leaving: Sequence[Leaving]) -> Iterator[Update]:
-    """The changes of annotations of pods that stay."""
+    """Yield the changes of annotations of pods that stay."""
     if not _is_marked(view):
         return
     gone = {pod.uid for pod in going} | {entry.uid for entry in leaving}
     workers = [pod for pod in view.snapshot.pods if pod.type == WORKER.lower() and not pod.is_deleting and pod.uid not in gone]
     if len(workers) != view.job.workers or not all(pod.is_active and pod.is_ready for pod in workers):
         return
-    for place, pod in enumerate(sorted(workers, key=lambda pod: pod.index)):
+    for place, pod in enumerate(sorted(workers, key=slot_assignment.place)):
         change = _change(view, pod, is_spare=place >= view.job.least_workers)
         if change:
             yield Update(PODS, pod.name, {"metadata": {"uid": pod.uid, "annotations": change}})
 
 
 def marked(view: JobView, pod: Object, index: int) -> Object:
-    """A new worker with its annotations, as far as its index says what it will be."""
+    """Return a new worker with its annotations, as far as its index says whether it will be spare."""
     if not _is_marked(view) or index < view.job.least_workers:
         return pod
     annotations = pod["metadata"].get("annotations") or {}

@@ -1,0 +1,241 @@
+"""Turn a TrainJob and its runtime into the job that the controller runs for it.
+
+The job has the TrainJob's name and belongs to it. An annotation of the job holds a copy of the runtime, so later changes of the runtime
+affect only new TrainJobs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from controller.deciding.trainjobs import nodes, support
+from controller.deciding.trainjobs.bounds import KNOWN, NODES, Bounds, annotations_of, bounds, unknown
+from elastic.api import names
+from elastic.api.errors import Path, Problem, SpecError, shown
+from elastic.api.job import Object
+from elastic.api.kinds import API_VERSION, POLICY, WORKER
+from elastic.api.parser import parse
+from elastic.api.trainer import train_job as api
+from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime
+from elastic.api.trainer.train_job import Trainer, TrainJobSpec
+
+T = TypeVar("T", bound=msgspec.Struct)
+SNAPSHOT = f"{names.OWN_PREFIX}runtime"
+"""Annotation of the owned job: the runtime that it was made from."""
+MOST_SNAPSHOT = 128 * 1024
+"""Characters of this annotation; the API server takes 256 KiB for all annotations of an object."""
+RUNTIME_REF: Path = ("spec", "runtimeRef")
+RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+TORCH_TUNE = ("tune", "run")
+BACKOFF_LIMIT = 6
+"""Failures after which a Job of Kubernetes gives up, if it does not name a number."""
+RESTARTED = ("OnFailure", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A TrainJob and its runtime as they were read, with the job of the nodes."""
+
+    spec: TrainJobSpec
+    runtime: Runtime
+    job: ReplicatedJob
+    pods: BatchJobSpec
+    bounds: Bounds
+    count: int
+
+    @property
+    def trainer(self) -> Trainer:
+        return self.spec.trainer or Trainer()
+
+    @property
+    def is_torch(self) -> bool:
+        policy = self.runtime.spec.ml_policy
+        return policy is not None and policy.torch is not None
+
+
+def lower(train_job: Object, runtime: Object | None) -> tuple[list[Object], list[Problem]]:
+    """Return the objects to create for this TrainJob, or the problems that prevent it."""
+    problems: list[Problem] = []
+    draft = _draft(train_job, runtime, problems)
+    if draft is None or runtime is None or problems:
+        return [], problems
+    made = _job(train_job, draft, runtime)
+    try:
+        parse(made)
+    except SpecError as error:
+        return [], [Problem(RUNTIME_REF, f"the nodes would not be valid: {problem}") for problem in error.problems]
+    return [made], []
+
+
+def runtime_key(train_job: Object) -> tuple[str, str, str]:
+    """Return kind, namespace and name of the runtime that the TrainJob names."""
+    found = (train_job.get("spec") or {}).get("runtimeRef") or {}
+    kind = found.get("kind") or api.CLUSTER_RUNTIME
+    return kind, train_job["metadata"].get("namespace", "") if kind == api.RUNTIME else "", found.get("name") or ""
+
+
+def snapshot(runtime: Object) -> Object:
+    """Return the part of a runtime that its TrainJobs are made from."""
+    metadata = runtime["metadata"]
+    kept = {key: value for key, value in annotations_of(runtime).items() if key in KNOWN}
+    return {"metadata": {"name": metadata["name"]} | ({"annotations": kept} if kept else {}), "spec": runtime.get("spec") or {}}
+
+
+def bounds_now(train_job: Object, owned: Object) -> tuple[Bounds | None, list[Problem]]:
+    """Return the bounds of a TrainJob whose job exists, by the runtime that the job was made from."""
+    problems: list[Problem] = []
+    try:
+        kept = json.loads(annotations_of(owned).get(SNAPSHOT, ""))
+    except ValueError:
+        return None, [Problem((), f"the owned job's annotation {SNAPSHOT} cannot be read; delete that job to have it made again")]
+    draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
+    return (draft.bounds if draft is not None else None), problems
+
+
+def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
+    spec = _read(train_job.get("spec"), TrainJobSpec, ("spec",), problems)
+    if spec is None:
+        return None
+    problems += [*support.in_train_job(spec), *unknown(annotations_of(train_job))]
+    reference = spec.runtime_ref
+    if reference.api_group != api.GROUP or reference.kind not in (api.RUNTIME, api.CLUSTER_RUNTIME):
+        problems.append(Problem(RUNTIME_REF, f"unsupported runtime: {reference.kind}.{reference.api_group}"))
+        return None
+    if runtime is None:
+        problems.append(Problem(RUNTIME_REF, f"{reference.kind} {reference.name} does not exist; create it or name another"))
+        return None
+    at = (reference.kind, reference.name)
+    kept = snapshot(runtime)
+    found = _read({"metadata": kept["metadata"], "spec": kept["spec"]}, Runtime, at, problems)
+    if found is None:
+        return None
+    problems += support.in_runtime(found, at)
+    if len(json.dumps(kept)) > MOST_SNAPSHOT:
+        problems.append(Problem(at, f"the runtime is longer than {MOST_SNAPSHOT} characters; shorten it"))
+    job = _nodes(found, at, problems)
+    if job is None or job.template.spec is None:
+        return None
+    count = _count(spec, found, job.template.spec, problems)
+    limits, wrong = bounds(annotations_of(train_job), annotations_of(kept), nodes=count)
+    problems += wrong
+    draft = Draft(spec, found, job, job.template.spec, limits, count)
+    problems += _checks(draft, at)
+    return draft
+
+
+def _read(value: object, cls: type[T], at: Path, problems: list[Problem]) -> T | None:
+    try:
+        return msgspec.convert(value, cls)
+    except msgspec.ValidationError as error:
+        problems.append(Problem(at, f"{error}; this version of the controller cannot carry it out"))
+        return None
+
+
+def _nodes(runtime: Runtime, at: Path, problems: list[Problem]) -> ReplicatedJob | None:
+    """Return the only replicated job, which must be that of the nodes."""
+    job_set = runtime.spec.template.spec if runtime.spec.template is not None else None
+    found, at = None, (*at, "spec", "template", "spec", "replicatedJobs")
+    for i, job in enumerate(job_set.replicated_jobs if job_set is not None else ()):
+        labels = (job.template.metadata or {}).get("labels") or {}
+        if labels.get(nodes.ANCESTOR) == nodes.ANCESTOR_TRAINER and job.name == nodes.NODE and found is None:
+            found = job
+            problems.extend(support.in_job(job, (*at, i)))
+        else:
+            problems.append(Problem((*at, i), f"replicatedJob {shown(job.name)} {support.NOT_YET}"))
+    if found is None:
+        words = f"has no job {nodes.NODE} with the label {nodes.ANCESTOR}: {nodes.ANCESTOR_TRAINER}"
+        problems.append(Problem(at, f"the runtime {words}; add it"))
+        return None
+    containers = ((found.template.spec.template.get("spec") or {}) if found.template.spec is not None else {}).get("containers")
+    if not any(isinstance(c, dict) and c.get("name") == nodes.NODE for c in containers or ()):
+        problems.append(Problem(at, f"the job {nodes.NODE} has no container {nodes.NODE}; add it"))
+        return None
+    return found
+
+
+def _count(spec: TrainJobSpec, runtime: Runtime, pods: BatchJobSpec, problems: list[Problem]) -> int:
+    policy = runtime.spec.ml_policy
+    wanted = spec.trainer.num_nodes if spec.trainer is not None else None
+    if wanted is None:
+        wanted = policy.num_nodes if policy is not None else pods.parallelism
+    if wanted is not None and wanted < 1:
+        problems.append(Problem(("spec", "trainer", "numNodes"), f"numNodes is {wanted}; at least 1 is needed"))
+    return max(1, wanted if wanted is not None else 1)
+
+
+def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
+    trainer, limits = draft.trainer, draft.bounds
+    if not draft.is_torch and (limits.least, limits.most) != (draft.count, draft.count):
+        message = f"only nodes with the policy torch can come and go yet; remove {', '.join(KNOWN)}"
+        yield Problem(("metadata", "annotations"), message)
+    elif limits.asked is None and not limits.least <= draft.count <= limits.most:
+        message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {NODES}"
+        yield Problem(("spec", "trainer", "numNodes"), message)
+    if not draft.is_torch and trainer.num_proc_per_node is not None:
+        yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch; remove it")
+    if trainer.num_proc_per_node is not None and trainer.num_proc_per_node < 1:
+        yield Problem(("spec", "trainer", "numProcPerNode"), f"numProcPerNode is {trainer.num_proc_per_node}; at least 1 is needed")
+    if draft.is_torch:
+        reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in RESERVED]
+        if reserved:
+            yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
+        if (trainer.command or ())[:2] == TORCH_TUNE:
+            yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
+    yield from _of_pods(draft, (*at, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec"))
+
+
+def _of_pods(draft: Draft, at: Path) -> Iterator[Problem]:
+    policy = (draft.pods.template.get("spec") or {}).get("restartPolicy")
+    if policy not in RESTARTED and not (policy == "Never" and draft.pods.backoff_limit == 0):
+        message = f"restartPolicy is {shown(policy)}; use OnFailure, or Never with backoffLimit 0"
+        yield Problem((*at, "template", "spec", "restartPolicy"), message)
+
+
+def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
+    metadata, spec, limits = train_job["metadata"], draft.spec, draft.bounds
+    made = nodes.template(metadata["name"], draft.job, draft.trainer)
+    failures = draft.pods.backoff_limit if draft.pods.backoff_limit is not None else BACKOFF_LIMIT
+    job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
+    ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
+    policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend}
+    policy |= {"activeDeadlineSeconds": spec.active_deadline_seconds} if spec.active_deadline_seconds is not None else {}
+    policy |= {"ttlSecondsAfterFinished": ttl_s} if ttl_s is not None else {}
+    more: Object = {}
+    if draft.is_torch:
+        elastic = {"minReplicas": limits.least, "maxReplicas": limits.most, "maxRestarts": failures}
+        more = {"elasticPolicy": elastic, "nprocPerNode": nodes.processes(made, draft.trainer)}
+    else:
+        policy["backoffLimit"] = failures
+    policy_word = "Never" if failures == 0 and not draft.is_torch else "OnFailure"
+    count = draft.count if limits.asked is None else limits.asked
+    worker = {"replicas": count, "restartPolicy": policy_word, "template": made}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "PyTorchJob",
+        "metadata": _metadata(train_job, draft, runtime),
+        "spec": {"runPolicy": policy, **more, "pytorchReplicaSpecs": {WORKER: worker}},
+    }
+
+
+def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
+    metadata, outer = train_job["metadata"], draft.runtime.spec.template
+    parts: list[Mapping[str, Any]] = [(outer.metadata if outer is not None else None) or {}, draft.job.template.metadata or {}]
+    labels = {key: value for part in parts for key, value in (part.get("labels") or {}).items()}
+    annotations = {key: value for part in parts for key, value in (part.get("annotations") or {}).items()}
+    annotations[POLICY] = "torch" if draft.is_torch else "plain"
+    annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
+    if draft.bounds.asked is not None:
+        annotations[NODES] = str(draft.bounds.asked)
+    owner = {
+        "apiVersion": api.API_VERSION,
+        "kind": api.TRAIN_JOB,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    placed = {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
+    return {**placed, "labels": labels, "annotations": annotations, "ownerReferences": [owner]}

@@ -1,0 +1,76 @@
+"""Build the pod template of a TrainJob's nodes from the runtime's, with the TrainJob's own settings on top."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from elastic.api.job import Object
+from elastic.api.trainer.runtime import ReplicatedJob
+from elastic.api.trainer.train_job import Trainer
+from elastic.kube import quantity
+
+NODE = "node"
+ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+ANCESTOR_TRAINER = "trainer"
+JOB_SET = "jobset.sigs.k8s.io"
+
+
+def template(name: str, job: ReplicatedJob, trainer: Trainer) -> Object:
+    """Return the pod template of the nodes of TrainJob `name`."""
+    assert job.template.spec is not None
+    made: Object = json.loads(json.dumps(job.template.spec.template))
+    metadata = made.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), **_labels(name)}
+    made["spec"].pop("restartPolicy", None)
+    for container in made["spec"]["containers"]:
+        if container.get("name") == NODE:
+            _override(container, trainer)
+    return made
+
+
+def _override(container: Object, trainer: Trainer) -> None:
+    for key, value in (("image", trainer.image), ("command", trainer.command), ("args", trainer.args)):
+        if value is not None:
+            container[key] = list(value) if isinstance(value, tuple) else value
+    if trainer.env:
+        container["env"] = merged(container.get("env") or (), trainer.env)
+    if trainer.resources_per_node is not None:
+        container["resources"] = _resources(container.get("resources") or {}, trainer.resources_per_node)
+
+
+def merged(under: Iterable[Object], over: Iterable[Object]) -> list[Object]:
+    """Return both lists as one. An entry of `over` takes the place of the entry with its name."""
+    found = {str(entry.get("name")): entry for entry in under}
+    return list((found | {str(entry.get("name")): entry for entry in over}).values())
+
+
+def _resources(under: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
+    made: Object = {key: {**(under.get(key) or {}), **(over.get(key) or {})} for key in ("limits", "requests")}
+    made["claims"] = merged(under.get("claims") or (), over.get("claims") or ())
+    return {key: value for key, value in made.items() if value}
+
+
+def _labels(name: str) -> dict[str, str]:
+    """Return the labels that a pod has in a JobSet with one Job of nodes."""
+    return {
+        ANCESTOR: ANCESTOR_TRAINER,
+        "batch.kubernetes.io/job-name": f"{name}-{NODE}-0",
+        f"{JOB_SET}/jobset-name": name,
+        f"{JOB_SET}/replicatedjob-name": NODE,
+        f"{JOB_SET}/replicatedjob-replicas": "1",
+        f"{JOB_SET}/job-index": "0",
+        f"{JOB_SET}/restart-attempt": "0",
+    }
+
+
+def processes(made: Object, trainer: Trainer) -> str:
+    """Return how many processes torchrun starts on each node: by the TrainJob, else one for each GPU, else one for each CPU."""
+    if trainer.num_proc_per_node is not None:
+        return str(trainer.num_proc_per_node)
+    resources = next(c for c in made["spec"]["containers"] if c.get("name") == NODE).get("resources") or {}
+    asked = [resources.get(key) or {} for key in ("requests", "limits")]
+    if any("gpu" in name.lower() and quantity.parse(amount) >= 1 for found in asked for name, amount in found.items()):
+        return "auto"
+    cpus = next((amount for found in asked if (amount := quantity.parse(found.get("cpu", 0)))), 0)
+    return str(max(1, math.ceil(cpus)))

@@ -1,0 +1,123 @@
+"""Decide what to do about one TrainJob: create its job, change it, or say why it cannot run.
+
+The job's number of nodes belongs to the job once it exists, so that /scale and autoscalers may change it. It changes here only if the
+annotation `elastic-training/nodes` changes, or if the bounds exclude it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from controller.deciding.actions import JobEvent, warning
+from controller.deciding.trainjobs import status as statuses
+from controller.deciding.trainjobs.bounds import NODES, annotations_of
+from controller.deciding.trainjobs.lowering import bounds_now, lower
+from controller.watching.keys import owner_uid
+from elastic.api.errors import Problem
+from elastic.api.job import Object
+from elastic.api.kinds import KINDS, WORKER, as_owned
+from elastic.api.names import STOPPED
+from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJobView:
+    """A TrainJob, the runtime that it names, and the PyTorchJob that has its name, as far as they exist."""
+
+    train_job: Object
+    runtime: Object | None
+    named: Object | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJobPlan:
+    """Objects to create, a merge patch of the owned job, and the whole new status; nothing for what stays as it is."""
+
+    create: tuple[Object, ...] = ()
+    change: Object | None = None
+    status: Object | None = None
+    news: tuple[JobEvent, ...] = ()
+
+
+def plan(view: TrainJobView) -> TrainJobPlan:
+    """Return what to do now."""
+    metadata, spec = view.train_job["metadata"], view.train_job.get("spec") or {}
+    if metadata.get("deletionTimestamp") or spec.get("managedBy") == MULTI_KUEUE:
+        return TrainJobPlan()
+    known, named = _known(view.train_job), view.named
+    if named is not None and owner_uid(named["metadata"]) != metadata["uid"]:
+        if named["metadata"].get("deletionTimestamp") or is_lowered(named):
+            return TrainJobPlan()  # of a former TrainJob of this name: the garbage collector deletes it
+        return _without_job(view, known, [Problem(("metadata", "name"), _blocked(named))])
+    if named is None and statuses.is_finished(known):
+        return TrainJobPlan()
+    if named is None:
+        objects, problems = lower(view.train_job, view.runtime)
+        planned = _without_job(view, known, problems)
+        return TrainJobPlan(tuple(objects), status=planned.status, news=planned.news)
+    change, problems = _change(view.train_job, named) if not statuses.is_finished(known) else ({}, [])
+    news = tuple(warning("InvalidTrainJob", str(problem)) for problem in problems)
+    return TrainJobPlan(change=change or None, status=_status(view, known, named, ()), news=news)
+
+
+def is_lowered(job: Object) -> bool:
+    """Return whether a TrainJob owns this PyTorchJob."""
+    return bool(as_owned(KINDS["PyTorchJob"], job["metadata"]).role)
+
+
+def _without_job(view: TrainJobView, known: TrainJobStatus, problems: Sequence[Problem]) -> TrainJobPlan:
+    news = tuple(warning("TrainJobResourcesCreationFailed", str(problem)) for problem in problems)
+    return TrainJobPlan(status=_status(view, known, None, problems), news=news)
+
+
+def _blocked(named: Object) -> str:
+    name = named["metadata"]["name"]
+    return f"PyTorchJob {name} exists and does not belong to this TrainJob; delete it, or create the TrainJob under another name"
+
+
+def _status(view: TrainJobView, known: TrainJobStatus, owned: Object | None, problems: Sequence[Problem]) -> Object | None:
+    if statuses.is_finished(known):
+        problems = ()
+    is_suspended = bool((view.train_job.get("spec") or {}).get("suspend"))
+    new = statuses.status_of(known, owned, is_suspended=is_suspended, problems=problems, now=view.now)
+    # A merge patch keeps what it does not name.
+    empty: Object = {"conditions": []} if known.conditions else {}
+    made: Object = empty | msgspec.to_builtins(new)
+    return made if new != known else None
+
+
+def _known(train_job: Object) -> TrainJobStatus:
+    """Return the status. If it cannot be read, it is written again."""
+    try:
+        return msgspec.convert(train_job.get("status") or {}, TrainJobStatus)
+    except msgspec.ValidationError:
+        return TrainJobStatus()
+
+
+def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
+    """Return the merge patch that makes the owned job follow its TrainJob, and the annotations that are not followed."""
+    spec, there = train_job["spec"], owned["spec"]
+    change: dict[str, Any] = {}
+    # A job that the laptop cluster stopped waits for `elastic resume`.
+    is_stopped = STOPPED in annotations_of(owned)
+    if not is_stopped and bool(spec.get("suspend")) != bool((there.get("runPolicy") or {}).get("suspend")):
+        change["runPolicy"] = {"suspend": bool(spec.get("suspend"))}
+    limits, problems = bounds_now(train_job, owned)
+    elastic = there.get("elasticPolicy")
+    if limits is None or problems or elastic is None:
+        return ({"spec": change} if change else {}), problems
+    wanted = {"minReplicas": limits.least, "maxReplicas": limits.most}
+    if {key: elastic.get(key) for key in wanted} != wanted:
+        change["elasticPolicy"] = wanted
+    count = there["pytorchReplicaSpecs"][WORKER].get("replicas", 1)
+    applied = annotations_of(owned).get(NODES)
+    asked = str(limits.asked) if limits.asked is not None else None
+    target = limits.nearest(limits.asked if limits.asked is not None and asked != applied else count)
+    if target != count:
+        change["pytorchReplicaSpecs"] = {WORKER: {"replicas": target}}
+    patch: Object = {"spec": change} if change else {}
+    return (patch | {"metadata": {"annotations": {NODES: asked}}} if asked != applied else patch), problems

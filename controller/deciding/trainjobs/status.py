@@ -1,0 +1,82 @@
+"""Write a TrainJob's status from its job: upstream's conditions and reasons, and the state of its nodes.
+
+Clients take a TrainJob without conditions for one that runs or is about to, so a TrainJob that is well has none.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from controller.deciding.lifecycle.conditions import holds
+from controller.deciding.lifecycle.termination import NO_MORE_TIME
+from elastic.api import status_of as status_of_job
+from elastic.api.errors import Problem
+from elastic.api.job import JobStatus, Object
+from elastic.api.kinds import WORKER
+from elastic.api.trainer.train_job import ChildStatus, Condition, TrainJobStatus
+from elastic.api.words import ConditionType
+
+SUSPENDED, COMPLETE, FAILED = "Suspended", "Complete", "Failed"
+NOT_SUPPORTED, DEADLINE = "TrainingRuntimeNotSupported", "DeadlineExceeded"
+ALL_COMPLETED, FAILED_JOBS = "AllJobsCompleted", "FailedJobs"
+"""Reasons that a JobSet gives, and Kubeflow Trainer repeats."""
+LONGEST_MESSAGE = 4000
+
+
+def status_of(
+    known: TrainJobStatus, owned: Object | None, *, is_suspended: bool, problems: Sequence[Problem], now: datetime
+) -> TrainJobStatus:
+    """Return the status that follows from the former one, and the job if it exists. `problems` are what prevents the job."""
+    conditions = {condition.type: condition for condition in known.conditions}
+    if (failed := conditions.get(FAILED)) is not None and failed.reason == NOT_SUPPORTED:
+        del conditions[FAILED]
+
+    def put(type: str, status: str, reason: str, message: str) -> None:
+        old = next((c for c in known.conditions if c.type == type), None)
+        since = old.last_transition_time if old is not None and old.status == status else _stamp(now)
+        conditions[type] = Condition(type=type, status=status, reason=reason, message=message[:LONGEST_MESSAGE], last_transition_time=since)
+
+    if is_suspended:
+        put(SUSPENDED, "True", "Suspended", "TrainJob is suspended")
+    elif (suspended := conditions.get(SUSPENDED)) is not None and suspended.status == "True":
+        put(SUSPENDED, "False", "Resumed", "TrainJob is resumed")
+    if problems:
+        put(FAILED, "True", NOT_SUPPORTED, "; ".join(map(str, problems)))
+    status = status_of_job(owned) if owned is not None else JobStatus()
+    if holds(status, ConditionType.SUCCEEDED):
+        put(COMPLETE, "True", ALL_COMPLETED, "jobset completed successfully")
+    elif (end := status.condition(ConditionType.FAILED.value)) is not None and end.status == "True":
+        if status.elastic is not None and status.elastic.closed == NO_MORE_TIME:
+            put(FAILED, "True", DEADLINE, "TrainJob exceeded its active deadline")
+        else:
+            put(FAILED, "True", FAILED_JOBS, end.message or "failed jobs")
+    children = known.jobs_status if owned is None else (_nodes(owned, status),)
+    return replace(known, conditions=tuple(conditions.values()), jobs_status=children)
+
+
+def is_finished(status: TrainJobStatus) -> bool:
+    """Return whether the TrainJob has ended for good. A TrainJob that was refused may still start."""
+    return any(c.status == "True" and (c.type == COMPLETE or (c.type == FAILED and c.reason != NOT_SUPPORTED)) for c in status.conditions)
+
+
+def _nodes(owned: Object, status: JobStatus) -> ChildStatus:
+    """Return the state of the nodes as that of one Job: ready if all nodes run."""
+    is_suspended = bool(((owned.get("spec") or {}).get("runPolicy") or {}).get("suspend"))
+    has_succeeded, has_failed = holds(status, ConditionType.SUCCEEDED), holds(status, ConditionType.FAILED)
+    is_active = not (is_suspended or has_succeeded or has_failed)
+    wanted = ((owned.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get(WORKER, {}).get("replicas", 1)
+    workers = status.replica_statuses.get(WORKER)
+    running = workers.active + workers.succeeded if workers is not None else 0
+    return ChildStatus(
+        name="node",
+        ready=int(is_active and running >= wanted),
+        succeeded=int(has_succeeded),
+        failed=int(has_failed),
+        active=int(is_active),
+        suspended=int(is_suspended and not has_succeeded and not has_failed),
+    )
+
+
+def _stamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,61 @@
+"""Find the fields of a TrainJob and its runtime that nothing here carries out, so that they are refused instead of ignored."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import NODEFAULT, Struct, structs
+
+from elastic.api.errors import Path, Problem
+from elastic.api.trainer.runtime import ReplicatedJob, Runtime
+from elastic.api.trainer.train_job import TrainJobSpec
+
+NOT_YET = "is not supported yet; remove it"
+TRAIN_JOB = ("runtime_ref", "trainer", "suspend", "active_deadline_seconds", "managed_by")
+RUNTIME = ("ml_policy", "template")
+POLICY = ("num_nodes", "torch")
+JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
+JOB = ("template", "backoff_limit", "parallelism", "completions")
+METADATA = ("labels", "annotations", "creationTimestamp")
+
+
+def in_train_job(spec: TrainJobSpec) -> Iterator[Problem]:
+    """Yield the fields of a TrainJob that are not supported."""
+    yield from _others(spec, ("spec",), known=TRAIN_JOB)
+
+
+def in_runtime(runtime: Runtime, at: Path) -> Iterator[Problem]:
+    """Yield the fields of a runtime that are not supported, outside its jobs. `at` is the place of the runtime."""
+    spec, at = runtime.spec, (*at, "spec")
+    yield from _others(spec, at, known=RUNTIME)
+    if spec.ml_policy is not None:
+        yield from _others(spec.ml_policy, (*at, "mlPolicy"), known=POLICY)
+        if spec.ml_policy.torch is not None:
+            yield from _others(spec.ml_policy.torch, (*at, "mlPolicy", "torch"), known=())
+    if spec.template is not None:
+        at = (*at, "template")
+        yield from _of_metadata(spec.template.metadata, at)
+        if spec.template.spec is not None:
+            yield from _others(spec.template.spec, (*at, "spec"), known=JOB_SET)
+
+
+def in_job(job: ReplicatedJob, at: Path) -> Iterator[Problem]:
+    """Yield the fields of the nodes' job that are not supported."""
+    yield from _others(job, at, known=("name", "template"))
+    at = (*at, "template")
+    yield from _of_metadata(job.template.metadata, at)
+    if job.template.spec is not None:
+        yield from _others(job.template.spec, (*at, "spec"), known=JOB)
+
+
+def _others(value: Struct, at: Path, *, known: tuple[str, ...]) -> Iterator[Problem]:
+    for field in structs.fields(value):
+        found = getattr(value, field.name)
+        default = field.default if field.default is not NODEFAULT else None
+        if field.name not in known and found is not None and found != default:
+            yield Problem((*at, field.encode_name), f"{field.encode_name} {NOT_YET}")
+
+
+def _of_metadata(metadata: Mapping[str, Any] | None, at: Path) -> Iterator[Problem]:
+    for key, value in (metadata or {}).items():
+        if key not in METADATA and value:
+            yield Problem((*at, "metadata", key), f"{key} {NOT_YET}")

@@ -1,0 +1,181 @@
+"""Keep the jobs of TrainJobs: watch TrainJobs and runtimes if the API server has them, plan, create and change jobs, write the status."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from controller.acting.event_recorder import EventRecorder
+from controller.deciding.trainjobs.lowering import runtime_key
+from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
+from controller.watching.fed_view import FedView
+from controller.watching.keys import JOBS
+from elastic.kube.cache import Cache, Change
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES, Object
+from elastic.runtime.fence import is_lapse
+from elastic.runtime.workqueue import WorkQueue
+from elastic.runtime.writers import Writer
+
+log = logging.getLogger(__name__)
+LOOK_AGAIN_S = 10.0
+"""Seconds until the API server is asked again whether it has TrainJobs."""
+WORKERS = 4
+OWNED = JOBS["PyTorchJob"]
+BY_RUNTIME, BY_UID = "runtime", "uid"
+Key = tuple[str, str]
+"""Namespace and name of a TrainJob, and of its job."""
+
+
+class TrainJobs:
+    def __init__(
+        self,
+        kube: Kube,
+        writer: Writer,
+        jobs: FedView,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`jobs` is the view of PyTorchJobs, which somebody else feeds."""
+        self._kube, self._writer, self._jobs, self._now = kube, writer, jobs, now
+        self._events = EventRecorder(writer)
+        self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
+        self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, indexes={BY_RUNTIME: _runtime})
+        self._runtimes = {r.kind: Cache(kube, r, project=_read) for r in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
+        self._is_working = False
+
+    async def run(self) -> None:
+        """Watch until cancelled, from when the API server has TrainJobs."""
+        while not await self._are_served():  # noqa: ASYNC110 - a definition that is created wakes nobody
+            await asyncio.sleep(LOOK_AGAIN_S)
+        self._train_jobs.subscribe(self._changed)
+        self._jobs.subscribe(self._job_changed)
+        for kind, runtimes in self._runtimes.items():
+            runtimes.subscribe(self._telling(kind))
+        async with asyncio.TaskGroup() as tasks:
+            for cache in (self._train_jobs, *self._runtimes.values()):
+                tasks.create_task(cache.run())
+
+    async def work(self) -> None:
+        """Work until cancelled. Nothing is decided before the whole view exists."""
+        for view in (self._train_jobs, *self._runtimes.values(), self._jobs):
+            await view.wait_synced()
+        self._is_working = True
+        try:
+            for found in self._train_jobs.list():
+                self._queue.add((found["metadata"]["namespace"], found["metadata"]["name"]))
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(WORKERS):
+                    tasks.create_task(self._worker())
+        finally:
+            self._is_working = False
+
+    async def _are_served(self) -> bool:
+        try:
+            for resource in (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+                await self._kube.request("GET", resource.path(), params={"limit": "1"})
+        except KubeError as error:
+            log.debug("TrainJobs cannot be watched", extra={"error": str(error)})
+            return False
+        return True
+
+    def _changed(self, change: Change[Object]) -> None:
+        if change.new is None and change.old is not None:
+            self._events.forget(change.old["metadata"]["uid"])
+        self._look_at(change.key)
+
+    def _job_changed(self, change: Change[Object]) -> None:
+        if self._train_jobs.get(*change.key) is not None:
+            self._look_at(change.key)
+
+    def _telling(self, kind: str) -> Callable[[Change[Object]], None]:
+        def tell(change: Change[Object]) -> None:
+            for found in self._train_jobs.by(BY_RUNTIME, "/".join((kind, *change.key))):
+                self._look_at((found["metadata"]["namespace"], found["metadata"]["name"]))
+
+        return tell
+
+    def _look_at(self, key: Key) -> None:
+        if self._is_working:
+            self._queue.add(key)
+
+    async def _worker(self) -> None:
+        while True:
+            key, _ = await self._queue.take()
+            failed = True
+            try:
+                failed = not await self._reconcile(key)
+            except Exception:
+                log.exception("reconcile failed", extra=_fields(key))
+            finally:
+                self._queue.done(key, failed=failed)
+
+    async def _reconcile(self, key: Key) -> bool:
+        """Look once at a TrainJob and do what follows. Return False if it must be repeated soon."""
+        train_job = self._train_jobs.get(*key)
+        if train_job is None:
+            self._queue.forget(key)
+            return True
+        now = self._now().replace(microsecond=0)
+        try:
+            named = self._jobs.get(*key)
+            runtime = await self._runtime(train_job) if named is None else None
+            await self._carry_out(key, train_job, named, plan(TrainJobView(train_job, runtime, named, now)), now=now)
+        except KubeError as error:
+            is_lost_race = error.reason == "Conflict"
+            level = logging.DEBUG if is_lost_race or is_lapse(error) else logging.WARNING
+            log.log(level, "reconcile failed", extra=_fields(key) | {"error": str(error)})
+            return False
+        return True
+
+    async def _runtime(self, train_job: Object) -> Object | None:
+        """Return the runtime. If it was created a moment before its TrainJob, it may not be in view yet."""
+        kind, namespace, name = runtime_key(train_job)
+        view = self._runtimes.get(kind)
+        if view is None or not name:
+            return None
+        if (found := view.get(namespace, name)) is not None:
+            return found
+        try:
+            return await self._kube.get(view.resource, name, namespace=namespace or None)
+        except KubeError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    async def _carry_out(self, key: Key, train_job: Object, named: Object | None, planned: TrainJobPlan, *, now: datetime) -> None:
+        namespace, name = key
+        for item in planned.create:
+            try:
+                await self._writer.create(OWNED, item, namespace=namespace)
+            except KubeError as error:
+                if error.reason != "AlreadyExists":
+                    raise  # if it exists, the next look sees whose it is
+        if planned.change is not None and named is not None:
+            await self._writer.patch(OWNED, name, _at(named, planned.change), namespace=namespace)
+        if planned.status is not None:
+            body = _at(train_job, {"status": planned.status})
+            await self._writer.patch(TRAIN_JOBS, name, body, namespace=namespace, subresource="status")
+        about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
+        await self._events.tell(about, planned.news, now=now)
+
+
+def _at(seen: Object, change: Object) -> Object:
+    """Return the change as one of exactly this version, so that it never undoes what we have not seen."""
+    metadata = {**(change.get("metadata") or {}), "resourceVersion": seen["metadata"]["resourceVersion"]}
+    return change | {"metadata": metadata}
+
+
+def _read(raw: Object) -> Object:
+    raw["metadata"].pop("managedFields", None)
+    return raw
+
+
+def _runtime(train_job: Object) -> list[str]:
+    return ["/".join(runtime_key(train_job))]
+
+
+def _fields(key: Key) -> dict[str, str]:
+    return {"kind": TRAIN_JOBS.kind, "namespace": key[0], "job": key[1]}

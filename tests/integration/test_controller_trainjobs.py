@@ -1,0 +1,136 @@
+"""A controller serves TrainJobs at an API server without nodes: it creates and changes jobs, with the rights of one role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import RIGHTS, SYSTEM, api_server, controller, controller_account, install_crds
+from rights_used import granted, used
+from train_job_builders import runtime, train_job
+
+from elastic.api.rights import as_objects, train_job_roles
+from elastic.api.trainer.crd import definitions
+from elastic.kube import connect
+from elastic.kube.client import Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, CUSTOM_RESOURCE_DEFINITIONS, TRAIN_JOBS, TRAINING_RUNTIMES, Object, Resource
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
+PATIENCE_S = 120
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    with api_server(tmp_path, "--enable-admission-plugins", "OwnerReferencesPermissionEnforcement") as path:
+        asyncio.run(install_crds(path))
+        yield path
+
+
+async def until(kube: Kube, resource: Resource, name: str, holds: Callable[[Any], object]) -> Any:
+    """Return the object, or None if it does not exist, once it is as wanted."""
+    found = None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    found = await kube.get(resource, name, namespace="default")
+                except KubeError as error:
+                    if error.code != 404:
+                        raise
+                    found = None
+                if holds(found):
+                    return found
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        pytest.fail(f"{resource.plural} {name} is never as wanted: {found}")
+
+
+def conditions(found: Object | None) -> list[tuple[str, str, str]]:
+    assert found is not None
+    return [(c["type"], c["status"], c["reason"]) for c in (found.get("status") or {}).get("conditions", ())]
+
+
+def named(name: str, **spec: Any) -> Object:
+    made = train_job(**spec)
+    return {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": name}, "spec": made["spec"]}
+
+
+REFUSED = [("Failed", "True", "TrainingRuntimeNotSupported")]
+
+
+async def test_train_jobs_are_served_with_the_rights_of_their_role_and_no_others(kubeconfig: Path, tmp_path: Path) -> None:
+    account = await controller_account(kubeconfig, tmp_path)
+    async with connect(kubeconfig) as kube:
+        for role in train_job_roles():
+            for item in as_objects(role, home=SYSTEM):
+                await kube.create(RIGHTS[item["kind"]], item)
+        with controller(account, "--trainjobs", "instead", folder=tmp_path):
+            for definition in definitions():  # only now: the controller finds them
+                await kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+            await _without_a_runtime(kube)
+            await _suspended_and_resumed(kube)
+            await _beside_another_job(kube)
+        audit = tmp_path / "audit.jsonl"
+        assert used(audit, allowed=False) == set()
+        assert granted(train_job_roles()) - used(audit) == set()
+
+
+async def _without_a_runtime(kube: Kube) -> None:
+    """Check that a TrainJob whose runtime does not exist says so, and starts once it does."""
+    await _create_early(kube, TRAIN_JOBS, named("early"))
+    await kube.create(TRAIN_JOBS, named("lost", runtimeRef={"kind": "TrainingRuntime", "name": "none"}), namespace="default")
+    await until(kube, TRAIN_JOBS, "early", lambda found: conditions(found) == REFUSED)
+    await until(kube, TRAIN_JOBS, "lost", lambda found: conditions(found) == REFUSED)
+    assert await until(kube, PYTORCH_JOBS, "early", lambda found: True) is None
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, runtime())
+    await until(kube, PYTORCH_JOBS, "early", lambda found: found is not None)
+    await until(kube, TRAIN_JOBS, "early", lambda found: conditions(found) == [])
+
+
+async def _create_early(kube: Kube, resource: Resource, item: Object) -> None:
+    """Create an object of a kind that the server begins to serve."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await kube.create(resource, item, namespace="default")
+            except KubeError as error:
+                if error.code != 404:
+                    raise
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
+async def _suspended_and_resumed(kube: Kube) -> None:
+    def is_suspended(found: Any) -> bool:
+        return bool(found["spec"]["runPolicy"]["suspend"])
+
+    await kube.patch(TRAIN_JOBS, "early", {"spec": {"suspend": True}}, namespace="default")
+    await until(kube, PYTORCH_JOBS, "early", is_suspended)
+    await until(kube, TRAIN_JOBS, "early", lambda found: conditions(found) == [("Suspended", "True", "Suspended")])
+    await kube.patch(TRAIN_JOBS, "early", {"spec": {"suspend": False}}, namespace="default")
+    await until(kube, PYTORCH_JOBS, "early", lambda found: not is_suspended(found))
+    await until(kube, TRAIN_JOBS, "early", lambda found: conditions(found) == [("Suspended", "False", "Resumed")])
+    await kube.delete(TRAIN_JOBS, "early", namespace="default")
+    await until(kube, PYTORCH_JOBS, "early", lambda found: found is None)
+
+
+async def _beside_another_job(kube: Kube) -> None:
+    """Check that a PyTorchJob of this name that somebody else made blocks the TrainJob until it is gone."""
+    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
+    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "taken"}}
+    job["spec"] = {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}
+    await kube.create(PYTORCH_JOBS, job, namespace="default")
+    namespaced = runtime() | {"kind": TRAINING_RUNTIMES.kind}
+    await kube.create(TRAINING_RUNTIMES, namespaced, namespace="default")
+    reference = {"kind": TRAINING_RUNTIMES.kind, "name": namespaced["metadata"]["name"]}
+    await kube.create(TRAIN_JOBS, named("taken", runtimeRef=reference), namespace="default")
+    await until(kube, TRAIN_JOBS, "taken", lambda found: conditions(found) == REFUSED)
+    await kube.delete(PYTORCH_JOBS, "taken", namespace="default")
+    await until(kube, PYTORCH_JOBS, "taken", lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
+    await until(kube, TRAIN_JOBS, "taken", lambda found: conditions(found) == [])

@@ -1,0 +1,212 @@
+"""A TrainJob becomes one job, or the fields that are not carried out are named."""
+
+from typing import Any
+
+import pytest
+from train_job_builders import runtime, train_job
+
+from controller.deciding.trainjobs.lowering import SNAPSHOT, lower
+from elastic.api import parse
+from elastic.api.job import Object
+from elastic.api.kinds import PLAIN_NODES, TORCH_NODES
+
+
+def lowered(job: Object, found: Object | None = None) -> Object:
+    objects, problems = lower(job, runtime() if found is None else found)
+    assert problems == []
+    (made,) = objects
+    return made
+
+
+def problems(job: Object, found: Object | None = None) -> str:
+    objects, found_problems = lower(job, runtime() if found is None else found)
+    assert objects == []
+    return "\n".join(map(str, found_problems))
+
+
+def node(made: Object) -> Object:
+    (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_the_job_has_the_train_jobs_name_and_belongs_to_it() -> None:
+    made = lowered(train_job())
+    assert (made["kind"], made["metadata"]["name"], made["metadata"]["namespace"]) == ("PyTorchJob", "fit", "team")
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("TrainJob", "fit", "t-1", True)
+    job, warnings = parse(made)
+    assert job.kind is TORCH_NODES
+    assert warnings == []
+
+
+def test_a_torch_job_keeps_its_size_and_survives_losses_unless_bounds_are_set() -> None:
+    policy = lowered(train_job())["spec"]["elasticPolicy"]
+    assert policy == {"minReplicas": 2, "maxReplicas": 2, "maxRestarts": 6}
+
+
+@pytest.mark.parametrize(
+    ("on_job", "on_runtime", "wanted"),
+    [
+        ({"min-nodes": "1", "max-nodes": "4"}, {}, (1, 4, 2)),
+        ({"min-nodes": "1"}, {}, (1, 2, 2)),
+        ({"max-nodes": "4"}, {}, (2, 4, 2)),
+        ({}, {"min-nodes": "1", "max-nodes": "8"}, (1, 8, 2)),
+        ({"max-nodes": "3"}, {"min-nodes": "1", "max-nodes": "8"}, (1, 3, 2)),
+        ({"min-nodes": "1", "max-nodes": "4", "nodes": "3"}, {}, (1, 4, 3)),
+    ],
+)
+def test_annotations_set_the_bounds(on_job: dict[str, str], on_runtime: dict[str, str], wanted: tuple[int, int, int]) -> None:
+    def named(words: dict[str, str]) -> dict[str, str]:
+        return {f"elastic-training/{key}": value for key, value in words.items()}
+
+    spec = lowered(train_job(annotations=named(on_job)), runtime(annotations=named(on_runtime)))["spec"]
+    policy = spec["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"], spec["pytorchReplicaSpecs"]["Worker"]["replicas"]) == wanted
+
+
+def test_the_trainers_settings_win_over_the_runtimes() -> None:
+    container = {"name": "node", "image": "old", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]}
+    container["resources"] = {"limits": {"cpu": "1", "memory": "1Gi"}}
+    trainer = {
+        "image": "new",
+        "command": ["run"],
+        "args": ["-x"],
+        "env": [{"name": "B", "value": "2"}, {"name": "C", "value": "3"}],
+        "resourcesPerNode": {"limits": {"cpu": "3"}, "requests": {"cpu": "2500m"}},
+    }
+    made = lowered(train_job(trainer=trainer), runtime(pod={"containers": [container]}))
+    assert node(made) == {
+        "name": "node",
+        "image": "new",
+        "command": ["run"],
+        "args": ["-x"],
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "C", "value": "3"}],
+        "resources": {"limits": {"cpu": "3", "memory": "1Gi"}, "requests": {"cpu": "2500m"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("trainer", "wanted"),
+    [
+        ({}, "1"),
+        ({"numProcPerNode": 4}, "4"),
+        ({"resourcesPerNode": {"requests": {"cpu": "2500m"}}}, "3"),
+        ({"resourcesPerNode": {"limits": {"cpu": 2}}}, "2"),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": "8"}}}, "auto"),
+        ({"resourcesPerNode": {"limits": {"nvidia.com/gpu": "8"}}, "numProcPerNode": 2}, "2"),
+    ],
+)
+def test_a_node_has_as_many_processes_as_upstream_gives_it(trainer: Object, wanted: str) -> None:
+    assert lowered(train_job(trainer=trainer))["spec"]["nprocPerNode"] == wanted
+
+
+def test_pods_carry_the_labels_by_which_clients_find_them() -> None:
+    labels = lowered(train_job())["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["metadata"]["labels"]
+    assert labels["jobset.sigs.k8s.io/jobset-name"] == "fit"
+    assert labels["jobset.sigs.k8s.io/replicatedjob-name"] == "node"
+    assert labels["trainer.kubeflow.org/trainjob-ancestor-step"] == "trainer"
+
+
+def test_suspend_deadline_and_limits_become_the_run_policy() -> None:
+    found = runtime(backoffLimit=2)
+    found["spec"]["template"]["spec"]["ttlSecondsAfterFinished"] = 60
+    spec = lowered(train_job(suspend=True, activeDeadlineSeconds=30), found)["spec"]
+    wanted = {"cleanPodPolicy": "Running", "suspend": True, "activeDeadlineSeconds": 30, "ttlSecondsAfterFinished": 60}
+    assert (spec["runPolicy"], spec["elasticPolicy"]["maxRestarts"]) == (wanted, 2)
+
+
+def test_plain_nodes_have_no_rendezvous() -> None:
+    made = lowered(train_job(), runtime({"numNodes": 3}))
+    assert "elasticPolicy" not in made["spec"]
+    assert made["spec"]["runPolicy"]["backoffLimit"] == 6
+    assert parse(made)[0].kind is PLAIN_NODES
+
+
+def test_the_runtime_stands_in_an_annotation_without_what_does_not_matter() -> None:
+    found = runtime(annotations={"elastic-training/max-nodes": "5", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
+    kept = lowered(train_job(), found)["metadata"]["annotations"][SNAPSHOT]
+    assert '"elastic-training/max-nodes":"5"' in kept
+    assert "last-applied" not in kept
+
+
+def with_(found: Object, at: str, value: Any) -> Object:
+    *path, last = at.split(".")
+    place: Any = found
+    for key in path:
+        place = place[int(key)] if key.isdecimal() else place.setdefault(key, {})
+    place[last] = value
+    return found
+
+
+JOB = "spec.template.spec.replicatedJobs.0"
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("spec.initializer", {"dataset": {"storageUri": "hf://x"}}),
+        ("spec.runtimePatches", [{"manager": "a.b/c"}]),
+        ("metadata.annotations.elastic-training/compat", "strict"),
+        ("metadata.annotations.elastic-training/min-nodes", "none"),
+        ("metadata.annotations.elastic-training/nodes", "9"),
+        ("spec.trainer.numNodes", 0),
+        ("spec.trainer.numProcPerNode", 0),
+        ("spec.trainer.env", [{"name": "PET_NNODES", "value": "3"}]),
+        ("spec.trainer.command", ["tune", "run"]),
+        ("spec.somethingNew", 1),
+    ],
+)
+def test_a_field_of_a_train_job_that_is_not_carried_out_is_named(at: str, value: Any) -> None:
+    assert at.rpartition(".")[2].rpartition("/")[2] in problems(with_(train_job(), at, value))
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("spec.podGroupPolicy", {"coscheduling": {}}),
+        ("spec.mlPolicy.torch", {"envInjection": {"targets": [{"jobName": "node", "containerNames": ["x"]}]}}),
+        ("spec.template.spec.network", {"subdomain": "x"}),
+        ("spec.template.spec.failurePolicy", {"maxRestarts": 3}),
+        ("spec.template.spec.successPolicy", {"operator": "All"}),
+        ("spec.template.metadata.finalizers", ["x/y"]),
+        (f"{JOB}.dependsOn", [{"name": "x", "status": "Ready"}]),
+        (f"{JOB}.replicas", 2),
+        (f"{JOB}.template.spec.podFailurePolicy", {"rules": []}),
+        (f"{JOB}.template.spec.activeDeadlineSeconds", 5),
+        (f"{JOB}.template.spec.template.spec.restartPolicy", "Never"),
+    ],
+)
+def test_a_field_of_a_runtime_that_is_not_carried_out_is_named(at: str, value: Any) -> None:
+    name = "envInjection" if at.endswith("torch") else at.rpartition(".")[2]
+    assert name in problems(train_job(), with_(runtime(), at, value))
+
+
+@pytest.mark.parametrize("policy", ["mpi", "flux", "jax", "xgboost"])
+def test_a_policy_that_is_not_supported_is_named(policy: str) -> None:
+    assert f"ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.{policy}" in problems(train_job(), runtime({policy: {}}))
+
+
+def test_other_jobs_of_a_runtime_are_named() -> None:
+    found = runtime()
+    found["spec"]["template"]["spec"]["replicatedJobs"].append({"name": "dataset-initializer", "template": {}})
+    assert '"dataset-initializer" is not supported yet' in problems(train_job(), found)
+
+
+def test_a_runtime_that_does_not_exist_is_named() -> None:
+    objects, found = lower(train_job(), None)
+    assert objects == []
+    assert "ClusterTrainingRuntime torch-distributed does not exist" in str(found[0])
+
+
+def test_a_runtime_of_another_group_is_refused_in_upstreams_words() -> None:
+    job = train_job(runtimeRef={"name": "x", "apiGroup": "a.b", "kind": "Other"})
+    assert "unsupported runtime: Other.a.b" in problems(job)
+
+
+def test_nodes_that_would_not_be_valid_are_refused() -> None:
+    assert "image is missing" in problems(train_job(), runtime(pod={"containers": [{"name": "node"}]}))
+
+
+def test_plain_nodes_cannot_come_and_go_yet() -> None:
+    job = train_job(annotations={"elastic-training/max-nodes": "4"})
+    assert "policy torch" in problems(job, runtime({"numNodes": 2}))
