@@ -32,7 +32,7 @@ AFTER_STEP = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
 """Arguments of the Trainer's loop that its work after a step needs."""
 
 if typing.TYPE_CHECKING:
-    Base = Trainer
+    from transformers import Trainer as Base
 else:
     Base = object
 
@@ -65,6 +65,7 @@ class _Commit(TrainerCallback):  # type: ignore[misc]
 class ElasticMixin(Base):  # type: ignore[misc]
     """The elastic part of a Trainer. Put it first: `class MyElasticTrainer(ElasticMixin, MyTrainer)`."""
 
+    control: typing.Any
     run: Run
     """The training of the present `train()`. Read `run.rank` and `run.size` in each step, because they change."""
     _is_in_loop = False
@@ -142,9 +143,10 @@ class ElasticMixin(Base):  # type: ignore[misc]
         self._progress = TrainerProgress(self)
         extra = {"trainer": self._progress, "scheduler": self.lr_scheduler, "scaler": self.accelerator.scaler}
         ddp = self.accelerator.ddp_handler
+        optimizer = typing.cast(torch.optim.Optimizer, getattr(self.optimizer, "optimizer", self.optimizer))
         self.run = Run(
             self.model,
-            getattr(self.optimizer, "optimizer", self.optimizer),
+            optimizer,
             batch=self._sampler.batch,
             data=self._loader,
             extra={name: one for name, one in extra.items() if one is not None},
@@ -251,7 +253,7 @@ class ElasticMixin(Base):  # type: ignore[misc]
         sums = step.sum(torch.stack([total, total.new_tensor(flos), total.new_tensor(tokens)])).tolist()
         self._flos, self._tokens = sums[1], int(sums[2])
         step.report(loss=sums[0], samples=float(self._sampler.position(step.number + 1)))
-        return self._tr_loss.new_tensor(sums[0])
+        return torch.tensor(sums[0], dtype=self._tr_loss.dtype, device=device)
 
     def _divides_by_items(self) -> bool:
         """Return whether a loss is the sum over its micro-batch, divided by the items of the global batch, as the Trainer decides it."""
