@@ -15,7 +15,7 @@ ORDER = "the order of the samples must be the same at every number of workers"
 GROUP = "elastic_worker forms the process groups"
 SHARDED = "a lost worker would take its part of the model along"
 
-REFUSED = (
+REFUSED: "typing.Tuple[typing.Tuple[str, typing.Tuple[typing.Any, ...], str], ...]" = (
     ("gradient_accumulation_steps", (1,), BATCH),
     ("auto_find_batch_size", (False,), BATCH),
     ("average_tokens_across_devices", (True,), "the gradients would depend on the number of workers"),

@@ -19,13 +19,12 @@ import typing
 import torch
 from transformers import ProgressCallback, Trainer, TrainerCallback
 
-from elastic_worker import settings
 from elastic_worker.integrations.huggingface import ElasticCallback
 from elastic_worker.integrations.huggingface_arguments import ElasticTrainingArguments as ElasticTrainingArguments
 from elastic_worker.integrations.huggingface_arguments import refuse, refuse_overrides, word
 from elastic_worker.integrations.huggingface_progress import TrainerProgress
 from elastic_worker.training.data import Loader
-from elastic_worker.training.environment import PROVISIONAL, own
+from elastic_worker.training.environment import is_provisional, own
 from elastic_worker.training.run import Run, Step
 from elastic_worker.training.sampler import Sampler
 
@@ -33,7 +32,7 @@ AFTER_STEP = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
 """Arguments of the Trainer's loop that its work after a step needs."""
 
 if typing.TYPE_CHECKING:
-    Base = Trainer
+    from transformers import Trainer as Base
 else:
     Base = object
 
@@ -66,6 +65,7 @@ class _Commit(TrainerCallback):  # type: ignore[misc]
 class ElasticMixin(Base):  # type: ignore[misc]
     """The elastic part of a Trainer. Put it first: `class MyElasticTrainer(ElasticMixin, MyTrainer)`."""
 
+    control: typing.Any
     run: Run
     """The training of the present `train()`. Read `run.rank` and `run.size` in each step, because they change."""
     _is_in_loop = False
@@ -85,8 +85,7 @@ class ElasticMixin(Base):  # type: ignore[misc]
         refuse_overrides(self, ElasticMixin)
         super().create_accelerator_and_postprocess()
         self.accelerator.backward = functools.partial(self._backward, self.accelerator.backward)
-        is_provisional = os.environ.get(settings.GENERATION) == PROVISIONAL
-        self._take_rank(1 if is_provisional else own("RANK", 0))
+        self._take_rank(1 if is_provisional() else own("RANK", 0))
 
     def _take_rank(self, rank: int) -> None:
         """Tell the Trainer whether this process is the first: that one logs and saves. For the rest it stays the only one."""
@@ -144,9 +143,10 @@ class ElasticMixin(Base):  # type: ignore[misc]
         self._progress = TrainerProgress(self)
         extra = {"trainer": self._progress, "scheduler": self.lr_scheduler, "scaler": self.accelerator.scaler}
         ddp = self.accelerator.ddp_handler
+        optimizer = typing.cast(torch.optim.Optimizer, getattr(self.optimizer, "optimizer", self.optimizer))
         self.run = Run(
             self.model,
-            getattr(self.optimizer, "optimizer", self.optimizer),
+            optimizer,
             batch=self._sampler.batch,
             data=self._loader,
             extra={name: one for name, one in extra.items() if one is not None},
@@ -253,7 +253,7 @@ class ElasticMixin(Base):  # type: ignore[misc]
         sums = step.sum(torch.stack([total, total.new_tensor(flos), total.new_tensor(tokens)])).tolist()
         self._flos, self._tokens = sums[1], int(sums[2])
         step.report(loss=sums[0], samples=float(self._sampler.position(step.number + 1)))
-        return self._tr_loss.new_tensor(sums[0])
+        return torch.tensor(sums[0], dtype=self._tr_loss.dtype, device=device)
 
     def _divides_by_items(self) -> bool:
         """Return whether a loss is the sum over its micro-batch, divided by the items of the global batch, as the Trainer decides it."""
