@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from elastic_worker.report import Reporter
-from elastic_worker.training import environment
+from elastic_worker.training import environment, whole
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
@@ -33,7 +33,6 @@ from elastic_worker.training.sampler import Sampler, weight
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.whole import ReplicaLost, Whole
-from elastic_worker.training.whole import obstacle as torch_obstacle
 from elastic_worker.training.worlds import Worlds
 
 if typing.TYPE_CHECKING:
@@ -170,7 +169,7 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        why_plain = "no agent of ours has started it" if path is None else torch_obstacle()
+        why_plain = "no agent of ours has started it" if path is None else whole.obstacle()
         if path is None or why_plain:
             self._begin_plain(why_plain)
             return
