@@ -60,6 +60,8 @@ class Worlds:
         """Whether the workers of one agent hold different parts of one state. Then all of an agent's workers start again together."""
         self._has_state = False
         """Whether this worker has trained, was restored or was levelled. A fresh worker's random weights are nobody's state."""
+        self._was_level = False
+        """Whether this worker has been in a world. A state from a save may differ from that of peers who made the step again."""
         self._run = run
         self._group = group
         self._progress = Progress(sampler)
@@ -134,9 +136,9 @@ class Worlds:
             is_donor = self._is_donor(world)
             with self._given(world, change.round, is_donor=is_donor):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
-                if not is_donor and self._step() != world["step"]:
+                if not is_donor and not (self._was_level and self._step() == world["step"]):
                     self._pull(world, change.round)
-                self._has_state = True
+                self._has_state = self._was_level = True
                 with control.news:
                     control.step = int(world["step"])
                 self._group.replica.wrap(is_level=True)

@@ -28,10 +28,14 @@ class ScriptedAgent:
         self._control = one
         one.step = step or 0
         one.start(pid=1, local_rank=0, torch="2.13.0", step=step)
+        self.accept()
+        return one
+
+    def accept(self) -> None:
+        """Take the worker's connection."""
         self.connection, _ = self._listener.accept()
         self.connection.settimeout(PATIENCE_S)
         self._lines = self.connection.makefile("rb")
-        return one
 
     def _leave(self, code: int) -> None:
         self.exit_code = self.exit_code or code
