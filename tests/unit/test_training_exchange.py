@@ -25,6 +25,10 @@ def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
     one.end()
 
 
+def group_of(model: torch.nn.Module) -> Group:
+    return Group(model, whole.Whole(model, torch.optim.SGD(model.parameters()), {}))
+
+
 def entered(agent: ScriptedAgent, connections: Connections) -> Control:
     """Return the control of a worker that forms the world of round 1."""
     one = agent.control(connections)
@@ -73,7 +77,7 @@ def test_two_ranks_meet_over_it_and_a_break_frees_one_that_waits(tmp_path: Path)
     peer = context.Process(target=_peer, args=(folders[1], agents[1], inside, leave))
     peer.start()
     connections = Connections()
-    group = Group(torch.nn.Linear(1, 1), {})
+    group = group_of(torch.nn.Linear(1, 1))
     try:
         _accept(agents[1])
         control = agents[0].control(connections)
@@ -128,7 +132,7 @@ def _peer(folder: Path, agent: ScriptedAgent, inside: object, leave: object) -> 
     control.start(pid=2, local_rank=0, torch="2.13.0", step=None)
     control.next_change(control.place)
     control.enter(1, PATIENCE_S)
-    group = Group(torch.nn.Linear(1, 1), {})
+    group = group_of(torch.nn.Linear(1, 1))
     group.form(control, connections, round=1, rank=1, size=2)
     dist.all_reduce(torch.full((1,), 2.0))
     inside.set()
@@ -143,7 +147,7 @@ def test_a_program_forms_groups_of_its_own_and_hears_when_no_more_have_room(agen
     A worker that puts more values than its agent takes would lose its connection, and end as if the agent were gone.
     """
     connections = Connections()
-    group = Group(torch.nn.Linear(1, 1), {})
+    group = group_of(torch.nn.Linear(1, 1))
     group.form(entered(agent, connections), connections, round=1, rank=0, size=1)
     try:
         for _ in range(13):

@@ -282,7 +282,8 @@ def test_a_worker_that_could_not_load_a_state_gives_none(monkeypatch: pytest.Mon
     """Its model was the donor's already, and the rest its own. It named the step of its own state all the same."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    own = worlds.Worlds(mock.Mock(), model, optimizer, mock.Mock(), sampler=None, extra={"count": Stubborn()})
+    group = mock.Mock(replica=mock.Mock(states={"model": model, "optimizer": optimizer}))
+    own = worlds.Worlds(mock.Mock(), group, sampler=None, extra={"count": Stubborn()})
     own._control, own._connections, own._has_state = mock.Mock(step=7), mock.Mock(), True
     own._control.get.return_value = [b'["127.0.0.1", 1]']
     given = states_of(own.objects)
