@@ -46,7 +46,8 @@ def be_rank(script: Path, *, rank: int, ranks: int, port: int, folder: str, hold
     held: list[object] = []  # goes with this frame, as the variables of a script's main() do
     if hold:
         hold_wrappers(held)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
+    os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks), TORCHELASTIC_ERROR_FILE=f"{folder}/{rank}/error.json")
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", STEPS="20", STEP_SECONDS="0", CHECKPOINT_DIR=folder)
     torch.set_num_threads(1)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115

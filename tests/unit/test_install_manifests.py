@@ -1,4 +1,4 @@
-"""What `elastic install` applies is what kustomize makes of deploy/."""
+"""Check that `elastic install` applies the same objects as kustomize makes of deploy/."""
 
 from __future__ import annotations
 
