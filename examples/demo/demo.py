@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
@@ -64,7 +65,8 @@ async def kill(cluster: LocalCluster, story: Story, victim: str) -> float:
     began = story.tell(f"SIGKILL every process of {victim}")
     story.mark(f"SIGKILL of {victim}")
     for pid in cluster.pids(NAMESPACE, victim):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+            os.kill(pid, signal.SIGKILL)
     return began
 
 
