@@ -128,7 +128,7 @@ def _killed(kind: str, number: int, size: int, given: argparse.Namespace) -> flo
     if kind == "ours":
         with _world(size, given) as one:
             changes = Changes(one, size, seed=number)
-            time.sleep(1.0)
+            time.sleep(peers.STEADY_S)
             changes.one("kill")
             return 1000 * one.plane.changes[-1].seconds
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,8 @@ from elastic.local.ports import free_port
 SCRIPT = Path(__file__).parent / "peer_training.py"
 PATIENCE_S = 180.0
 LOOK_S = 0.005
+STEADY_S = 1.0
+"""Seconds of training before the kill, so that it meets ordinary steps."""
 HOW = {
     "nvrx": "NVRx is not measured: pass --nvrx PYTHON, the interpreter of a venv in which `pip install nvidia-resiliency-ext` was done",
     "torchft": "torchft is not measured: its replica groups are whole torchrun jobs, so a world of single processes has no counterpart",
@@ -80,7 +82,7 @@ def kill(kind: str, folder: Path, size: int, *, step_ms: float, python: str = sy
     with _started(kind, folder, size, step_ms, python) as peer:
         peer.wait(size)
         victim = peer.last
-        time.sleep(1.0)
+        time.sleep(STEADY_S)
         began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         firsts = peer.wait(size if kind == "stock" else size - 1, after=began)

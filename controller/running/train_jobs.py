@@ -23,7 +23,7 @@ LOOK_AGAIN_S = 10.0
 """Seconds until the API server is asked again whether it has TrainJobs."""
 WORKERS = 4
 OWNED = JOBS["PyTorchJob"]
-BY_RUNTIME, BY_UID = "runtime", "uid"
+BY_RUNTIME = "runtime"
 Key = tuple[str, str]
 """Namespace and name of a TrainJob, and of its job."""
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import inspect
 
 from elastic.api.crd_rules import elastic_rules, job_rules, queue_rules, replica_rules, spec_rules
+from elastic.api.generated import keep
 from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, JobStatus, Options, ReplicaSpec, RunPolicy, SchedulingPolicy
 from elastic.api.kinds import GROUP, KINDS, VERSION, WORKER, Kind
 from elastic.api.pod_schema import INT_OR_STRING, definitions, structural
@@ -243,21 +244,5 @@ def files(folder: Path) -> Iterator[tuple[Path, str]]:
         yield folder / f"{kind.crd_name}.yaml", as_yaml(kind)
 
 
-def main(arguments: list[str]) -> int:
-    folder = Path(__file__).parent.parent.parent / "deploy" / "crds"
-    stale = [(file, text) for file, text in files(folder) if not file.exists() or file.read_text() != text]
-    if arguments == ["--write"]:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in stale:
-            file.write_text(text)
-        return 0
-    if arguments != ["--check"]:
-        print("usage: python -m elastic.api.crd --check | --write", file=sys.stderr)
-        return 2
-    for file, _ in stale:
-        print(f"{file} is not what elastic.api.crd makes; run python -m elastic.api.crd --write", file=sys.stderr)
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(keep("elastic.api.crd", files(Path(__file__).parent.parent.parent / "deploy" / "crds"), sys.argv[1:]))

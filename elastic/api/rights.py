@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic.api import webhook
+from elastic.api.generated import keep
 from elastic.api.kinds import GROUP, KINDS
 
 RBAC = "rbac.authorization.k8s.io"
@@ -269,20 +270,5 @@ def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)
 
 
-def main(arguments: list[str]) -> int:
-    found = list(files(Path(__file__).parent.parent.parent / "deploy"))
-    stale = [(file, text) for file, text in found if not file.exists() or file.read_text() != text]
-    if arguments not in (["--write"], ["--check"]):
-        print("usage: python -m elastic.api.rights --check | --write", file=sys.stderr)
-        return 2
-    for file, text in stale:
-        if arguments == ["--write"]:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        else:
-            print(f"{file} is not what elastic.api.rights makes; run python -m elastic.api.rights --write", file=sys.stderr)
-    return 1 if stale and arguments == ["--check"] else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(keep("elastic.api.rights", files(Path(__file__).parent.parent.parent / "deploy"), sys.argv[1:]))

@@ -29,7 +29,7 @@ REFUSED: "typing.Tuple[typing.Tuple[str, typing.Tuple[typing.Any, ...], str], ..
     ("deepspeed", (None,), SHARDED),
     ("parallelism_config", (None,), SHARDED),
     ("torch_compile", (False,), "compiled models are untested"),
-    ("enable_jit_checkpoint", (False,), "SIGTERM comes after a worker has left its world, so nothing has to be saved then"),
+    ("enable_jit_checkpoint", (False,), "the first rank saves by itself if all workers get SIGTERM"),
 )
 """Arguments, the values that are honoured, and the reason why others are not."""
 BACKWARD_OPTIMIZERS = ("lomo", "adalomo")

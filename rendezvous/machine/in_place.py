@@ -22,9 +22,9 @@ FORM_S_A_WORKER = 0.05
 RECEIVE_S = 5.0
 """A member that receives the state must receive more of it within this time."""
 HELLO_S = 120.0
-"""Workers that can change worlds wait so long for the others to come to their first boundary."""
+"""Seconds that workers which can change worlds wait for the others to come to their first boundary."""
 PLANNED_S = 600.0
-"""A planned change waits so long for the end of a step."""
+"""Seconds that a planned change waits for the end of a step."""
 BLIP_STEPS = 10
 """If the communication breaks again within so many steps, though nobody was lost, all processes restart."""
 

@@ -12,7 +12,7 @@ from rendezvous.server.fault import FaultLadder
 from rendezvous.server.story import Story
 
 GATHER_S_A_MEMBER = 0.00002
-"""Values of the exchange are gathered for so long, for each member. To tell all of each value at once would keep the server busy."""
+"""Seconds, for each member, that values of the exchange are gathered: one message per value to all would keep the server busy."""
 
 
 class Link(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from example_jobs import ROOT, environment
-from training_lab import Lab, forking, lab
+from training_lab import Lab, forking, lab, starting
 
 pytestmark = [
     pytest.mark.heavy,
@@ -39,14 +38,22 @@ def zygote(python: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def start(tmp_path: Path, zygote: subprocess.Popen[str]) -> Iterator[Callable[..., Lab]]:
     """Start a lab with a first world."""
-    with contextlib.ExitStack() as opened:
-
-        def begin(size: int, **options: object) -> Lab:
-            one = opened.enter_context(lab(tmp_path, size, zygote, **{"compute_s": 0.02, **options}))
-            one.begin(size)
-            return one
-
+    with starting(tmp_path, zygote) as begin:
         yield begin
+
+
+def said_by(python: Path, program: str, folder: Path) -> list[str]:
+    """Return the lines that a program prints."""
+    said = subprocess.run(
+        [str(python), "-c", program, str(folder)],
+        env={"PYTHONPATH": f"{ROOT}:{WORKER.parent}:{ROOT / 'tests' / 'integration'}", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr[-3000:]
+    return said.stdout.splitlines()
 
 
 def assert_exact(one: Lab, results: list[dict]) -> None:
@@ -161,16 +168,7 @@ print(json.dumps(said))
 
 def test_alone_it_computes_what_the_plain_trainer_does(python: Path, tmp_path: Path) -> None:
     """Ten steps of the first epoch: afterwards the plain Trainer ends a batch with the epoch."""
-    said = subprocess.run(
-        [str(python), "-c", PLAIN, str(tmp_path)],
-        env={"PYTHONPATH": f"{ROOT}:{WORKER.parent}:{ROOT / 'tests' / 'integration'}", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr[-3000:]
-    plain, elastic = json.loads(said.stdout.splitlines()[-1])
+    plain, elastic = json.loads(said_by(python, PLAIN, tmp_path)[-1])
     for one, other in zip(plain[:10], elastic[:10], strict=True):
         assert one == pytest.approx(other, rel=1e-6)
 
@@ -235,16 +233,7 @@ print(words(trainer, kind=OwnElastic))
 
 
 def test_an_argument_that_it_does_not_honour_is_an_error(python: Path, tmp_path: Path) -> None:
-    said = subprocess.run(
-        [str(python), "-c", REFUSED, str(tmp_path)],
-        env={"PYTHONPATH": f"{ROOT}:{WORKER.parent}:{ROOT / 'tests' / 'integration'}", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert said.returncode == 0, said.stderr[-3000:]
-    lines = said.stdout.splitlines()
+    lines = said_by(python, REFUSED, tmp_path)
     assert [line.partition(",")[0] for line in lines[:2]] == [
         "gradient_accumulation_steps is 4",
         "dataloader_drop_last is True",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -13,12 +12,11 @@ from pathlib import Path
 
 import pytest
 from training_changes import Changes
-from training_lab import Lab, forking, lab
+from training_lab import WORKER, Lab, forking, lab, starting
 
 from elastic.local.ports import free_port
 
 pytestmark = pytest.mark.torch
-WORKER = Path(__file__).parent / "training_worker.py"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +29,7 @@ def zygote() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def start(tmp_path: Path, zygote: subprocess.Popen[str]) -> Iterator[Callable[..., Lab]]:
     """Start a lab with a first world."""
-    with contextlib.ExitStack() as opened:
-
-        def begin(size: int, **options: object) -> Lab:
-            one = opened.enter_context(lab(tmp_path, size, zygote, **{"compute_s": 0.02, **options}))
-            one.begin(size)
-            return one
-
+    with starting(tmp_path, zygote) as begin:
         yield begin
 
 

@@ -485,6 +485,19 @@ def lab(folder: Path, start_size: int, zygote: subprocess.Popen[str], *, plain: 
         plane.close()
 
 
+@contextlib.contextmanager
+def starting(folder: Path, zygote: subprocess.Popen[str]) -> Iterator[Callable[..., Lab]]:
+    """Yield a function that starts a lab with a first world of so many workers."""
+    with contextlib.ExitStack() as opened:
+
+        def begin(size: int, **options: object) -> Lab:
+            one = opened.enter_context(lab(folder, size, zygote, **{"compute_s": 0.02, **options}))
+            one.begin(size)
+            return one
+
+        yield begin
+
+
 def summary(changes: list[Change], goals: Mapping[str, tuple[int, int]] | None = None) -> Iterator[str]:
     """Yield a line for each kind of change: milliseconds, and the goals for p50 and p95 of the kinds that have some."""
     for kind in sorted({change.kind for change in changes}):

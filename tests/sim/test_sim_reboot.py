@@ -28,6 +28,22 @@ def first_running(scene: Refused) -> tuple[Object, Object]:
     return running[0], running[-1]
 
 
+async def lasts(scene: Refused, seconds: float, *, dies: bool) -> None:
+    """Wait, and let the controller die in the middle if asked. The job must not fail meanwhile."""
+    await asyncio.sleep(seconds / 2)
+    if dies:
+        scene.restart()
+    await asyncio.sleep(seconds / 2)
+    assert ConditionType.FAILED.value not in states(scene)
+
+
+async def goes_on_uncharged(scene: Refused) -> None:
+    await scene.until(lambda: scene.running >= 3, within_s=60)
+    await scene.until_quiet()
+    assert ConditionType.FAILED.value not in states(scene)
+    assert scene.elastic["restarts"].keys() <= {"disruption", "collateral"}
+
+
 @pytest.mark.parametrize("reported_after_s", [0.5, 5.0, 50.0])
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize("how", ["static", "whole"])
@@ -39,16 +55,9 @@ def test_a_peer_that_notices_first_is_replaced_although_the_controller_dies(how:
         await scene.begin()
         peer, lost = first_running(scene)
         scene.cluster.crash(peer, code=1, by_user=False)
-        await asyncio.sleep(reported_after_s / 2)
-        if dies:
-            scene.restart()
-        await asyncio.sleep(reported_after_s / 2)
-        assert ConditionType.FAILED.value not in states(scene)
+        await lasts(scene, reported_after_s, dies=dies)
         scene.cluster.crash(lost, code=255, reason="Unknown", by_user=False)
-        await scene.until(lambda: scene.running >= 3, within_s=60)
-        await scene.until_quiet()
-        assert ConditionType.FAILED.value not in states(scene)
-        assert scene.elastic["restarts"].keys() <= {"disruption", "collateral"}
+        await goes_on_uncharged(scene)
 
     played(how, story)
 
@@ -64,16 +73,9 @@ def test_a_node_that_is_silent_for_two_minutes_fails_no_job(how: str, dies: bool
         peer, lost = first_running(scene)
         scene.cluster.cut_node(lost["spec"]["nodeName"], SILENT_S)
         scene.cluster.crash(peer, code=1, by_user=False)
-        await asyncio.sleep(SILENT_S / 2)
-        if dies:
-            scene.restart()
-        await asyncio.sleep(SILENT_S / 2)
-        assert ConditionType.FAILED.value not in states(scene)
+        await lasts(scene, SILENT_S, dies=dies)
         if any(pod["metadata"]["uid"] == lost["metadata"]["uid"] for pod in scene.workers()):
             scene.cluster.crash(lost, code=255, reason="Unknown", by_user=False)
-        await scene.until(lambda: scene.running >= 3, within_s=60)
-        await scene.until_quiet()
-        assert ConditionType.FAILED.value not in states(scene)
-        assert scene.elastic["restarts"].keys() <= {"disruption", "collateral"}
+        await goes_on_uncharged(scene)
 
     played(how, story)

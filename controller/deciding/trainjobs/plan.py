@@ -49,17 +49,18 @@ def plan(view: TrainJobView) -> TrainJobPlan:
     if metadata.get("deletionTimestamp") or spec.get("managedBy") == MULTI_KUEUE:
         return TrainJobPlan()
     known, named = _known(view.train_job), view.named
+    is_over = statuses.is_finished(known)
     if named is not None and owner_uid(named["metadata"]) != metadata["uid"]:
         if named["metadata"].get("deletionTimestamp") or is_lowered(named):
             return TrainJobPlan()  # of a former TrainJob of this name: the garbage collector deletes it
         return _without_job(view, known, [Problem(("metadata", "name"), _blocked(named))])
-    if named is None and statuses.is_finished(known):
-        return TrainJobPlan()
     if named is None:
+        if is_over:
+            return TrainJobPlan()
         objects, problems = lower(view.train_job, view.runtime)
         planned = _without_job(view, known, problems)
         return TrainJobPlan(tuple(objects), status=planned.status, news=planned.news)
-    change, problems = _change(view.train_job, named) if not statuses.is_finished(known) else ({}, [])
+    change, problems = ({}, []) if is_over else _change(view.train_job, named)
     news = tuple(warning("InvalidTrainJob", str(problem)) for problem in problems)
     return TrainJobPlan(change=change or None, status=_status(view, known, named, ()), news=news)
 

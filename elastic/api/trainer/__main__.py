@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from elastic.api.generated import keep
 from elastic.api.trainer.crd import definitions
 from elastic.api.trainer.shapes import Object
 from elastic.api.trainer.shipped import objects
@@ -26,17 +27,5 @@ def _documents(items: Iterator[Object] | list[Object]) -> str:
     return HEAD + "".join(f"---\n{json.dumps(item)}\n" for item in items)
 
 
-def main(arguments: list[str]) -> int:
-    """Return 0 if the files are as they should be."""
-    stale = [(file, text) for file, text in files() if not file.exists() or file.read_text() != text]
-    if arguments == ["--write"]:
-        for file, text in stale:
-            file.write_text(text)
-        return 0
-    for file, _ in stale:
-        print(f"{file} is not current; run python -m elastic.api.trainer --write", file=sys.stderr)
-    return 1 if stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(keep("elastic.api.trainer", files(), sys.argv[1:]))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from elastic.api.kinds import TRAIN_JOBS
 from elastic.api.trainer.shapes import (
     ATOMIC,
     IMMUTABLE,
@@ -24,7 +25,7 @@ from elastic.api.trainer.shapes import (
     rule,
 )
 
-GROUP = "trainer.kubeflow.org"
+GROUP = TRAIN_JOBS
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 TRAIN_JOB, RUNTIME, CLUSTER_RUNTIME = "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"

@@ -76,8 +76,9 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     if message.by_library:
         words = f"the training library ended a worker of {member.name}: {message.error or 'it could not follow its world'}"
         return with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, clipped(words), by_library=True))
-    said = message
-    return failed(job, member, status=said.status, ago_s=said.ago_s, rank=said.rank, error=said.error, is_replaced=said.replaced)
+    return failed(
+        job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error, is_replaced=message.replaced
+    )
 
 
 def _finished(job: Job, member: Member, generation: int) -> Job:
