@@ -14,7 +14,7 @@ from typing import Any
 
 from elastic.api import webhook
 from elastic.api.generated import keep
-from elastic.api.kinds import GROUP, KINDS
+from elastic.api.kinds import GROUP, KINDS, TRAIN_JOBS
 
 RBAC = "rbac.authorization.k8s.io"
 CONTROLLER, AUTOSCALER, DASHBOARD = "elastic-controller", "elastic-autoscaler", "elastic-dashboard"
@@ -26,7 +26,6 @@ METRICS_API_SERVICES = ("v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics
 SYSTEM = "elastic-system"
 MPI = "MPIJob"
 SEEN = ("list", "watch")
-TRAINER = "trainer.kubeflow.org"
 Object = dict[str, Any]
 
 
@@ -154,15 +153,15 @@ def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> li
 def train_job_roles() -> list[Role]:
     """Return the roles of a controller that serves TrainJobs. Runtimes belong to the whole cluster, so this role does, too."""
     found = (
-        _right(TRAINER, "trainjobs", SEEN, "TrainJobs are watched."),
-        _right(TRAINER, "trainjobs/status", ("patch",), "The controller writes their status, not their spec."),
+        _right(TRAIN_JOBS, "trainjobs", SEEN, "TrainJobs are watched."),
+        _right(TRAIN_JOBS, "trainjobs/status", ("patch",), "The controller writes their status, not their spec."),
         _right(
-            TRAINER,
+            TRAIN_JOBS,
             "trainjobs/finalizers",
             ("update",),
             "API servers with OwnerReferencesPermissionEnforcement require it, for owner references that block the owner's deletion.",
         ),
-        _right(TRAINER, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
+        _right(TRAIN_JOBS, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
         _right(GROUP, KINDS["PyTorchJob"].plural, ("create", "patch"), "A TrainJob becomes a job of its own, which follows it."),
     )
     return [Role(f"{CONTROLLER}-trainjobs", found, True)]

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import aiohttp
 
 ASKED_AFTER_S, ASKED_EVERY_S, ASKED_TIMES = 30, 10, 5
-"""TCP asks a peer that is silent for so long, so often, and so many times before the connection breaks."""
+"""Seconds of silence until TCP asks the peer, seconds between two questions, and questions until the connection breaks."""
 LOST_AFTER_S = ASKED_AFTER_S + ASKED_EVERY_S * ASKED_TIMES
 
 

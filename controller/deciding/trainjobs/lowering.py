@@ -140,13 +140,13 @@ def _nodes(runtime: Runtime, at: Path, problems: list[Problem]) -> ReplicatedJob
     found, at = None, (*at, "spec", "template", "spec", "replicatedJobs")
     for i, job in enumerate(job_set.replicated_jobs if job_set is not None else ()):
         labels = (job.template.metadata or {}).get("labels") or {}
-        if labels.get(nodes.ANCESTOR) == nodes.ANCESTOR_TRAINER and job.name == nodes.NODE and found is None:
+        if labels.get(api.ANCESTOR) == api.ANCESTOR_TRAINER and job.name == nodes.NODE and found is None:
             found = job
             problems.extend(support.in_job(job, (*at, i)))
         else:
             problems.append(Problem((*at, i), f"replicatedJob {shown(job.name)} {support.NOT_YET}"))
     if found is None:
-        words = f"has no job {nodes.NODE} with the label {nodes.ANCESTOR}: {nodes.ANCESTOR_TRAINER}"
+        words = f"has no job {nodes.NODE} with the label {api.ANCESTOR}: {api.ANCESTOR_TRAINER}"
         problems.append(Problem(at, f"the runtime {words}; add it"))
         return None
     containers = ((found.template.spec.template.get("spec") or {}) if found.template.spec is not None else {}).get("containers")

@@ -7,12 +7,10 @@ from typing import Any
 
 from elastic.api.job import Object
 from elastic.api.trainer.runtime import ReplicatedJob
-from elastic.api.trainer.train_job import Trainer
+from elastic.api.trainer.train_job import ANCESTOR, ANCESTOR_TRAINER, Trainer
 from elastic.kube import quantity
 
 NODE = "node"
-ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
-ANCESTOR_TRAINER = "trainer"
 JOB_SET = "jobset.sigs.k8s.io"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from elastic.api.trainer.shapes import Object
-from elastic.api.trainer.train_job import API_VERSION, CLUSTER_RUNTIME
+from elastic.api.trainer.train_job import ANCESTOR, ANCESTOR_TRAINER, API_VERSION, CLUSTER_RUNTIME
 
 NAMESPACE = "kubeflow-system"
 """Namespace in which clients look for the ConfigMap."""
 SERVES = "v2.3.0"
 """Version of Kubeflow Trainer whose API is served."""
 IMAGES = {"torch": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "plain": "python:3.13"}
-_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
 
 
 def objects() -> list[Object]:
@@ -20,7 +19,7 @@ def objects() -> list[Object]:
 
 def _runtime(name: str, framework: str, policy: Object) -> Object:
     pod = {"spec": {"containers": [{"name": "node", "image": IMAGES[framework]}]}}
-    job = {"name": "node", "template": {"metadata": {"labels": {_STEP: "trainer"}}, "spec": {"template": pod}}}
+    job = {"name": "node", "template": {"metadata": {"labels": {ANCESTOR: ANCESTOR_TRAINER}}, "spec": {"template": pod}}}
     return {
         "apiVersion": API_VERSION,
         "kind": CLUSTER_RUNTIME,

@@ -29,6 +29,8 @@ GROUP = TRAIN_JOBS
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 TRAIN_JOB, RUNTIME, CLUSTER_RUNTIME = "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"
+ANCESTOR, ANCESTOR_TRAINER = "trainer.kubeflow.org/trainjob-ancestor-step", "trainer"
+"""Label of the job of the nodes in a runtime, and of their pods."""
 OURS = "trainer.kubeflow.org/trainjob-controller"
 """Value of managedBy that means the controller of TrainJobs, which is also the default."""
 MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
