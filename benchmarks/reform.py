@@ -10,6 +10,7 @@ machine's load; `load` is the load at the end.
     python -m benchmarks.reform --sizes 8 --peers 3          a kill, in turn by the library, by stock torchrun and by NVRx (--nvrx PYTHON)
     python -m benchmarks.reform --sizes 3 --bytes 100M 1G    how long the others wait until a newcomer has that much state
     python -m benchmarks.reform --flat 500                   threads, descriptors, memory and keys of a process over 500 worlds
+    python -m benchmarks.reform --device cuda --sizes 4      with NCCL; all workers share the first GPU, and NCCL takes them for hosts
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--bytes", nargs="+", default=[], help="only send a state of about this size to newcomers, such as 100M 1G")
     parser.add_argument("--peers", type=int, default=0, help="only kill a worker so many times, here and under other launchers in turn")
     parser.add_argument("--nvrx", help="a Python interpreter that has nvidia-resiliency-ext, for --peers")
+    parser.add_argument("--device", default="cpu", help="where the workers train: cpu, or cuda:0 and NCCL for cuda")
     given = parser.parse_args()
     for size in given.sizes[:1] if given.flat or given.bytes or given.peers else given.sizes:
         print(
@@ -90,10 +92,12 @@ def main() -> None:
 def _world(size: int, given: argparse.Namespace, **options: float) -> Iterator[Lab]:
     """Start workers that train."""
     environment = {"TORCH_GLOO_LAZY_INIT": "1" if given.lazy else "0"}
+    if given.device != "cpu":
+        environment["NCCL_SOCKET_IFNAME"] = environment["GLOO_SOCKET_IFNAME"] = "lo"
     with (
         tempfile.TemporaryDirectory() as folder,
         forking(environment) as zygote,
-        lab(Path(folder), size, zygote, plain=None, compute_s=given.step_ms / 1000, **options) as one,
+        lab(Path(folder), size, zygote, plain=None, compute_s=given.step_ms / 1000, device=given.device, **options) as one,
     ):
         for _ in range(size):
             one.start()

@@ -39,6 +39,8 @@ class Connections:
         self._own = []  # type: typing.List[socket.socket]
         self._size = 0
         """Number of gloo's pairs while a group forms; 0 afterwards."""
+        self._break_also = None  # type: typing.Optional[typing.Callable[[], typing.Callable[[], bool]]]
+        self._is_breaking = lambda: False  # type: typing.Callable[[], bool]
 
     def begin(self, size: int) -> None:
         """Start the epoch of the next group: no socket that is open now belongs to it."""
@@ -48,6 +50,12 @@ class Connections:
             self._foreign = set(_sockets().values())
             self._addresses = b""
             self._own = []
+            self._break_also, self._is_breaking = None, lambda: False
+
+    def also_break(self, start: "typing.Callable[[], typing.Callable[[], bool]]") -> None:
+        """Call `start` at the first break of this epoch. It returns a function that says whether the break is still going on."""
+        with self._lock:
+            self._break_also = start
 
     def learn(self, value: bytes) -> None:
         """Note what a member of the group sent to the others. gloo's values hold the address of its listener."""
@@ -71,19 +79,21 @@ class Connections:
             self._size = 0
 
     def break_off(self, epoch: int) -> int:
-        """Break off the group of this epoch and return the number of its connections; do nothing if another epoch has begun."""
+        """Break off the group of this epoch; do nothing if another epoch has begun. Return how many parts of the group are still there."""
         until = time.monotonic() + LONGEST_MOVING_S
         before = None  # type: typing.Optional[typing.List[bytes]]
         while True:
             with self._lock:
                 if epoch != self.epoch:
                     return 0
+                if self._break_also is not None:
+                    self._is_breaking, self._break_also = self._break_also(), None
                 with contextlib.ExitStack() as opened:
                     connections = [opened.enter_context(contextlib.closing(one)) for one in _group(self._foreign, self._addresses)]
                     counters = [_counters(one) for one in connections if not _is_listener(one)]
                     if counters == before or not counters or time.monotonic() > until:
                         self._shut(connections)
-                        return len(counters)
+                        return len(counters) + self._is_breaking()
             before = counters
             time.sleep(STILL_S)
 

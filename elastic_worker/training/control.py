@@ -248,18 +248,18 @@ class Control:
     def get(self, round: int, keys: typing.Sequence[str], within_s: float) -> typing.List[bytes]:
         """Return the values of these keys; wait for them until the round has ended."""
         with self.news:
-
-            def is_there() -> bool:
-                values = self._values_of(round)
-                return all(key in values for key in keys)
-
-            self.news.wait_for(lambda: self._is_over(round) or is_there(), within_s)
-            self._check(round)
-            values = self._values_of(round)
-            missing = [key for key in keys if key not in values]
-            if missing:
+            if not self.wait_in(round, lambda: all(key in self._values_of(round) for key in keys), within_s):
+                missing = [key for key in keys if key not in self._values_of(round)]
                 raise RuntimeError("no peer has sent {} within {:g} s".format(", ".join(missing[:8]), within_s))
+            values = self._values_of(round)
             return [values[key] for key in keys]
+
+    def wait_in(self, round: int, is_done: "typing.Callable[[], bool]", within_s: float) -> bool:
+        """Wait for something that notifies `news`, and return whether it is done. Raise Over if the round ends first."""
+        with self.news:
+            self.news.wait_for(lambda: self._is_over(round) or is_done(), within_s)
+            self._check(round)
+            return is_done()
 
     def known(self, round: int) -> typing.Dict[str, bytes]:
         """Return what is known of this round."""

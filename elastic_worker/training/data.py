@@ -211,3 +211,13 @@ class _Fetch(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 def _as_it_is(values: typing.Any) -> typing.Any:
     return values
+
+
+def loader_of(data: typing.Any, batch: int, seed: int) -> Loader:
+    """Return the loader of a program's data; raise TypeError if its samples have no numbers."""
+    if isinstance(data, Loader):
+        if data.sampler.batch != batch:
+            raise ValueError("batch is {}, and the Loader's sampler has {}. Give both the same number.".format(batch, data.sampler.batch))
+        return data
+    check(data)
+    return Loader(data, Sampler(len(data), batch, seed=seed))

@@ -57,7 +57,7 @@ class Unit:
         self.model = None  # type: typing.Any
         """The sharded model."""
         self._modules = []  # type: typing.List[FSDPModule]
-        self._check = lambda: None  # type: typing.Callable[[], None]
+        self._check = self._settle = lambda: None  # type: typing.Callable[[], None]
         self._lost = None  # type: typing.Optional[str]
         self._meets_peers = True
         backend, timeout = ("gloo" if device == "cpu" else "cpu:gloo,{}:nccl".format(device)), datetime.timedelta(seconds=form_s)
@@ -70,6 +70,8 @@ class Unit:
         for own in (default, group):
             c10d._set_pg_timeout(c10d.default_pg_timeout, own)  # a shard may wait for an evaluation on another one
         self._votes, self._shards = KeptGroup(default), KeptGroup(group)
+        self.kept = default, group
+        """Groups that outlive a world."""
         self.mesh = DeviceMesh.from_group(group, device)
         """The mesh for `fully_shard`. It is valid in all worlds."""
 
@@ -91,7 +93,6 @@ class Unit:
             module.set_all_reduce_hook(self._reduce)
         self.model = model
         self.states = {"model": ShardedModel(model), "optimizer": ShardedOptimizer(optimizer)}
-        optimizer.register_step_pre_hook(lambda *_: self.check_step())
 
         def check_state(*_: typing.Any) -> None:
             self.states["optimizer"].state_dict()
@@ -112,9 +113,9 @@ class Unit:
         sharded = [group for group in groups if group.mesh_info.shard_process_group.group_name == own]
         return {id(parameter.sharded_param) for group in sharded for parameter in group.fsdp_params}
 
-    def watch(self, check: "typing.Callable[[], None]") -> None:
-        """Call `check` before collectives with other replicas. It raises RuntimeError if the world has ended."""
-        self._check = check
+    def watch(self, check: "typing.Callable[[], None]", settle: "typing.Callable[[], None]") -> None:
+        """Call `check` before collectives with other replicas, and `settle` after them. They raise RuntimeError if the world has ended."""
+        self._check, self._settle = check, settle
 
     def is_first(self, rank: int) -> bool:
         """Return whether this worker belongs to the first replica, whose shards write the saves."""
@@ -179,6 +180,9 @@ class Unit:
     def begin_backward(self) -> None:
         """Do nothing: only `check_step` may end a step, because it does so on all shards."""
 
+    def end_backward(self) -> None:
+        """Do nothing, for the same reason."""
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add values up over all workers of the world, in place."""
         self._check()
@@ -214,11 +218,16 @@ class Unit:
         self._votes.group.allreduce([found]).wait()
         return int(found.item())
 
-    def check_step(self) -> None:
+    def check_step(self, *, is_written: bool) -> None:
         """Raise ReplicaLost on all shards of the unit if the step has failed on any of them.
 
         It runs before each optimizer step, and before the step is committed.
         """
+        try:
+            if not is_written:
+                self._settle()
+        except RuntimeError as error:
+            self._lost = self._lost or f"{type(error).__name__}: {error}"[:300]
         lost, self._lost = self._lost, None
         if self.agree(lost is not None):
             raise ReplicaLost(lost or "Another shard of this unit lost a peer.")

@@ -1,7 +1,4 @@
-"""The process group of a world: formed again for each world, with gloo.
-
-Another way to form a group, such as `_reconfigure` of torch 2.14 or NCCL, is another class with the methods of `Group`.
-"""
+"""The process group of a world, which is formed again for each world: with gloo, and for a model on a GPU with NCCL as well."""
 
 import gc
 import typing
@@ -13,7 +10,8 @@ from torch._C._distributed_c10d import HashStore
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.exchange import Exchange
-from elastic_worker.training.whole import Whole
+from elastic_worker.training.nccl import CONNECT_S, Nccl
+from elastic_worker.training.whole import Whole, obstacle
 
 if typing.TYPE_CHECKING:
     from elastic_worker.training.fsdp import Unit
@@ -33,20 +31,35 @@ def forming_s(size: int) -> float:
 class Group:
     """The default process group, so that `dist.all_reduce(x)` of the program means the present world."""
 
-    def __init__(self, model: torch.nn.Module, replica: Replica) -> None:
+    def __init__(self, model: torch.nn.Module, replica: Replica, backend: typing.Optional[str] = None) -> None:
+        """Prepare the groups of a model. backend: nccl or gloo; without it, the one that fits the model's device."""
         self.replica = replica
         self._model = model
+        self._chosen = backend
+        if backend not in (None, "nccl", "gloo"):
+            raise ValueError('backend is {!r}, but must be "nccl" or "gloo". Leave it out to get the one for the device.'.format(backend))
+        if backend == "nccl" and self._device.type != "cuda":
+            raise ValueError('backend is "nccl", but the model is on {}. Move it to a GPU before Run.'.format(self._device))
+        self._nccl = None  # type: typing.Optional[Nccl]
         self._is_own = False
         self._store = None  # type: typing.Optional[Exchange]
         """torch refers to the part of it in C++ only, and a store whose part in Python is gone serves no further group."""
+
+    def obstacle(self) -> str:
+        """Return why worlds of this model cannot be formed in process; empty if they can."""
+        # Four workers with shards that shared a GPU never did their first step, and nobody has found out why.
+        return "shards on GPUs do not work with it yet" if self.replica.kept and self._device.type != "cpu" else obstacle()
 
     def rehearse(self) -> None:
         """Form a group of this process alone, wrap the model once, and leave the group.
 
         The first time takes torch's imports and many first calls. During a change, all others would wait for them.
         """
+        self._nccl = self._nccl_of_model()
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+            dist.init_process_group(self._backend, store=HashStore(), rank=0, world_size=1)
+            if self._nccl is not None:
+                self._nccl.first()
             self.replica.wrap(is_level=True)
             self.leave()
 
@@ -59,18 +72,25 @@ class Group:
         # first collective, which waits for its connection on no socket and five times as long as torch's timeout.
         # The number of groups is a part of the keys in the store. After a failed attempt the ranks would never meet again.
         dist.distributed_c10d._world.group_count = 0
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        dist.init_process_group(self._backend, store=store, rank=rank, world_size=size)
         self.replica.enter(rank, size)
         connections.formed()
+        if self._nccl is not None:
+            connections.also_break(self._nccl.abort)
+            control.extend(round, CONNECT_S)
+            self._nccl.connect(control, round=round)
         store.formed()
 
     def form_from_environment(self) -> None:
         """Form the group as a program under torchrun does, or take the one that the program has formed."""
         self.replica.leave()
+        if self._nccl is not None:
+            self._nccl.give_back_settings()
+            self._nccl = None
         if not dist.is_initialized():
             self._is_own = True
-            is_on_gpu = next(self._model.parameters()).device.type == "cuda"
-            dist.init_process_group("nccl" if is_on_gpu else "gloo")
+            of_device = "gloo" if self._device.type != "cuda" else Nccl.name if self.replica.kept else "nccl"
+            dist.init_process_group(self._chosen or of_device)
         self.replica.compare()
         self.replica.enter(dist.get_rank(), dist.get_world_size())
         self.replica.wrap(is_level=False)
@@ -81,11 +101,37 @@ class Group:
         if self._is_own:
             self.leave()
         self.replica.rest()
+        if self._nccl is not None:
+            self._nccl.end()
 
     def leave(self) -> None:
         """Drop the group and everything that refers to it."""
         self.replica.leave()
         self._store = None
+        if self._nccl is not None:
+            self._nccl.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.collect(0)
+
+    def settle(self) -> bool:
+        """Wait for the collectives that a GPU still does. Return whether there may have been some that end without an error."""
+        if self._nccl is None:
+            return False
+        self._nccl.synchronize()
+        return True
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    @property
+    def _backend(self) -> str:
+        return "gloo" if self._nccl is None else self._nccl.name
+
+    def _nccl_of_model(self) -> typing.Optional[Nccl]:
+        if self._chosen == "gloo" or self._device.type != "cuda" or not dist.is_nccl_available():
+            return None
+        nccl = Nccl(self._device, self.replica.kept)
+        nccl.take_settings()
+        return nccl

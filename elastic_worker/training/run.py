@@ -23,13 +23,13 @@ import torch
 import torch.distributed as dist
 
 from elastic_worker.report import Reporter
-from elastic_worker.training import environment, whole
+from elastic_worker.training import environment
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
-from elastic_worker.training.control import Control
-from elastic_worker.training.data import Loader, Micro, check
+from elastic_worker.training.control import Control, Over
+from elastic_worker.training.data import Micro, loader_of
 from elastic_worker.training.group import Group
-from elastic_worker.training.sampler import Sampler, weight
+from elastic_worker.training.sampler import weight
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.whole import ReplicaLost, Whole
@@ -72,6 +72,7 @@ class Run:
         save_every_s: float = 300.0,
         ddp: "typing.Optional[typing.Mapping[str, typing.Any]]" = None,
         shards: "typing.Optional[Unit]" = None,
+        backend: typing.Optional[str] = None,
     ) -> None:
         """Describe the training; nothing waits before `steps`.
 
@@ -80,6 +81,7 @@ class Run:
         extra: more objects with state_dict and load_state_dict, by name; they are saved and sent to newcomers.
         ddp: arguments of DistributedDataParallel.
         shards: the `Pod` over whose mesh the model is sharded (FSDP2); without it, each worker has the whole model (DDP).
+        backend: nccl or gloo; by default nccl for a model on a GPU. NCCL needs a GPU of its own for each worker.
         """
         if shards is not None and ddp:
             raise ValueError("ddp is given, but a sharded model has no DistributedDataParallel. Remove ddp=, or shards= and fully_shard.")
@@ -87,14 +89,14 @@ class Run:
         """Number of workers in the present world. Read it in each step."""
         self.rank = environment.own("RANK", 0)
         self.batch = batch
-        self._loader = None if data is None else _loader(data, batch, seed)
+        self._loader = None if data is None else loader_of(data, batch, seed)
         if shards is not None:
             shards.hold(model, optimizer)
         self._replica = Whole(model, optimizer, ddp or {}) if shards is None else shards
-        self._replica.watch(self._check)
+        self._replica.watch(self._check, self._settle)
         if self._loader is not None:
             self._loader.is_even = self._replica.count > 1
-        self._group = Group(model, self._replica)
+        self._group = Group(model, self._replica, backend)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
         self._worlds = Worlds(self, self._group, sampler=sampler, extra=extra or {})
@@ -109,7 +111,7 @@ class Run:
         self.is_noticed = False
         """Whether this worker must leave soon, and no other one will have the state. Without `save`, save it yourself then."""
         self._committed = self._until = 0
-        optimizer.register_step_pre_hook(self._worlds.note_writing)
+        optimizer.register_step_pre_hook(lambda *_: self._begin_writing())
 
     @property
     def model(self) -> typing.Any:
@@ -134,8 +136,7 @@ class Run:
                 yield step
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
-            if self._saves is not None:
-                self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=self._replica.is_first(self.rank))
+            self._save_last(is_writer=self._replica.is_first(self.rank))
         finally:
             self._sigterm.give_back()
             if self._control is not None:
@@ -169,7 +170,7 @@ class Run:
                 log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
-        why_plain = "no agent of ours has started it" if path is None else whole.obstacle()
+        why_plain = "no agent of ours has started it" if path is None else self._group.obstacle()
         if path is None or why_plain:
             self._begin_plain(why_plain)
             return
@@ -209,6 +210,15 @@ class Run:
         if self._control is not None:
             self._control.check_step()
 
+    def _settle(self) -> None:
+        """Raise RuntimeError if the world has ended, and a collective of a GPU may have ended with it: that one raises no error."""
+        if self._control is not None and self._group.settle():
+            self._check()
+
+    def _begin_writing(self) -> None:
+        self._replica.check_step(is_written=False)
+        self._worlds.is_writing = True
+
     def _commit(self, values: "typing.Mapping[str, float]") -> None:
         self._worlds.is_writing = False
         if self._control is None:
@@ -237,9 +247,9 @@ class Run:
             self.save_last()
         raise SystemExit(STATUS)
 
-    def _save_last(self) -> None:
+    def _save_last(self, *, is_writer: bool = True) -> None:
         if self._saves is not None:
-            self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S)
+            self._saves.now(self.committed, self._worlds.objects, LAST_SAVE_S, is_writer=is_writer)
 
     def _report(self, values: "typing.Mapping[str, float]") -> None:
         """Report the committed step. If this worker must leave and no other one will have the state, save it in the time that is left."""
@@ -293,7 +303,7 @@ class Run:
         try:
             is_over = not control.is_ending()
             if is_over:
-                dist.barrier()
+                dist.all_reduce(torch.zeros(1))  # a barrier: `dist.barrier` would be a kernel on a GPU, which ends without an error
         except RuntimeError as broken:
             is_over, error = False, broken
         # If a shard has passed the barrier, all workers were there.
@@ -355,10 +365,10 @@ class Step:
     def backward(self, loss: torch.Tensor, *, samples: int) -> None:
         """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
         run = self._run
-        batch = run.batch if run._loader is None else run._loader.sampler.batch
         run._replica.begin_backward()
-        factor = weight(0 if self._is_stand_in else samples, batch, run.size)
+        factor = weight(0 if self._is_stand_in else samples, run.batch, run.size)
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        run._replica.end_backward()
 
     def __enter__(self) -> "Step":
         """Begin the step, in the next world if the present one ends here."""
@@ -376,8 +386,8 @@ class Step:
         """Commit the step, or form the next world and swallow the error."""
         try:
             if error is None:
-                self._run._replica.check_step()
-        except ReplicaLost as lost:
+                self._run._replica.check_step(is_written=self._run._worlds.is_writing)
+        except (ReplicaLost, Over) as lost:
             self.is_broken = True
             if not self._run._failed(lost):
                 raise
@@ -388,13 +398,3 @@ class Step:
             return False
         self.is_broken = True
         return self._run._failed(error)
-
-
-def _loader(data: typing.Any, batch: int, seed: int) -> Loader:
-    """Return the loader of the program's data; raise TypeError if its samples have no numbers."""
-    if isinstance(data, Loader):
-        if data.sampler.batch != batch:
-            raise ValueError("batch is {}, and the Loader's sampler has {}. Give both the same number.".format(batch, data.sampler.batch))
-        return data
-    check(data)
-    return Loader(data, Sampler(len(data), batch, seed=seed))

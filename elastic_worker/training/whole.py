@@ -32,6 +32,8 @@ class Whole:
 
     index, count = 0, 1
     """Number of this shard, and how many shards are a replica."""
+    kept = ()  # type: typing.Sequence[dist.ProcessGroup]
+    """Groups that outlive a world."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ddp: "typing.Mapping[str, typing.Any]") -> None:
         if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
@@ -44,12 +46,12 @@ class Whole:
         """The objects that have the state of this replica's shard."""
         self._model = model
         self._ddp = dict(ddp)
-        self._check = lambda: None  # type: typing.Callable[[], None]
+        self._check = self._settle = lambda: None  # type: typing.Callable[[], None]
         self._parallel = Parallel(self)
 
-    def watch(self, check: "typing.Callable[[], None]") -> None:
-        """Call `check` before collectives. It raises RuntimeError if the world has ended."""
-        self._check = check
+    def watch(self, check: "typing.Callable[[], None]", settle: "typing.Callable[[], None]") -> None:
+        """Call `check` before collectives, and `settle` after them. They raise RuntimeError if the world has ended."""
+        self._check, self._settle = check, settle
 
     @property
     def model(self) -> typing.Any:
@@ -106,11 +108,18 @@ class Whole:
         if self.wrapper is not None and not self._parallel.was_called:
             raise TypeError("The loss does not come from run.model. Call run.model(x) instead of your own model: it averages gradients.")
 
+    def end_backward(self) -> None:
+        """Raise RuntimeError if gradients may be wrong. It comes before the program looks at them, as a scaler of gradients does."""
+        if self.wrapper is not None and self.wrapper.require_backward_grad_sync:
+            self._settle()
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add values up over all workers of the world, in place."""
         self._check()
         if self.wrapper is not None:
             dist.all_reduce(values)
+            if values.is_cuda:
+                self._settle()
         return values
 
     def put_back(self) -> bool:
@@ -131,8 +140,13 @@ class Whole:
         """Return the value of shard 0."""
         return value
 
-    def check_step(self) -> None:
-        """Raise ReplicaLost on all shards if the step has failed on any of them."""
+    def check_step(self, *, is_written: bool) -> None:
+        """Raise RuntimeError if the step has failed. It runs before the optimizer writes, and at the step's end.
+
+        is_written: the optimizer has written already, so that the gradients were right.
+        """
+        if not is_written:
+            self._settle()
 
     def give_up(self) -> None:
         """Make the next `check_step` of the other shards fail."""

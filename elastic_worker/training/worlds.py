@@ -69,10 +69,6 @@ class Worlds:
         """The objects whose states are the state of the training."""
         self._has_news = False
 
-    def note_writing(self, *_: typing.Any) -> None:
-        """Note that the optimizer begins to write. It is the hook before each optimizer step."""
-        self.is_writing = True
-
     def note_step(self) -> None:
         """Tell the agent of the first step of a world."""
         if self._has_news:

@@ -30,6 +30,8 @@ name = os.environ["ELASTIC_MEMBER"]
 if os.environ.get("ELASTIC_GENERATION") == "0" and os.path.exists(os.path.join(folder, "no-newcomers")):
     sys.exit(5)
 torch.set_num_threads(1)
+device = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
+os.environ["NCCL_HOSTID"] = f"worker-{{os.getpid()}}"  # NCCL refuses two ranks on one GPU, unless it takes them for two hosts
 if "TEST_OLD_TORCH" in os.environ:
     from elastic_worker.training import whole as replicas
 
@@ -40,11 +42,11 @@ if "TEST_OLD_TORCH" in os.environ:
     replicas.DistributedDataParallel = Older
 count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 is_first = int(os.environ.get("RANK", "0")) < (count if "SHARDED" in os.environ else 1)
-model = Model(16, seed=7 if is_first else os.getpid())  # the first world begins with the weights of the first replica
+model = Model(16, seed=7 if is_first else os.getpid()).to(device)  # the first world begins with the weights of the first replica
 pod = None
 if "SHARDED" in os.environ:
     from torch.distributed.fsdp import fully_shard
-    pod = Pod()
+    pod = Pod(device=device.type)
     for layer in model.net:
         if isinstance(layer, torch.nn.Linear):
             fully_shard(layer, mesh=pod.mesh)
@@ -68,7 +70,7 @@ last = None
 for step in run.steps(steps):
     with step:
         for x, ids in step.batches():
-            loss = run.model(x, ids)
+            loss = run.model(x.to(device), ids.to(device))
             time.sleep(pace)
             form_group(step.number)
             step.backward(loss, samples=len(ids))
@@ -85,7 +87,7 @@ for step in run.steps(steps):
         with open(folder + "/pids", "a") as log:
             log.write(f"{{name}} {{os.environ.get('LOCAL_RANK')}} {{os.getpid()}} {{run.size}}\\n")
 def whole(one):
-    return (one.full_tensor() if pod else one).detach()
+    return (one.full_tensor() if pod else one).detach().cpu()
 used = [round(-one) for one in whole(model.ledger).tolist()]
 expected = [0] * len(used)
 for number in range(run.committed):

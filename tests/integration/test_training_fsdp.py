@@ -89,6 +89,7 @@ class Worker:
             self.unit.sync(is_last)
             (loss_of(self.model, ids) * weight(len(ids), BATCH, self.size)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.unit.check_step(is_written=False)
         self.optimizer.step()
 
     def full(self) -> list[torch.Tensor]:
@@ -185,7 +186,9 @@ def uneven(folder: pathlib.Path, index: int) -> None:
 
 def run(jobs: typing.Iterable[tuple[typing.Any, ...]]) -> dict[tuple[str, int], int | None]:
     """Run processes to their end, and return their exit codes by function and shard."""
-    context = torch.multiprocessing.get_context("fork")
+    # Not forks of this process: those end with SIGSEGV if another test has used torch's threads in it.
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     started = {}
     for function, folder, index in jobs:
         process = context.Process(target=quietly, args=(function, folder, index))

@@ -97,6 +97,19 @@ def test_twenty_five_changes_use_every_sample_once_and_change_no_weight(start: C
     assert_exact(one, ranks=len(one.plane.world))
 
 
+def test_a_collective_that_is_broken_off_without_an_error_changes_no_weight(start: Callable[..., Lab]) -> None:
+    """It is the way of NCCL: the kernels end, and leave wrong numbers."""
+    lab = start(3, is_silent=True)
+    changes = Changes(lab, 3, seed=5)
+    for kind in ("kill", "add", "kill first", "add", "stop", "add", "kill"):
+        changes.pause()
+        changes.one(kind)
+    results = lab.finish()
+    expected = lab.reference(results[0]["steps"])
+    assert all(result["vector"] == pytest.approx(expected, abs=1e-12) for result in results), lab.explain()
+    assert all(result["wrong"] == 0 for result in results)
+
+
 def test_a_step_that_is_tried_again_counts_once_for_batch_norm_and_random_numbers(start: Callable[..., Lab]) -> None:
     """The survivors have run their forward, with BatchNorm and random numbers, when a peer is lost in the same step."""
     one = start(3, has_norm=True, hang_inside=[60, 2])

@@ -2,7 +2,7 @@
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
@@ -95,6 +95,26 @@ def test_a_break_of_an_earlier_epoch_does_nothing(opened: ExitStack) -> None:
     group = Group(opened, connections)
     assert connections.break_off(late) == 0
     assert not any(map(is_broken, group.ends))
+
+
+def test_a_break_starts_that_of_another_transport_once_and_counts_it_while_it_lasts() -> None:
+    connections = Connections()
+    started, is_breaking = [], True
+
+    def start() -> Callable[[], bool]:
+        started.append(connections.epoch)
+        return lambda: is_breaking
+
+    connections.begin(2)
+    connections.also_break(start)
+    epoch = connections.epoch
+    assert [connections.break_off(epoch) for _ in range(2)] == [1, 1]
+    is_breaking = False
+    assert connections.break_off(epoch) == 0
+    connections.also_break(start)
+    connections.begin(2)
+    assert connections.break_off(epoch) == connections.break_off(connections.epoch) == 0
+    assert started == [epoch]
 
 
 def test_a_socket_that_was_open_before_the_epoch_is_foreign_even_at_an_address_of_the_group(opened: ExitStack) -> None:
