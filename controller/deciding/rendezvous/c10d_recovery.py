@@ -206,14 +206,17 @@ def _lost_before(view: JobView, known: ElasticStatus) -> int:
     If the status has no number, count the workers that are missing while others have worked for a while, because a job's first workers are
     created at once.
     """
-    vanished = loss_backoff.vanished(view, WORKER)
-    if WORKER in {entry.type for entry in known.refused} | {entry.type for entry in known.replaced}:
-        return vanished
-    members = _members(view)
+    vanished, members = loss_backoff.vanished(view, WORKER), _members(view)
     containers = [own_container(view.job, pod) for pod in members]
-    began = [container.started_at for container in containers if container is not None and container.started_at is not None]
-    missing = max(0, view.job.workers - len(members)) if began and min(began) + SKEW < view.snapshot.now else 0
-    return max(vanished, missing)
+    starts = [container.started_at for container in containers if container is not None and container.started_at is not None]
+    began = min(starts, default=None)
+    # An older entry tells of an earlier group: the status may have been written for the last time before this one was made.
+    counts = [entry.type for entry in known.replaced if entry.made or began is None or (entry.at is not None and entry.at > began)]
+    if began is None or began + SKEW >= view.snapshot.now or WORKER in {*counts, *(entry.type for entry in known.refused)}:
+        return vanished
+    # The user may have asked for fewer meanwhile, but a worker's number says that those before it were there.
+    there = max(view.job.workers, *(pod.index + 1 for pod in members))
+    return max(vanished, there - len(members))
 
 
 def _members(view: JobView) -> list[Pod]:
