@@ -211,3 +211,23 @@ def test_a_worker_that_was_never_made_is_no_loss() -> None:
     found = cluster.job.status.elastic
     assert found is not None
     assert (found.world_size, found.last_rescale) == (2, None)
+
+
+def test_a_worker_that_vanished_is_a_loss_even_if_the_status_tells_of_an_earlier_group_only_and_fewer_are_wanted() -> None:
+    """A patch of the status had no answer for 30 s, the user asked for two workers, and one of three vanished: the others failed the job."""
+    cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"), settings=OURS)
+    cluster.settle()
+    earlier = Replacements(type=WORKER, lost=(2,), count=1, tries=1, at=NOW - timedelta(minutes=2))
+    cluster.job = structs.replace(
+        elastic_job(2, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"),
+        status=structs.replace(cluster.job.status, elastic=ElasticStatus(backend="c10d", replaced=(earlier,))),
+    )
+    cluster.run_all()
+    for name in ("train-worker-0", "train-worker-2"):
+        cluster.pods[name] = replace(cluster.pods[name], containers=(Container("pytorch", started_at=NOW),))
+    del cluster.pods["train-worker-1"]
+    cluster.now = NOW + timedelta(seconds=23)
+    cluster.settle()
+    last = cluster.job.status.elastic.last_rescale  # type: ignore[union-attr]
+    assert last is not None
+    assert (last.cause, last.from_size, last.to_size) == ("disruption", 3, 2)
