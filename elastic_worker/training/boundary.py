@@ -3,6 +3,7 @@
 Each step begins with such a copy, so this module counts microseconds.
 """
 
+import _random
 import ctypes
 import random
 import sys
@@ -25,7 +26,7 @@ class Boundary:
         self._buffers = []  # type: typing.List[torch.Tensor]
         self._copies = []  # type: typing.List[torch.Tensor]
         self._random: typing.Optional[typing.Tuple[typing.Any, ...]] = None
-        self._numpy = NumpyState()
+        self._python, self._numpy = PythonState(), NumpyState()
         self._owners = []  # type: typing.List[typing.Dict[str, typing.Optional[torch.Tensor]]]
         self._notes = 0
 
@@ -41,7 +42,7 @@ class Boundary:
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, buffers)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._random = torch.default_generator.get_state(), random.getstate(), self._numpy.get(), cuda
+        self._random = torch.default_generator.get_state(), self._python.get(), self._numpy.get(), cuda
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -61,6 +62,26 @@ class Boundary:
             sys.modules["numpy"].random.set_state(self._random[2])
         if self._random[3] is not None:
             torch.cuda.set_rng_state(self._random[3])
+
+
+class PythonState:
+    """The state of Python's global generator. Python needs 9 us to return it, so it is only asked for if it has changed."""
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self._state: typing.Any = None
+
+    def get(self) -> typing.Any:
+        """Return the state."""
+        generator = getattr(random.getstate, "__self__", None)
+        raw = b""
+        # The generator may have given away the second number of a pair, which its memory does not show.
+        if type(generator) is random.Random and sys.implementation.name == "cpython" and getattr(generator, "gauss_next", 0.0) is None:
+            header = object.__basicsize__
+            raw = ctypes.string_at(id(generator) + header, _random.Random.__basicsize__ - header)
+        if not raw or raw != self._raw:
+            self._raw, self._state = raw, random.getstate()
+        return self._state
 
 
 class NumpyState:
