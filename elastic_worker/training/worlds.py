@@ -128,6 +128,7 @@ class Worlds:
         rank, size = int(world["rank"]), int(world["size"])
         try:
             control.enter(change.round, forming_s(size))
+            self._connections.end()  # all have left: each member is at the boundary
             self._group.leave()
             is_donor = self._is_donor(world)
             with self._given(world, change.round, is_donor=is_donor):
