@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 from training_changes import KINDS, Changes  # noqa: E402
 from training_lab import Lab, forking, lab, summary  # noqa: E402
 
-TAIL_S = 0.3
+TAIL_S, STEADY_S = 0.3, 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GOALS = {
@@ -158,6 +158,7 @@ def transfer(one: Lab, amount: str) -> None:
 def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
     """Change the world, and print what each kind cost."""
     changes, tails = Changes(one, size, seed=given.seed), []
+    print(f"a step without a change takes {_step_ms(one):.0f} ms", flush=True)
     used, began, sampled = collections.Counter[int](), time.monotonic(), 0
     for number in range(given.changes):
         changes.pause()
@@ -188,6 +189,15 @@ def measure(one: Lab, size: int, given: argparse.Namespace) -> None:
     expected = one.reference(max(steps), within_s=START_S)
     far = max(abs(a - b) for result in results for a, b in zip(result["vector"], expected, strict=True))
     print(f"largest difference of a weight from a single process {far:.1e}", flush=True)
+
+
+def _step_ms(one: Lab) -> float:
+    """Return the milliseconds of a step, which are a part of each change's."""
+    seen: list[tuple[float, int]] = []
+    while len(seen) < 2 or seen[-1][0] - seen[0][0] < STEADY_S:
+        one.until(lambda: (one.folder / "step").exists() and (not seen or int((one.folder / "step").read_text()) > seen[-1][1]))
+        seen.append((time.monotonic(), int((one.folder / "step").read_text())))
+    return 1000 * (seen[-1][0] - seen[0][0]) / (seen[-1][1] - seen[0][1])
 
 
 def flat(one: Lab, worlds: int) -> None:

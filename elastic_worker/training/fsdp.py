@@ -153,6 +153,9 @@ class Unit:
             if isinstance(value, torch.Tensor):
                 dist.broadcast(value, src=self.index, group=self.replicas)
 
+    def rehearse(self) -> None:
+        """Do nothing: the shard group exists already, and has been used."""
+
     def leave(self) -> None:
         """Drop the group of replicas. Afterwards the default group may be destroyed, and the groups of the unit live on."""
         self.replicas = None

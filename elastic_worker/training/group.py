@@ -51,7 +51,7 @@ class Group:
         return "shards on GPUs do not work with it yet" if self.replica.kept and self._device.type != "cpu" else obstacle()
 
     def rehearse(self) -> None:
-        """Form a group of this process alone, wrap the model once, and leave the group.
+        """Form a group of this process alone, do a first step of some kind, and leave the group.
 
         The first time takes torch's imports and many first calls. During a change, all others would wait for them.
         """
@@ -60,7 +60,7 @@ class Group:
             dist.init_process_group(self._backend, store=HashStore(), rank=0, world_size=1)
             if self._nccl is not None:
                 self._nccl.first()
-            self.replica.wrap(is_level=True)
+            self.replica.rehearse()
             self.leave()
 
     def form(self, control: Control, connections: Connections, *, round: int, rank: int, size: int) -> None:

@@ -14,11 +14,13 @@ from elastic_worker.training.control import Control
 
 def hello(self, **fields):
     wanted = ("torch._dynamo", "encodings.idna")
-    print([name for name in wanted if name not in sys.modules] + ["a group"] * dist.is_initialized(), flush=True)
+    drawn = ["random numbers"] * (not torch.equal(random, torch.get_rng_state()))
+    print([name for name in wanted if name not in sys.modules] + ["a group"] * dist.is_initialized() + drawn, flush=True)
     os._exit(0)
 
 Control.start = hello
 model = torch.nn.Linear(2, 2)
+random = torch.get_rng_state()
 for step in Run(model, torch.optim.SGD(model.parameters(), lr=0.1), batch=1).steps(1):
     pass
 """
