@@ -53,7 +53,8 @@ if "SHARDED" in os.environ:
     fully_shard(model, mesh=pod.mesh)
 ledger = {{"params": [model.ledger], "lr": float(BATCH), "momentum": 0.0}}
 optimizer = torch.optim.SGD([{{"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}}, ledger])
-run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, shards=pod, save=os.environ.get("SAVES"), save_every_s=0.5)
+run = Run(model, optimizer, data=Samples(), batch=BATCH, seed=3, shards=pod, save=os.environ.get("SAVES"),
+          save_every_s=float(os.environ.get("SAVE_EVERY_S", "0.5")))
 def form_group(number):
     # A group of the program in the step before a change, if the test asks for it.
     if not os.path.exists(folder + "/group-in-step") or number != int(open(folder + "/group-in-step").read()):

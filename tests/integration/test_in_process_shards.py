@@ -79,6 +79,52 @@ def test_shards_go_on_from_their_save_after_all_of_them_were_lost(job: Job, tmp_
     job.ends("w0", size=SHARDS)
 
 
+def test_shards_that_all_get_sigterm_leave_a_save_of_their_newest_step(tmp_path: Path, server: Server) -> None:
+    """Each shard of the first replica writes its own part, and all parts are of one step."""
+    job = Job(server, tmp_path / "job", SHARDED="1", SAVES=str(tmp_path / "saves"), SAVE_EVERY_S="1000")
+    try:
+        job.expect("w0", "w1")
+        at = job.start("w0", "w1", workers=SHARDS)
+        job.agents.wait_for_world(4, after=at)
+        assert not list((tmp_path / "saves").glob("*.json"))
+        for name in ("w0", "w1"):
+            job.agents.signal(name, signal.SIGTERM)
+        for name in ("w0", "w1"):
+            job.agents.processes[name].wait(60)
+        saves = sorted(path.name for path in (tmp_path / "saves").glob("*.json"))
+        assert len(saves) == SHARDS, job.agents.describe()
+        (step,) = {int(name.split("-")[1]) for name in saves}
+        assert step > 0
+
+        job.expect("w2")
+        at = job.start("w2", workers=SHARDS)
+        job.agents.wait_for_world(2, after=at)
+        assert {int(entry["step"]) for entry in job.agents.log() if float(entry["at"]) > at} == {step}
+        job.finish()
+        job.ends("w2", size=SHARDS)
+    finally:
+        job.agents.stop()
+
+
+def test_shards_that_cannot_change_worlds_in_process_restart_from_their_saves(tmp_path: Path, server: Server) -> None:
+    job = Job(server, tmp_path / "job", SHARDED="1", SAVES=str(tmp_path / "saves"), TEST_OLD_TORCH="1")
+    try:
+        job.expect("w0", "w1")
+        job.agents.wait_for_world(4, after=job.start("w0", "w1", workers=SHARDS))
+        first = pids(job, "w0")
+        wait_until(lambda: len(list((tmp_path / "saves").glob("*.json"))) >= SHARDS, what=job.agents.describe)
+        at = time.time()
+        job.expect("w0")
+        job.agents.kill_pod("w1")
+        job.agents.wait_for_world(2, after=at)
+        assert set(pids(job, "w0")).isdisjoint(first)
+        assert all(int(entry["step"]) > 0 for entry in job.agents.log() if float(entry["at"]) > at)
+        job.finish()
+        job.ends("w0", size=SHARDS)
+    finally:
+        job.agents.stop()
+
+
 def test_pods_train_under_stock_torchrun_and_begin_with_the_weights_of_the_first_one(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={SHARDS}", "--rdzv-backend=c10d"]
