@@ -22,6 +22,8 @@ NODE_NUMBER = "batch.kubernetes.io/job-completion-index"
 RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
 """An annotation of a job: rdzvSecret, for clients whose classes lack the field."""
 
+NODES = OWN_PREFIX + "nodes"
+"""Annotation of a TrainJob: the number of nodes wanted now."""
 STOPPED = OWN_PREFIX + "stopped-with-cluster"
 """Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
 

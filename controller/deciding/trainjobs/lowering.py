@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from controller.deciding.trainjobs import nodes, patches, policies, support
-from controller.deciding.trainjobs.bounds import KNOWN, NODES, Bounds, annotations_of, bounds, unknown
+from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError, shown
 from elastic.api.job import Object
@@ -201,7 +201,7 @@ def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
         message = f"only nodes with the policy torch can come and go yet; remove {', '.join(KNOWN)}"
         yield Problem(("metadata", "annotations"), message)
     elif limits.asked is None and not limits.least <= draft.count <= limits.most:
-        message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {NODES}"
+        message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {names.NODES}"
         yield Problem(("spec", "trainer", "numNodes"), message)
     if not draft.is_torch and trainer.num_proc_per_node is not None:
         yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch; remove it")
@@ -259,7 +259,7 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
         annotations[patches.PATCHES] = checksum
     if draft.bounds.asked is not None:
-        annotations[NODES] = str(draft.bounds.asked)
+        annotations[names.NODES] = str(draft.bounds.asked)
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.TRAIN_JOB,
