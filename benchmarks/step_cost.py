@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 from training_lab import Plane  # noqa: E402
 
 from elastic_worker import Run, settings  # noqa: E402
-from elastic_worker.training.run import Step  # noqa: E402
+from elastic_worker.training.step import Step  # noqa: E402
 
 GOAL_US = 60.0
 BLOCK = 100

@@ -210,7 +210,9 @@ def _cost(job: Summary) -> Iterator[str]:
         parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= SHORT_MS]
         is_partial = job.rescale.get("beganUnseen") is True
         least, why = ("at least ", UNSEEN) if is_partial else ("", "")
-        yield f"The last change cost {least}{sum(phases.values()) / 1000:.1f} s: {', '.join(parts) or 'less than can be measured'}{why}."
+        total = sum(phases.values())
+        said = ", ".join(parts) or (f"no part of it took {SHORT_MS} ms" if total else "less than can be measured")
+        yield f"The last change cost {least}{total / 1000:.1f} s: {said}{why}."
 
 
 def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""What an agent writes into its container's termination message.
+"""Write an agent's end into its container's termination message.
 
-Why the rendezvous was closed, why it did not meet the others, and how its own worker failed.
+It says why the rendezvous was closed, why the agent did not meet the others, and how its own worker failed.
 
-The controller reads the first lines (rendezvous.delivery), people the rest. What workers print is theirs: it is bounded, and its
-control characters are escaped.
+The controller reads the first lines (rendezvous.delivery), and people read the rest. The output of a worker can be anything, so it is
+bounded, and its control characters are escaped.
 """
 
 import logging
@@ -19,7 +19,8 @@ USAGE, REFUSED, UNREACHABLE = "usage", "refused", "unreachable"
 """Why an agent did not meet the others: its own command is wrong; it was sent away; nothing answered it."""
 MOST_LINE = 300
 MOST_STDERR = 1024
-_OF_RANK = re.compile(r"\[(?:default|rank)?\d+\]: ?")
+_OF_RANK = re.compile(r"(?:\[(?:default|rank)?\d+\]: ?)+")
+"""torchrun and torch each put the rank before a line."""
 _FRAME = "Traceback (most recent call last):"
 
 
@@ -42,7 +43,7 @@ class Unmet(typing.NamedTuple):
 
 
 def exception_line(stderr: str) -> str:
-    """The first line of the exception that the last traceback ends with; without a traceback the last line. Escaped and cut."""
+    """Return the first line of the exception with which the last traceback ends, or the last line, escaped and cut."""
     lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
     starts = [at for at, line in enumerate(lines) if line.strip().endswith(_FRAME)]
     after = lines[starts[-1] + 1 :] if starts else []
@@ -52,7 +53,7 @@ def exception_line(stderr: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """The text with what is not printable written out, but for the characters in `keep`."""
+    """Return the text with escapes for characters that are not printable, except those in `keep`."""
     return "".join(c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

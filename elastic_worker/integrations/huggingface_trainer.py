@@ -25,8 +25,9 @@ from elastic_worker.integrations.huggingface_arguments import refuse, refuse_ove
 from elastic_worker.integrations.huggingface_progress import TrainerProgress
 from elastic_worker.training.data import Loader
 from elastic_worker.training.environment import is_provisional, own
-from elastic_worker.training.run import Run, Step
+from elastic_worker.training.run import Run
 from elastic_worker.training.sampler import Sampler
+from elastic_worker.training.step import Step
 
 AFTER_STEP = ("model", "trial", "epoch", "ignore_keys_for_eval", "start_time")
 """Arguments of the Trainer's loop that its work after a step needs."""

@@ -11,6 +11,8 @@ exchange      the store over which members exchange their addresses
 transfer      the state from a donor to the workers that lack it; `state` takes it apart
 boundary      puts back what a broken step has changed
 environment   a single process, torchrun, or worlds that change
+step          one step, as a context
+mistakes      errors of a program that would train something else without a word
 sampler       which samples of which step, for every size of the world
 data          loads the samples of this rank
 saves         saves the state while training goes on
@@ -25,10 +27,10 @@ if typing.TYPE_CHECKING:
     from elastic_worker.training.data import Loader as Loader
     from elastic_worker.training.fsdp import Pod as Pod
     from elastic_worker.training.run import Run as Run
-    from elastic_worker.training.run import Step as Step
     from elastic_worker.training.sampler import Sampler as Sampler
+    from elastic_worker.training.step import Step as Step
 
-PLACES = {"Run": "run", "Step": "run", "Pod": "fsdp", "Loader": "data", "Sampler": "sampler"}
+PLACES = {"Run": "run", "Step": "step", "Pod": "fsdp", "Loader": "data", "Sampler": "sampler"}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -1,6 +1,7 @@
 """The process group of a world, which is formed again for each world: with gloo, and for a model on a GPU with NCCL as well."""
 
 import gc
+import sys
 import typing
 
 import torch
@@ -42,6 +43,8 @@ class Group:
             raise ValueError('backend is "nccl", but the model is on {}. Move it to a GPU before Run.'.format(self._device))
         self._nccl = None  # type: typing.Optional[Nccl]
         self._is_own = False
+        self._excepthook = sys.excepthook
+        """The program's own. Each new group wraps the hook that it finds, to print the rank, and never gives it back."""
         self._store = None  # type: typing.Optional[Exchange]
         """torch refers to the part of it in C++ only, and a store whose part in Python is gone serves no further group."""
 
@@ -112,6 +115,7 @@ class Group:
             self._nccl.leave()
         if dist.is_initialized():
             dist.destroy_process_group()
+        sys.excepthook = self._excepthook
         gc.collect(0)
 
     def settle(self) -> bool:

@@ -16,22 +16,21 @@ committed. A step that breaks off is tried again in the next world.
 
 import logging
 import traceback
-import types
 import typing
 
 import torch
 import torch.distributed as dist
 
 from elastic_worker.report import Reporter
-from elastic_worker.training import environment
+from elastic_worker.training import environment, mistakes
 from elastic_worker.training.boundary import Boundary
 from elastic_worker.training.connections import Connections
-from elastic_worker.training.control import Control, Over
-from elastic_worker.training.data import Micro, loader_of
+from elastic_worker.training.control import Control
+from elastic_worker.training.data import loader_of
 from elastic_worker.training.group import Group
-from elastic_worker.training.sampler import weight
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
+from elastic_worker.training.step import Step
 from elastic_worker.training.whole import ReplicaLost, Whole
 from elastic_worker.training.worlds import Worlds
 
@@ -83,6 +82,7 @@ class Run:
         shards: the `Pod` over whose mesh the model is sharded (FSDP2); without it, each worker has the whole model (DDP).
         backend: nccl or gloo; by default nccl for a model on a GPU. NCCL needs a GPU of its own for each worker.
         """
+        mistakes.check_arguments(model, optimizer, batch, extra)
         if shards is not None and ddp:
             raise ValueError("ddp is given, but a sharded model has no DistributedDataParallel. Remove ddp=, or shards= and fully_shard.")
         self.size = environment.own("WORLD_SIZE", 1)
@@ -111,6 +111,10 @@ class Run:
         self.is_noticed = False
         """Whether this worker must leave soon, and no other one will have the state. Without `save`, save it yourself then."""
         self._committed = self._until = 0
+        self._optimizer = optimizer
+        self._open = None  # type: typing.Optional[Step]
+        """The step whose block is open."""
+        self._is_looping = False
         optimizer.register_step_pre_hook(lambda *_: self._begin_writing())
 
     @property
@@ -129,7 +133,9 @@ class Run:
         restored: the number of committed steps of a state that the program itself has loaded; Run's own saves come first.
         """
         self._until = until
+        mistakes.check_scheduler(self._optimizer, self._worlds.objects["extra"])
         self._begin(restored)
+        self._is_looping = True
         try:
             while not self._is_finished():
                 step = Step(self)
@@ -138,6 +144,7 @@ class Run:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
             self._save_last(is_writer=self._replica.is_first(self.rank))
         finally:
+            self._is_looping = False
             self._sigterm.give_back()
             if self._control is not None:
                 self._control.done()
@@ -167,7 +174,7 @@ class Run:
             saved = self._saves.restore(self._worlds.objects)
             step = step if saved is None else saved
             if saved is not None and environment.own("RANK", 0) == 0:
-                log.warning("Training goes on after step %d, from the save in %s.", step, self._saves.target)
+                log.warning("The save of step %d in %s was loaded. A newer state of another worker wins.", step, self._saves.target)
         self._committed = step or 0
         path = environment.take_door()
         why_plain = "no agent of ours has started it" if path is None else self._group.obstacle()
@@ -216,6 +223,8 @@ class Run:
             self._check()
 
     def _begin_writing(self) -> None:
+        if self._is_looping:
+            mistakes.check_writing(self._open)
         self._replica.check_step(is_written=False)
         self._worlds.is_writing = True
 
@@ -313,88 +322,3 @@ class Run:
             return True
         self._change()
         return self._is_finished()
-
-
-class Step:
-    """A step of the loop as a context: it commits at its end, and swallows the end of a world."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.number = run.committed
-        """Number of the step, counted from 0."""
-        self.is_entered = self.is_broken = False
-        self._is_stand_in = self._is_committed = False
-        self._values = {}  # type: typing.Dict[str, float]
-
-    @property
-    def is_committed(self) -> bool:
-        """Return whether the step counts. It is false before the end of the block, and after a step that broke off and is tried again."""
-        return self._is_committed
-
-    @property
-    def is_first_rank(self) -> bool:
-        """Return whether this is rank 0 and the step did not break off."""
-        return self._run.rank == 0 and not self.is_broken
-
-    def batches(self) -> "typing.Iterator[typing.Any]":
-        """Yield this rank's micro-batches. Gradients are averaged in the backward of the last one only."""
-        if self._run._loader is None:
-            raise RuntimeError("Run has no data. Pass data=..., or make your own batches from step.number, run.rank and run.size.")
-        for micro in self.micros():
-            self.use(micro)
-            yield micro.values
-
-    def micros(self) -> "typing.Iterator[Micro]":
-        """Yield this rank's micro-batches with their weights, for the loops of other frameworks. Call `use` before each forward."""
-        assert self._run._loader is not None
-        return self._run._loader.batches(self.number, self._run.rank, self._run.size)
-
-    def use(self, micro: Micro) -> None:
-        """Prepare the forward and backward of a micro-batch: only the last one of the step averages the gradients."""
-        self._is_stand_in = micro.samples == 0
-        self._run._replica.sync(micro.is_last)
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Add the values up over all ranks, in place. Every rank must call it equally often in a step."""
-        return self._run._replica.sum(values)
-
-    def report(self, **values: float) -> None:
-        """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""
-        self._values.update(values)
-
-    def backward(self, loss: torch.Tensor, *, samples: int) -> None:
-        """Compute gradients of a loss that is the mean over so many samples, so that all ranks together average over the global batch."""
-        run = self._run
-        run._replica.begin_backward()
-        factor = weight(0 if self._is_stand_in else samples, run.batch, run.size)
-        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
-        run._replica.end_backward()
-
-    def __enter__(self) -> "Step":
-        """Begin the step, in the next world if the present one ends here."""
-        self.is_entered = True
-        self._run._enter()
-        self.number = self._run.committed
-        return self
-
-    def __exit__(
-        self,
-        kind: "typing.Optional[typing.Type[BaseException]]",
-        error: typing.Optional[BaseException],
-        trace: typing.Optional[types.TracebackType],
-    ) -> bool:
-        """Commit the step, or form the next world and swallow the error."""
-        try:
-            if error is None:
-                self._run._replica.check_step(is_written=self._run._worlds.is_writing)
-        except (ReplicaLost, Over) as lost:
-            self.is_broken = True
-            if not self._run._failed(lost):
-                raise
-            return False
-        if error is None:
-            self._run._commit(self._values)
-            self._is_committed = True
-            return False
-        self.is_broken = True
-        return self._run._failed(error)

@@ -78,7 +78,7 @@ def test_a_restart_at_the_same_size_is_called_so() -> None:
     of = job(status=running(lastRescale=again), **BOUNDS)
     lines = list(explained(summary(PYTORCH, of), [pod(0)], of["spec"], NOW))
     assert lines[1] == "Its last restart was 4m ago, with 2: a worker of train-worker-0 ended with status 2 (cause user)."
-    assert lines[3] == "The last change cost 0.0 s: less than can be measured."
+    assert lines[3] == "The last change cost 0.0 s: no part of it took 50 ms."
 
 
 @pytest.mark.parametrize(

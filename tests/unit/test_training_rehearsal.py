@@ -15,7 +15,8 @@ from elastic_worker.training.control import Control
 def hello(self, **fields):
     wanted = ("torch._dynamo", "encodings.idna")
     drawn = ["random numbers"] * (not torch.equal(random, torch.get_rng_state()))
-    print([name for name in wanted if name not in sys.modules] + ["a group"] * dist.is_initialized() + drawn, flush=True)
+    hook = ["a hook of torch's that prints a rank"] * (sys.excepthook is not sys.__excepthook__)
+    print([name for name in wanted if name not in sys.modules] + ["a group"] * dist.is_initialized() + drawn + hook, flush=True)
     os._exit(0)
 
 Control.start = hello

@@ -1,4 +1,4 @@
-"""What an agent says of a worker that failed: the end of its stderr, which is passed on as before, and the line of its exception."""
+"""The words of an agent about a worker that failed: the end of its stderr, which is passed on as before, and the line of its exception."""
 
 import os
 import subprocess
@@ -22,6 +22,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <
         (TRACEBACK, "ValueError: bad batch"),
         (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch"),
         ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
+        ("".join(f"[rank1]: [rank0]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
         (
             TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace("bad", "no"),
             "ValueError: no batch",
@@ -55,7 +56,7 @@ def test_the_message_goes_where_the_container_says(tmp_path: Path) -> None:
 
 @pytest.fixture
 def out() -> Iterator[tuple[int, int]]:
-    """Where an agent's stderr would go."""
+    """Stand for the place to which an agent's stderr goes."""
     reads, writes = os.pipe()
     yield reads, writes
     os.close(reads)

@@ -1,0 +1,119 @@
+"""A program's mistake is one clear error, and never another training."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_worker import Run
+
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(2)
+
+
+def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(2, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def run_of(**given: Any) -> tuple[Run, torch.optim.Optimizer]:
+    model, optimizer = parts()
+    return Run(model, optimizer, **{"batch": 4, "data": Points(), **given}), optimizer
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batch": "96"}, "batch is '96', but must be the number of samples that all workers use in one step, at least 1"),
+        ({"batch": 96.0}, "batch is 96.0, but must be"),
+        ({"batch": 0}, "batch is 0, but must be"),
+        ({"batch": True}, "batch is True, but must be"),
+        ({"extra": [1]}, "extra is a list, but must name each object: extra={'scheduler': scheduler}"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        run_of(**given)
+
+
+def test_model_and_optimizer_in_the_wrong_order_are_named() -> None:
+    model, optimizer = parts()
+    with pytest.raises(TypeError, match=r"model is a SGD, but must be a torch.nn.Module. Call Run\(model, optimizer, ...\)"):
+        Run(optimizer, model, batch=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="optimizer is a Linear, but must be an optimizer"):
+        Run(model, model, batch=1)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_of_another_model_is_refused() -> None:
+    """Nothing trained, and nobody said so."""
+    model, _ = parts()
+    _, other = parts()
+    with pytest.raises(ValueError, match=r"param_groups\[0\] has a parameter that is not in the model. Make the optimizer from model"):
+        Run(model, other, batch=1)
+
+
+def test_a_step_of_the_optimizer_outside_of_the_block_is_refused() -> None:
+    """It was found at the first change, when no worker had a complete state and 113 steps were lost."""
+    run, optimizer = run_of()
+
+    def train() -> None:
+        for step in run.steps(1):
+            with step:
+                for x in step.batches():
+                    step.backward(run.model(x).mean(), samples=len(x))
+            optimizer.step()
+
+    with pytest.raises(RuntimeError, match=r"optimizer.step\(\) was called outside of `with step:`"):
+        train()
+
+
+def test_before_and_after_the_loop_the_optimizer_may_step() -> None:
+    run, optimizer = run_of()
+    optimizer.step()
+    for step in run.steps(1):
+        with step:
+            for x in step.batches():
+                step.backward(run.model(x).mean(), samples=len(x))
+            optimizer.step()
+    optimizer.step()
+
+
+def test_gradients_that_are_not_weighted_are_refused() -> None:
+    run, optimizer = run_of()
+
+    def train() -> None:
+        for step in run.steps(1):
+            with step:
+                for x in step.batches():
+                    run.model(x).mean().backward()
+                optimizer.step()
+
+    with pytest.raises(TypeError, match=r"Call step.backward\(loss, samples=len\(x\)\) in place of loss.backward\(\)"):
+        train()
+
+
+def test_batches_of_the_programs_own_may_have_gradients_of_its_own() -> None:
+    run, optimizer = run_of(data=None)
+    for step in run.steps(1):
+        with step:
+            run.model(torch.ones(4, 2)).mean().backward()
+            optimizer.step()
+    assert run.committed == 1
+
+
+def test_a_scheduler_that_would_not_travel_is_refused() -> None:
+    """After a worker had joined, the learning rates differed, and then the weights."""
+    run, optimizer = run_of()
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    with pytest.raises(ValueError, match=r"scheduler that is not in extra.*Pass Run\(..., extra={'scheduler': scheduler}\)"):
+        next(run.steps(1))
+    model, optimizer = parts()
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    run = Run(model, optimizer, batch=4, data=Points(), extra={"scheduler": scheduler})
+    assert next(run.steps(1)).number == 0
