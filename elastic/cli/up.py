@@ -1,8 +1,9 @@
-"""`elastic up`, `down` and `status`: the laptop cluster from the command line. What they print is all they decide."""
+"""`elastic up`, `down` and `status`: the laptop cluster from the command line."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,10 +139,13 @@ def _tell_how_to_use(cluster: LocalCluster, data_dir: Path, *, stop: str = "") -
 @click.command()
 @DATA_DIR
 def down(data_dir: Path) -> None:
-    """Stop the laptop cluster with all its pods. What the API holds stays in the data folder."""
-    jobs = _under_way(Layout(data_dir.resolve()))
+    """Stop the laptop cluster with all its pods. The objects of the API stay in the data folder."""
+    layout, say = Layout(data_dir.resolve()), lambda words: click.echo(words, err=True)
+    jobs = _under_way(layout)
+    if jobs:
+        _suspend_jobs(layout, say)
     try:
-        stopped = stop_detached(data_dir.resolve(), say=lambda words: click.echo(words, err=True))
+        stopped = stop_detached(layout.root, say=say)
     except ClusterError as error:
         raise click.ClickException(str(error)) from error
     click.echo("stopped" if stopped else f"no cluster runs in {data_dir}")
@@ -168,13 +172,34 @@ def _tell_of_stopped_jobs(kubeconfig: Path, data_dir: Path) -> None:
 
 
 def _under_way(layout: Layout) -> list[str]:
-    """The jobs that end with the cluster."""
+    """Return the jobs that end with the cluster."""
     state = layout.read_state()
     if state is None or not state.control_plane or not layout.is_running():
         return []
     from elastic.cli.resume import listed
 
     return listed(layout.kubeconfig, lambda job: not job.is_suspended)
+
+
+def _suspend_jobs(layout: Layout, say: Callable[[str], None]) -> None:
+    """Suspend the jobs, so that their programs save before they end. If the cluster does not answer, it stops all the same."""
+    import asyncio
+
+    from elastic.kube import connect
+    from elastic.kube.access import AccessError
+    from elastic.kube.errors import KubeError
+    from elastic.local.stopped import suspend_all
+
+    folder = layout.working_dir
+
+    async def suspend() -> None:
+        async with connect(layout.kubeconfig) as kube:
+            await suspend_all(kube, working_dir=folder.read_text() if folder.exists() else "", say=say)
+
+    try:
+        asyncio.run(suspend())
+    except (AccessError, KubeError, OSError) as error:
+        say(f"the jobs could not be suspended, and end without a save: {error}")
 
 
 def _tell_of_jobs(jobs: list[str], data_dir: Path) -> None:
@@ -229,7 +254,7 @@ def _as_data(job: Found, sample: Sample | None) -> dict[str, Any]:
 
 
 def _jobs(state: ClusterState, layout: Layout) -> tuple[list[Found], dict[str, Sample]]:
-    """The jobs of all namespaces; none where the API does not answer: the processes say more then."""
+    """Return the jobs of all namespaces, or none if the API does not answer: the processes say more then."""
     if not state.control_plane:
         return [], {}
     from elastic.cli.cluster_choice import Cluster

@@ -1,14 +1,15 @@
 """Jobs that were under way when the laptop cluster ended.
 
-They are suspended before anything of them can start, and wait until they are asked for. Each keeps the working directory that it was
-applied with. Other pods that ran have failed, like those of a node shut down.
+`elastic down` suspends them and lets their programs save. After any other end they are suspended before a pod of theirs can start. They
+wait until a user resumes them, and each keeps the working directory that it was applied with. Other pods that ran have failed, like those
+of a node that was shut down.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -23,12 +24,14 @@ from elastic.local.agent.launch import WORKING_DIR
 log = logging.getLogger(__name__)
 
 OVER = ("Succeeded", "Failed")
+GRACE_S, SPARE_S, QUIET_S, LOOK_S = 30, 10.0, 2.0, 0.1
+"""Seconds: a pod's default grace, what the cluster itself may take besides, until a wait is told, and between two looks."""
 MESSAGE = "The laptop cluster was stopped while this pod ran."
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as the API has it, judged by the little that matters here; it may be wrong in every other way."""
+    """A job as the API has it. Only the few fields that are read here must be valid."""
 
     kind: Kind
     object: Object
@@ -109,6 +112,34 @@ async def _list(kube: Kube, kind: Kind) -> list[StoredJob]:
         raise
 
 
+async def suspend_all(kube: Kube, *, working_dir: str, say: Callable[[str], None]) -> None:
+    """Suspend the jobs, and wait until their pods have ended within their grace, because programs save their state meanwhile."""
+    jobs = [job for job in await stored_jobs(kube) if not job.is_suspended]
+    await asyncio.gather(*(_suspend(kube, job, working_dir) for job in jobs))
+    uids = {job.object["metadata"]["uid"] for job in jobs}
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    until: float | None = None
+    has_said = False
+    while pods := [pod for pod in (await kube.list(PODS)).items if _is_of(pod, uids)]:
+        if until is None:
+            until = began + SPARE_S + max(int(pod["spec"].get("terminationGracePeriodSeconds", GRACE_S)) for pod in pods)
+        if loop.time() > until:
+            say(f"{len(pods)} pods of jobs have not ended in time, and are killed")
+            return
+        if not has_said and loop.time() > began + QUIET_S:
+            has_said = True
+            say(f"waits for {len(pods)} pods of jobs to save their state and end, at most {until - loop.time():.0f} s more")
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_of(pod: Object, jobs: Collection[str]) -> bool:
+    """Return whether a pod of these jobs has not ended."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    is_over = (pod.get("status") or {}).get("phase") in OVER
+    return not is_over and bool(pod["spec"].get("nodeName")) and any(owner["uid"] in jobs for owner in owners)
+
+
 async def stop_all(kube: Kube, *, working_dir: str) -> None:
     """Stop the jobs and pods that the cluster held when it ended. `working_dir` is where it was started; empty if unknown."""
     await asyncio.gather(*(_suspend(kube, job, working_dir) for job in await stored_jobs(kube)))
@@ -150,7 +181,7 @@ async def _end(kube: Kube, pod: Object) -> None:
 
 
 async def resume(kube: Kube, job: StoredJob, *, working_dir: str = "") -> None:
-    """Lets a stopped job start; `working_dir` replaces the one that it has."""
+    """Let a stopped job start; `working_dir` replaces the one that it has."""
     types = list(job.object["spec"][job.kind.replica_key]) if working_dir else []
     body = job.patch(annotations={STOPPED: None}, suspend=None, working_dir=working_dir, types=types)
     await kube.patch(resource_of(job.kind), job.name, body, namespace=job.namespace)

@@ -23,7 +23,8 @@ from elastic.local.stopped import MESSAGE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 JOBS = resource_of(KINDS["PyTorchJob"])
-CONTAINER = {"name": "pytorch", "image": "any", "command": ["sh", "-c", "echo $HOSTNAME >> starts; while ! [ -e end ]; do sleep 0.1; done"]}
+PROGRAM = "trap 'echo saved >> saves; exit 143' TERM; echo $HOSTNAME >> starts; while ! [ -e end ]; do sleep 0.1; done"
+CONTAINER = {"name": "pytorch", "image": "any", "command": ["sh", "-c", PROGRAM]}
 
 
 def job(name: str) -> dict[str, Any]:
@@ -72,6 +73,7 @@ async def test_what_ran_stays_stopped_until_it_is_asked_for_and_starts_where_it_
         said = elastic("down", data=data, cwd=first)
         assert "unfinished" in said
         assert "PyTorchJob default/train" in said
+        assert (first / "saves").read_text() == "saved\n", "its program saves its state"
     else:
         state = layout.read_state()
         assert state is not None
@@ -119,8 +121,8 @@ async def test_a_job_of_which_nobody_knows_where_it_started_is_resumed_only_with
     async with connect(layout.kubeconfig) as kube:
         await kube.create(JOBS, job("train"), namespace="default")
         await until(lambda: starts(first), "it runs")
-    elastic("down", data=data, cwd=first)
     layout.working_dir.unlink()  # as an earlier version left the folder
+    elastic("down", data=data, cwd=first)
     elastic("up", "--detach", data=data, cwd=second)
     said = elastic("resume", data=data, cwd=second, refused=True)
     assert "PyTorchJob default/train: the folder in which Master started is unknown; name one with --working-dir FOLDER" in said
