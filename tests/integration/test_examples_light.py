@@ -51,16 +51,16 @@ def test_a_jaxjob_trains_on_one_array_spread_over_its_workers(cluster: LocalClus
 
 
 @pytest.mark.parametrize(
-    ("framework", "words"),
+    ("example", "framework", "words"),
     [
-        ("jax", r"(?s)process 0 of 2\n.*trained 200 steps on 2 devices: loss ([\d.]+) -> ([\d.]+)"),
-        ("xgboost", r"(?s)rank 0 of 2\n.*trained 20 rounds on 4000 rows: error ([\d.]+) -> ([\d.]+)"),
+        ("trainjob-jax", "jax", r"(?s)process 0 of 2\n.*trained 200 steps on 2 devices: loss ([\d.]+) -> ([\d.]+)"),
+        ("trainjob-xgboost", "xgboost", r"(?s)rank 0 of 2\n.*trained 20 rounds on 4000 rows: error ([\d.]+) -> ([\d.]+)"),
     ],
 )
-def test_nodes_of_a_train_job_find_each_other(cluster: LocalCluster, framework: str, words: str) -> None:
-    (job,) = documents(f"trainjob-{framework}")
+def test_nodes_of_a_train_job_find_each_other(cluster: LocalCluster, example: str, framework: str, words: str) -> None:
+    (job,) = documents(example)
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework=framework)
     assert outcome.state == "Complete", outcome.story
-    trained = re.search(words, outcome.logs[f"trainjob-{framework}-node-0-0"])
+    trained = re.search(words, outcome.logs[f"{example}-node-0-0"])
     assert trained, outcome.story
     assert float(trained[2]) < float(trained[1]) * 0.75
