@@ -171,6 +171,8 @@ class Run:
             self._loader.start()  # before there are sockets, which its workers would inherit
         if self._saves is not None:
             self._saves.check(self._worlds.objects)
+            if environment.own("RANK", 0) == 0:
+                self._saves.check_place()
             saved = self._saves.restore(self._worlds.objects)
             step = step if saved is None else saved
             if saved is not None and environment.own("RANK", 0) == 0:

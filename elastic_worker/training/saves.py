@@ -12,6 +12,7 @@ needs a process group.
 A file is complete if its marker exists, and the marker is written last. A save is complete if all its shards are.
 """
 
+import errno
 import json
 import logging
 import os
@@ -98,6 +99,17 @@ class Saves:
         """
         check(state)
         self._is_checked = True
+
+    def check_place(self) -> None:
+        """Raise ValueError if this process may not write to the folder. Any other trouble may pass, and is a matter of the first save."""
+        name = "probe-{}".format(os.getpid())
+        try:
+            self._place.finish(self._place.create(name))
+            self._place.remove(name)
+        except OSError as error:
+            if isinstance(error, (PermissionError, NotADirectoryError, FileExistsError)) or error.errno in (errno.EROFS, errno.ENOENT):
+                words = "save is {!r}, but nothing can be written there: {}. Name a folder that all workers can write."
+                raise ValueError(words.format(self.target, error.strerror)) from error
 
     def maybe(self, step: int, state: State, *, is_writer: bool = True) -> bool:
         """Begin a save if one is due, and return whether it began. Call it after each step on all ranks.

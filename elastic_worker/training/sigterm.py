@@ -34,13 +34,14 @@ class Sigterm:
             return
         self._is_taken = True
         os.register_at_fork(after_in_child=self.give_back)  # a child, such as a loader process, ends by SIGTERM as before
-        reader, self._writer = socket.socketpair()
+        # The reader stays open: Python complains of each signal that it cannot write.
+        self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         if before != -1:  # the program listens itself
             signal.set_wakeup_fd(before)
             self._writer.close()
-        threading.Thread(target=self._guard, args=(reader, patience_s), name="elastic-sigterm", daemon=True).start()
+        threading.Thread(target=self._guard, args=(self._reader, patience_s), name="elastic-sigterm", daemon=True).start()
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def give_back(self) -> None:
@@ -53,7 +54,7 @@ class Sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self._writer.fileno() != -1:
             signal.set_wakeup_fd(-1)
-            self._writer.close()
+            self._writer.close()  # which ends the thread, if it still reads
 
     def heed(self) -> None:
         """Note that the main thread ends the process itself, however long it takes to save."""
@@ -76,13 +77,15 @@ class Sigterm:
             raise SystemExit(STATUS)
 
     def _guard(self, reader: socket.socket, patience_s: "typing.Callable[[], float]") -> None:
-        with reader:
-            while True:
-                numbers = reader.recv(64)
-                if not numbers:
-                    return
-                if signal.SIGTERM in numbers:
-                    break
+        while True:
+            numbers = reader.recv(64)
+            if not numbers:
+                return
+            if signal.SIGTERM in numbers:
+                break
         if not self._is_ending.wait(patience_s()):
-            os.write(2, b"elastic_worker: SIGTERM came, and the step did not end in time; this process ends.\n")
+            os.write(
+                2,
+                b"elastic_worker: SIGTERM came, and the step did not end in time. This process ends; workers that go on have the state.\n",
+            )
             os._exit(STATUS)

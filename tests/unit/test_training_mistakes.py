@@ -1,6 +1,7 @@
 """A program's mistake is one clear error, and never another training."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,17 @@ def run_of(**given: Any) -> tuple[Run, torch.optim.Optimizer]:
 def test_an_argument_of_another_kind_is_named(given: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=re.escape(words)):
         run_of(**given)
+
+
+def test_a_folder_that_cannot_be_written_is_named_at_the_start(tmp_path: Path) -> None:
+    """The first save, after five minutes, found it out."""
+    (tmp_path / "file").write_text("")
+    run, _ = run_of(save=str(tmp_path / "file"))
+    with pytest.raises(ValueError, match=r"save is '.*/file', but nothing can be written there: .*. Name a folder that all workers"):
+        next(run.steps(1))
+    run, _ = run_of(save=str(tmp_path / "new"))
+    assert next(run.steps(1)).number == 0
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_model_and_optimizer_in_the_wrong_order_are_named() -> None:
