@@ -4,13 +4,16 @@ A change of the world counts at once, a step only now and then: an autoscaler me
 stream.
 """
 
+import itertools
 from collections.abc import Callable
 
 import msgspec
 
+from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Progress, Report, Signal
 from rendezvous.machine import Job, summary
 from rendezvous.server.news import News
+from rendezvous.server.trainer_status import Told
 
 LEAST_GAP_S = 5.0
 MOST_A_SECOND = 200.0
@@ -47,17 +50,37 @@ class ProgressFeed:
             self._news.forget(uid)
 
 
-def progress_of(job: Job, reports: dict[str, tuple[Report, float]], now: float) -> Progress:
-    """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world."""
+def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, now: float) -> Progress:
+    """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world.
+
+    `told` is what the program reports in the form of Kubeflow Trainer. Its step counts if no worker reports one.
+    """
     seen = summary(job)
     size = seen.standing.size if seen.standing is not None else 0
     zero = job.membership.world.by_rank[0] if size and job.membership.world is not None else None
-    known = Progress(job=job.uid, generation=seen.generation, phase=seen.phase, size=size, highest=job.progress.step, rank_zero=zero or "")
+    known = Progress(
+        job=job.uid,
+        generation=seen.generation,
+        phase=seen.phase,
+        size=size,
+        highest=job.progress.step,
+        rank_zero=zero or "",
+        percent=told.percent,
+        remaining_s=told.remaining_s,
+    )
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
-    if not here:
+    is_told = bool(size) and told.generation == seen.generation and told.step is not None
+    if not here and not is_told:
         return known
+    if not here:
+        return msgspec.structs.replace(known, step=told.step, age_s=_age(told.stepped_at, now), values=told.values)
     newest, at = max(here, key=lambda one: (one[0].step or 0, -one[1]))
-    return msgspec.structs.replace(known, step=newest.step, age_s=max(0.0, round(now - at, 3)), values=newest.values)
+    values = dict(itertools.islice({**newest.values, **told.values, **newest.values}.items(), MAX_VALUES)) if is_told else newest.values
+    return msgspec.structs.replace(known, step=newest.step, age_s=_age(at, now), values=values)
+
+
+def _age(at: float, now: float) -> float:
+    return max(0.0, round(now - at, 3))
 
 
 def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[Signal]:

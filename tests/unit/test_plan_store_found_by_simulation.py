@@ -119,7 +119,7 @@ def test_a_failure_at_a_store_rests_on_the_store_that_was_seen() -> None:
 
 
 def rendezvous_ids(cluster: Cluster) -> set[str]:
-    """Of workers that would be made now."""
+    """Return the ids in the workers that would be made now."""
     made = (pod_for(cluster.job, "Worker", index, cluster.look()) for index in range(2))
     variables = (one for pod in made for container in pod["spec"]["containers"] for one in container["env"])
     return {one["value"] for one in variables if one["name"] == "PET_RDZV_ID"}
