@@ -4,10 +4,9 @@ An action that is already done counts as done. A failure is reported, and the ne
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ from controller.deciding.actions import (
     normal,
     warning,
 )
-from controller.deciding.objects.differences import OWNED_LABEL
+from controller.deciding.objects.differences import OWNED_LABEL, merge_patch
 from controller.deciding.replicas import loss_backoff
 from controller.watching.keys import JOBS, Key, owner_uid
 from controller.watching.observe import WatchScope
@@ -291,18 +290,6 @@ class Applier:
         except KubeError as error:
             if error.code != 404:
                 outcome.errors.append(error)
-
-
-def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON merge patch that makes old into new."""
-    change: dict[str, Any] = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        if key not in old or not isinstance(value, Mapping) or not isinstance(old[key], Mapping):
-            if key not in old or old[key] != value:
-                change[key] = value
-        elif value != old[key]:
-            change[key] = merge_patch(old[key], value)
-    return change
 
 
 def _owner_in_words(key: Key, there: Object) -> str:

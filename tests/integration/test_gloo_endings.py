@@ -62,6 +62,7 @@ def test_the_group_of_an_example_is_gone_with_its_threads_once_it_is_destroyed(e
     assert told["after"] == "[]"
 
 
+@pytest.mark.full
 def test_ranks_of_the_examples_end_with_0_again_and_again() -> None:
     command = [sys.executable, "-m", "benchmarks.endings", "--runs", "2", *map(str, EXAMPLES)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=220, check=False)

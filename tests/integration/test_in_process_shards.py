@@ -67,6 +67,7 @@ def test_replicas_of_two_shards_come_go_and_lose_a_shard(job: Job) -> None:
     job.ends("w2", size=SHARDS)
 
 
+@pytest.mark.full
 def test_shards_go_on_from_their_save_after_all_of_them_were_lost(job: Job, tmp_path: Path) -> None:
     job.expect("w0")
     job.agents.wait_for_world(2, after=job.start("w0", workers=SHARDS))
@@ -106,6 +107,7 @@ def test_shards_that_all_get_sigterm_leave_a_save_of_their_newest_step(tmp_path:
         job.agents.stop()
 
 
+@pytest.mark.full
 def test_shards_that_cannot_change_worlds_in_process_restart_from_their_saves(tmp_path: Path, server: Server) -> None:
     job = Job(server, tmp_path / "job", SHARDED="1", SAVES=str(tmp_path / "saves"), TEST_OLD_TORCH="1")
     try:

@@ -53,6 +53,7 @@ def test_the_sdk_runs_plain_containers_and_sees_why_a_train_job_was_refused(clus
     seen = told(cluster, "plain", tmp_path)
     assert seen["status"] == "Complete"
     assert seen["logs"] == [["I am 0 at plainly-node-0-0"], ["I am 1 at plainly-node-0-1"]]
+    assert seen["patched"] == ["plainly-node-0-0", "plainly-node-0-1"]
     assert seen["refused"][:2] == ["Failed", "TrainingRuntimeNotSupported"]
     assert "elastic-training/max-nodes is" in seen["refused"][2]
 

@@ -14,7 +14,20 @@ os.environ["KUBECONFIG"] = sys.argv[1]
 FOLDER = Path(sys.argv[3])
 
 from kubeflow.trainer import CustomTrainer, CustomTrainerContainer, TrainerClient  # noqa: E402
-from kubeflow.trainer.options import Annotations, Labels, Name, TrainerCommand  # noqa: E402
+from kubeflow.trainer.options import (  # noqa: E402
+    Annotations,
+    JobSetSpecPatch,
+    JobSetTemplatePatch,
+    JobSpecPatch,
+    JobTemplatePatch,
+    Labels,
+    Name,
+    PodTemplatePatch,
+    ReplicatedJobPatch,
+    RuntimePatch,
+    TrainerCommand,
+    TrainingRuntimeSpecPatch,
+)
 from kubernetes import client  # noqa: E402
 
 GROUP = ("trainer.kubeflow.org", "v1alpha1", "default", "trainjobs")
@@ -97,8 +110,13 @@ def plain(trainer: TrainerClient) -> dict:
     """Run containers without a policy, and a job that is refused."""
     words = "echo I am $JOB_COMPLETION_INDEX at $(hostname)"
     container, command = CustomTrainerContainer(image="any", num_nodes=2), TrainerCommand(["sh", "-c", words])
-    name = trainer.train(runtime="plain", trainer=container, options=[Name("plainly"), command])
+    pods = JobSpecPatch(template=PodTemplatePatch(metadata={"labels": {"cost": "spot"}}))
+    nodes = ReplicatedJobPatch(name="node", template=JobTemplatePatch(spec=pods))
+    patched = TrainingRuntimeSpecPatch(template=JobSetTemplatePatch(spec=JobSetSpecPatch(replicated_jobs=[nodes])))
+    name = trainer.train(runtime="plain", trainer=container, options=[Name("plainly"), command, RuntimePatch(patched)])
     seen: dict = {"status": trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1).status}
+    labelled = client.CoreV1Api().list_namespaced_pod("default", label_selector="cost=spot").items
+    seen["patched"] = sorted(pod.metadata.name for pod in labelled)
     seen["logs"] = [list(trainer.get_job_logs(name, step=f"node-{number}")) for number in range(2)]
     trainer.delete_job(name)
     container = CustomTrainerContainer(image="any", num_nodes=1)

@@ -119,7 +119,7 @@ def test_a_failure_at_a_store_rests_on_the_store_that_was_seen() -> None:
 
 
 def rendezvous_ids(cluster: Cluster) -> set[str]:
-    """Return the ids in the workers that would be made now."""
+    """Return the ids at which workers that would be made now meet."""
     made = (pod_for(cluster.job, "Worker", index, cluster.look()) for index in range(2))
     variables = (one for pod in made for container in pod["spec"]["containers"] for one in container["env"])
     return {one["value"] for one in variables if one["name"] == "PET_RDZV_ID"}
@@ -214,7 +214,7 @@ def test_a_worker_that_was_never_made_is_no_loss() -> None:
 
 
 def test_a_worker_that_vanished_is_a_loss_even_if_the_status_tells_of_an_earlier_group_only_and_fewer_are_wanted() -> None:
-    """A patch of the status had no answer for 30 s, the user asked for two workers, and one of three vanished: the others failed the job."""
+    """A status patch had no answer for 30 s, the user asked for two workers, and one of three vanished: the others failed the job."""
     cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"), settings=OURS)
     cluster.settle()
     earlier = Replacements(type=WORKER, lost=(2,), count=1, tries=1, at=NOW - timedelta(minutes=2))

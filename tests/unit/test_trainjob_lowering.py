@@ -145,7 +145,7 @@ JOB = "spec.template.spec.replicatedJobs.0"
     ("at", "value"),
     [
         ("spec.initializer", {"dataset": {"storageUri": "hf://x"}}),
-        ("spec.runtimePatches", [{"manager": "a.b/c"}]),
+        ("spec.runtimePatches", [{"manager": "nobody"}]),
         ("metadata.annotations.elastic-training/compat", "strict"),
         ("metadata.annotations.elastic-training/min-nodes", "none"),
         ("metadata.annotations.elastic-training/nodes", "9"),
@@ -210,3 +210,55 @@ def test_nodes_that_would_not_be_valid_are_refused() -> None:
 def test_plain_nodes_cannot_come_and_go_yet() -> None:
     job = train_job(annotations={"elastic-training/max-nodes": "4"})
     assert "policy torch" in problems(job, runtime({"numNodes": 2}))
+
+
+def patch(manager: str = "kueue.x-k8s.io/manager", *, job: str = "node", metadata: Object | None = None, **pod: Any) -> Object:
+    """Return a runtime patch of the pods of a job, or of all pods' metadata."""
+    spec = {"replicatedJobs": [{"name": job, "template": {"spec": {"template": {"metadata": {"labels": {"a": "1"}}, "spec": pod}}}}]}
+    template = {"spec": spec} | ({"metadata": metadata} if metadata else {})
+    return {"manager": manager, "trainingRuntimeSpec": {"template": template}}
+
+
+def test_patches_are_merged_into_the_runtimes_pods_in_their_order_and_the_trainer_wins() -> None:
+    container = {"name": "node", "image": "old", "env": [{"name": "A", "value": "1"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    pod = {"containers": [container, {"name": "side", "image": "i"}], "nodeSelector": {"x": "1"}, "tolerations": [{"key": "old"}]}
+    first = patch(
+        nodeSelector={"pool": "spot", "x": "2"},
+        tolerations=[{"key": "spot"}],
+        volumes=[{"name": "v", "emptyDir": {}}],
+        schedulingGates=[{"name": "kueue.x-k8s.io/topology"}],
+        containers=[
+            {"name": "node", "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True}, {"name": "w", "mountPath": "/w"}]},
+            {"name": "side", "env": [{"name": "B", "value": "2"}]},
+        ],
+    )
+    second = patch("trainer.kubeflow.org/kubeflow-sdk", metadata={"labels": {"team": "x"}}, nodeSelector={"pool": "gpu"})
+    made = lowered(train_job(trainer={"image": "new"}, runtimePatches=[first, second]), runtime(pod=pod))
+    template = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    spec, (node_container, side) = template["spec"], template["spec"]["containers"]
+    assert (spec["nodeSelector"], spec["tolerations"]) == ({"x": "2", "pool": "gpu"}, [{"key": "spot"}])
+    assert (spec["volumes"], spec["schedulingGates"]) == ([{"name": "v", "emptyDir": {}}], [{"name": "kueue.x-k8s.io/topology"}])
+    assert node_container["image"] == "new"
+    assert node_container["env"] == [{"name": "A", "value": "1"}]
+    assert node_container["volumeMounts"] == [{"name": "v", "mountPath": "/v", "readOnly": True}, {"name": "w", "mountPath": "/w"}]
+    assert side["env"] == [{"name": "B", "value": "2"}]
+    assert template["metadata"]["labels"]["a"] == "1"
+    assert made["metadata"]["labels"]["team"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            patch(job="workers"),
+            'runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].name: the runtime has no job "workers"',
+        ),
+        (patch(containers=[{"name": "x"}]), "containers[0].name: the job node of the runtime has no such container; it has node"),
+        (patch(initContainers=[{"name": "node"}]), "initContainers[0].name: the job node of the runtime has no such container"),
+        (patch(containers=[{"name": "node", "env": [{"name": "A"}]}]), "must not have envs for the node container; use spec.trainer.env"),
+        (patch("example.com"), 'manager is "example.com"; it must be a domain and a path'),
+        (patch(hostNetwork=True), "hostNetwork"),
+    ],
+)
+def test_a_patch_that_does_not_fit_the_runtime_is_refused(wrong: Object, words: str) -> None:
+    assert words in problems(train_job(runtimePatches=[wrong]))

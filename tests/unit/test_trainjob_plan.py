@@ -172,3 +172,34 @@ def test_a_status_that_says_the_same_is_not_written_again() -> None:
     there = owned(train_job())
     first = planned(train_job(), there)
     assert planned(train_job(status=first.status), there, now=NOW + timedelta(hours=1)).status is None
+
+
+def patched(pool: str, **more: Any) -> Object:
+    spec = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": {"nodeSelector": {"pool": pool}}}}}}]}
+    return {"manager": "kueue.x-k8s.io/manager", "trainingRuntimeSpec": {"template": {"spec": spec}}, **more}
+
+
+def pods(change: Object | None) -> Object:
+    assert change is not None
+    return change["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+
+
+def test_patches_of_a_suspended_train_job_change_its_pods_also_as_it_resumes() -> None:
+    suspended = owned(train_job(suspend=True, runtimePatches=[patched("a")]))
+    change = planned(train_job(suspend=False, runtimePatches=[patched("b")]), suspended).change
+    assert pods(change) == {"spec": {"nodeSelector": {"pool": "b"}}}
+    assert change is not None
+    assert change["spec"]["runPolicy"] == {"suspend": False}
+    removed = planned(train_job(suspend=True), suspended).change
+    assert pods(removed) == {"spec": {"nodeSelector": None}}
+    assert removed is not None
+    assert removed["metadata"]["annotations"]["elastic-training/runtime-patches"] is None
+
+
+def test_patches_of_a_running_train_job_are_refused_until_it_is_suspended() -> None:
+    running = owned(train_job(runtimePatches=[patched("a")]))
+    made = planned(train_job(runtimePatches=[patched("b")]), running)
+    assert made.change is None
+    assert ["runtimePatches have changed while the TrainJob runs; suspend it" in one.message for one in made.news] == [True]
+    same = planned(train_job(runtimePatches=[patched("a", time="2026-01-01T00:00:00Z")]), running)
+    assert (same.change, same.news) == (None, ())

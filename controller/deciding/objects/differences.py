@@ -1,6 +1,6 @@
-"""Compares the job's other objects with what they should be, and plans only the differences.
+"""Compare the job's other objects with those that it should have, and plan only the differences.
 
-What an API server fills in is no difference: only what we would write is compared.
+Only fields that we write are compared. A field that an API server fills in is no difference.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,10 +27,10 @@ from elastic.kube.resources import (
 )
 
 OWNED_LABEL = "elastic-training/job"
-"""Marks what we made beside pods and services, so that one watch per kind sees ours and nothing else."""
+"""Label of the objects that we made, except pods and services, so that one watch for each kind sees only ours."""
 
 UNMARKED = frozenset({HORIZONTAL_POD_AUTOSCALERS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS})
-"""Upstream's carry no labels at all, and there are few of them: these are watched without a selector."""
+"""Kinds that are watched without a selector: upstream's objects have no labels, and there are few of them."""
 
 _ALL = (
     PODS,
@@ -54,14 +54,14 @@ def resource_of(item: Mapping[str, Any]) -> Resource:
 
 
 def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterable[str]) -> Iterator[Action]:
-    """Makes what is missing, changes what differs, and deletes what is there of the `managed` kinds and no longer wanted."""
+    """Yield what creates the missing objects, changes those that differ, and deletes those of the `managed` kinds that are not wanted."""
     for item in wanted:
         metadata = item["metadata"]
         there = snapshot.find(item["kind"], metadata["name"])
         if there is None:
             yield Create(resource_of(item), item if resource_of(item) in UNMARKED else _marked(item))
         elif item["kind"] != "Pod" and differs(item, there.raw):
-            # A pod cannot be changed: it is as it was made until it goes.
+            # A pod cannot be changed.
             yield Update(resource_of(item), metadata["name"], _change(item))
     names = {(item["kind"], item["metadata"]["name"]) for item in wanted}
     kinds = frozenset(managed)
@@ -71,7 +71,7 @@ def reconciled(snapshot: Snapshot, wanted: Sequence[Object], *, managed: Iterabl
 
 
 def differs(wanted: Any, there: Any) -> bool:
-    """Does any field that we would write differ? Lists must be equally long; other fields belong to others."""
+    """Return whether a field that we write differs. Lists must be equally long; other fields belong to others."""
     if isinstance(wanted, Mapping):
         return not isinstance(there, Mapping) or any(key not in there or differs(value, there[key]) for key, value in wanted.items())
     if isinstance(wanted, list):
@@ -86,7 +86,19 @@ def _marked(item: Object) -> Object:
 
 
 def _change(item: Object) -> Object:
-    """Everything but identity: a merge patch of what should be so."""
+    """Return the merge patch of everything but the object's identity."""
     change = {key: value for key, value in item.items() if key not in ("apiVersion", "kind", "metadata", "type", "roleRef")}
     described = {key: item["metadata"][key] for key in ("labels", "annotations") if item["metadata"].get(key)}
     return change | ({"metadata": described} if described else {})
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON merge patch that makes old into new."""
+    change: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old or not isinstance(value, Mapping) or not isinstance(old[key], Mapping):
+            if key not in old or old[key] != value:
+                change[key] = value
+        elif value != old[key]:
+            change[key] = merge_patch(old[key], value)
+    return change

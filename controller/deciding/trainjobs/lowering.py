@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import nodes, support
+from controller.deciding.trainjobs import nodes, patches, support
 from controller.deciding.trainjobs.bounds import KNOWN, NODES, Bounds, annotations_of, bounds, unknown
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError, shown
@@ -84,15 +84,29 @@ def snapshot(runtime: Object) -> Object:
     return {"metadata": {"name": metadata["name"]} | ({"annotations": kept} if kept else {}), "spec": runtime.get("spec") or {}}
 
 
-def bounds_now(train_job: Object, owned: Object) -> tuple[Bounds | None, list[Problem]]:
-    """Return the bounds of a TrainJob whose job exists, by the runtime that the job was made from."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bounds and pods that a TrainJob asks of its job now, by the runtime that the job was made from."""
+
+    bounds: Bounds
+    template: Object
+    """The nodes' pod template."""
+    patches: str | None
+    """Checksum of the patches in it."""
+
+
+def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Problem]]:
+    """Return what a TrainJob asks of its job, or the problems that prevent it."""
     problems: list[Problem] = []
     try:
         kept = json.loads(annotations_of(owned).get(SNAPSHOT, ""))
     except ValueError:
         return None, [Problem((), f"the owned job's annotation {SNAPSHOT} cannot be read; delete that job to have it made again")]
     draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
-    return (draft.bounds if draft is not None else None), problems
+    if draft is None:
+        return None, problems
+    template = nodes.template(train_job["metadata"]["name"], draft.job, draft.trainer)
+    return Wanted(draft.bounds, template, patches.checksum(draft.spec.runtime_patches)), problems
 
 
 def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
@@ -116,7 +130,12 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     if len(json.dumps(kept)) > MOST_SNAPSHOT:
         problems.append(Problem(at, f"the runtime is longer than {MOST_SNAPSHOT} characters; shorten it"))
     job = _nodes(found, at, problems)
-    if job is None or job.template.spec is None:
+    if job is None:
+        return None
+    wrong = list(patches.problems([job], spec.runtime_patches))
+    problems += wrong
+    job = patches.applied(job, spec.runtime_patches if not wrong else ())
+    if job.template.spec is None:
         return None
     count = _count(spec, found, job.template.spec, problems)
     limits, wrong = bounds(annotations_of(train_job), annotations_of(kept), nodes=count)
@@ -222,11 +241,14 @@ def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
 
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
     metadata, outer = train_job["metadata"], draft.runtime.spec.template
-    parts: list[Mapping[str, Any]] = [(outer.metadata if outer is not None else None) or {}, draft.job.template.metadata or {}]
+    above = (outer.metadata if outer is not None else None) or {}
+    parts: list[Mapping[str, Any]] = [above, *patches.metadata(draft.spec.runtime_patches), draft.job.template.metadata or {}]
     labels = {key: value for part in parts for key, value in (part.get("labels") or {}).items()}
     annotations = {key: value for part in parts for key, value in (part.get("annotations") or {}).items()}
     annotations[POLICY] = "torch" if draft.is_torch else "plain"
     annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
+    if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
+        annotations[patches.PATCHES] = checksum
     if draft.bounds.asked is not None:
         annotations[NODES] = str(draft.bounds.asked)
     owner = {

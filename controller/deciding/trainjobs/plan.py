@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from controller.deciding.actions import JobEvent, warning
+from controller.deciding.objects.differences import merge_patch
 from controller.deciding.trainjobs import status as statuses
 from controller.deciding.trainjobs.bounds import NODES, annotations_of
-from controller.deciding.trainjobs.lowering import bounds_now, lower
+from controller.deciding.trainjobs.lowering import lower, wanted_now
+from controller.deciding.trainjobs.patches import PATCHES
 from controller.watching.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
@@ -107,18 +109,32 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
     is_stopped = STOPPED in annotations_of(owned)
     if not is_stopped and bool(spec.get("suspend")) != bool((there.get("runPolicy") or {}).get("suspend")):
         change["runPolicy"] = {"suspend": bool(spec.get("suspend"))}
-    limits, problems = bounds_now(train_job, owned)
-    elastic = there.get("elasticPolicy")
-    if limits is None or problems or elastic is None:
+    now, problems = wanted_now(train_job, owned)
+    if now is None or problems:
         return ({"spec": change} if change else {}), problems
-    wanted = {"minReplicas": limits.least, "maxReplicas": limits.most}
-    if {key: elastic.get(key) for key in wanted} != wanted:
-        change["elasticPolicy"] = wanted
-    count = there["pytorchReplicaSpecs"][WORKER].get("replicas", 1)
-    applied = annotations_of(owned).get(NODES)
-    asked = str(limits.asked) if limits.asked is not None else None
-    target = limits.nearest(limits.asked if limits.asked is not None and asked != applied else count)
-    if target != count:
-        change["pytorchReplicaSpecs"] = {WORKER: {"replicas": target}}
+    worker: dict[str, Any] = {}
+    annotations: dict[str, str | None] = {}
+    if now.patches != annotations_of(owned).get(PATCHES):
+        # A running job keeps its pods, as at upstream.
+        if (there.get("runPolicy") or {}).get("suspend"):
+            annotations[PATCHES] = now.patches
+            worker["template"] = merge_patch(there["pytorchReplicaSpecs"][WORKER]["template"], now.template)
+        else:
+            message = "runtimePatches have changed while the TrainJob runs; suspend it to let them take effect"
+            problems = [Problem(("spec", "runtimePatches"), message)]
+    if (elastic := there.get("elasticPolicy")) is not None:
+        wanted = {"minReplicas": now.bounds.least, "maxReplicas": now.bounds.most}
+        if {key: elastic.get(key) for key in wanted} != wanted:
+            change["elasticPolicy"] = wanted
+        count = there["pytorchReplicaSpecs"][WORKER].get("replicas", 1)
+        applied = annotations_of(owned).get(NODES)
+        asked = str(now.bounds.asked) if now.bounds.asked is not None else None
+        target = now.bounds.nearest(now.bounds.asked if now.bounds.asked is not None and asked != applied else count)
+        if target != count:
+            worker["replicas"] = target
+        if asked != applied:
+            annotations[NODES] = asked
+    if worker:
+        change["pytorchReplicaSpecs"] = {WORKER: worker}
     patch: Object = {"spec": change} if change else {}
-    return (patch | {"metadata": {"annotations": {NODES: asked}}} if asked != applied else patch), problems
+    return patch | ({"metadata": {"annotations": annotations}} if annotations else {}), problems

@@ -10,7 +10,7 @@ from elastic.api.trainer.runtime import ReplicatedJob, Runtime
 from elastic.api.trainer.train_job import TrainJobSpec
 
 NOT_YET = "is not supported yet; remove it"
-TRAIN_JOB = ("runtime_ref", "trainer", "suspend", "active_deadline_seconds", "managed_by")
+TRAIN_JOB = ("runtime_ref", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "template")
 POLICY = ("num_nodes", "torch")
 JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
