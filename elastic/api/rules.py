@@ -62,6 +62,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         _check_nproc(job.options.nproc_per_node, findings)
     if "mpi_transport" in job.kind.options:
         _check_mpi(job.options, findings)
+    _check_report(job, findings)
     _check_names(job, stored=stored, findings=findings)
     return job
 
@@ -184,6 +185,13 @@ def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
         if name and (len(name) > names.LONGEST_OBJECT or not names.DNS_1123_SUBDOMAIN.match(name)):
             message = f"{at[-1]} is {shown(name)}; write the name of a Secret of the job's namespace"
             (findings.warning if stored else findings.problem)(at, message)
+
+
+def _check_report(job: Job, findings: Findings) -> None:
+    word = job.metadata.annotations.get(names.REPORT)
+    if word not in (None, names.REPORT_ON, names.REPORT_OFF):
+        message = f"{names.REPORT} is {shown(word)}; write {one_of((names.REPORT_ON, names.REPORT_OFF))}"
+        findings.problem(("metadata", "annotations", names.REPORT), message)
 
 
 def _check_nproc(word: str, findings: Findings) -> None:

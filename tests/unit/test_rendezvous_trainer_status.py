@@ -30,6 +30,8 @@ class Wire:
 
     def close(self) -> None: ...
 
+    def give(self, exchange: object) -> None: ...
+
 
 @dataclass
 class Clock:
