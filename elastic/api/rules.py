@@ -7,7 +7,7 @@ found wrong reports nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from elastic.api import names
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.counting import counted
-from elastic.api.errors import Path, shown
+from elastic.api.errors import Path, Problem, shown
 from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
@@ -188,10 +188,16 @@ def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
 
 
 def _check_report(job: Job, findings: Findings) -> None:
-    word = job.metadata.annotations.get(names.REPORT)
+    for problem in report_mistakes(job.metadata.annotations):
+        findings.problem(problem.at, problem.message)
+
+
+def report_mistakes(annotations: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with the annotation that turns reports on or off."""
+    word = annotations.get(names.REPORT)
     if word not in (None, names.REPORT_ON, names.REPORT_OFF):
         message = f"{names.REPORT} is {shown(word)}; write {one_of((names.REPORT_ON, names.REPORT_OFF))}"
-        findings.problem(("metadata", "annotations", names.REPORT), message)
+        yield Problem(("metadata", "annotations", names.REPORT), message)
 
 
 def _check_nproc(word: str, findings: Findings) -> None:

@@ -69,11 +69,12 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, 
         remaining_s=told.remaining_s,
     )
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
-    is_told = bool(size) and told.generation == seen.generation and told.step is not None
+    is_told = bool(size) and told.generation == seen.generation
     if not here and not is_told:
         return known
     if not here:
-        return msgspec.structs.replace(known, step=told.step, age_s=_age(told.stepped_at, now), values=told.values)
+        age_s = _age(told.stepped_at, now) if told.step is not None else 0.0
+        return msgspec.structs.replace(known, step=told.step, age_s=age_s, values=told.values)
     newest, at = max(here, key=lambda one: (one[0].step or 0, -one[1]))
     values = dict(itertools.islice({**newest.values, **told.values, **newest.values}.items(), MAX_VALUES)) if is_told else newest.values
     return msgspec.structs.replace(known, step=newest.step, age_s=_age(at, now), values=values)
