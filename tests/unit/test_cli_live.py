@@ -64,7 +64,7 @@ def write_state(folder: Path, kubeconfig: Path, port: int) -> None:
 
 @asynccontextmanager
 async def laptop(folder: Path) -> AsyncIterator[Path]:
-    """The kubeconfig of a laptop cluster with a dashboard."""
+    """Yield the kubeconfig of a laptop cluster with a dashboard."""
     scene = trained()
     api = Api(job(status=running(), **BOUNDS), pod(0), pod(1))
     (folder / "dashboard").mkdir()
