@@ -41,6 +41,11 @@ class Record:
 
     def hear(self, progress: Progress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
         """Take in one message of the stream of progress."""
+        if not progress.phase and not progress.forgotten:
+            # Only the program of this job reports: nothing is known of its workers, nor of the use of its time.
+            self._keep(progress)
+            self._write(seen, now)
+            return
         before = self.training
         self.training, rate = heard(before, progress, monotonic)
         if before.size != self.training.size or not progress.size:
@@ -101,7 +106,7 @@ class Record:
             generation=_number(seen.generation if seen is not None else None),
             step=_number(self.step),
             rate=_number(self.rate),
-            loss=_number(_loss(self.training.progress) if self.training.progress is not None else None),
+            loss=_number(_loss(self.training.progress) if self.training.progress is not None else self.loss),
             least=_number(world),
         )
         self.series.add(row)

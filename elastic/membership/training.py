@@ -40,10 +40,10 @@ class Signal(Wire, frozen=True):
 class Progress(Wire, frozen=True):
     """The state of a job's training, as the autoscaler hears it.
 
-    phase: of its world, as in World. size: workers in the present world, 0 without a world. step: the highest step reported in that world,
-    `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero: the member that has this rank in the
-    world. percent, remaining_s: the part of the training that is done, and the time left, as the program last said. forgotten: the server
-    no longer knows the job.
+    phase: of its world, as in World; empty if only the program reports. size: workers in the present world, 0 without a world. step: the
+    highest step reported in that world, `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero:
+    the member that has this rank in the world. percent, remaining_s: the part of the training that is done, and the time left, as the
+    program last said. forgotten: the server no longer knows the job.
     """
 
     job: Name

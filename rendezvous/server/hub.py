@@ -200,21 +200,22 @@ class Hub:
             self.progress.stepped(uid)
         return active.answer(report.member, self._clock())
 
-    def may_report(self, uid: str) -> bool | None:
-        """Return whether the job's program may report its status now; None if nothing is known of the job."""
-        return active.may_report(self._clock) if (active := self._jobs.get(uid)) is not None else None
+    def may_report(self, uid: str) -> bool:
+        """Return whether the job's program may report its status now."""
+        active = self._jobs.get(uid)
+        return active.may_report(self._clock) if active is not None else self.progress.others.may_report(uid)
 
     def take_status(self, uid: str, status: TrainerStatus) -> None:
         """Keep what the job's program says of itself. A step counts for the world that stands. The end is news at once."""
-        active = self._jobs[uid]
+        if (active := self._jobs.get(uid)) is None:
+            self.progress.take_status(uid, status)
+            return
         known, now, group = active.told, self._clock(), active.job.membership
         generation = group.generation if group.world is not None and not group.is_draining else 0
         active.told = told = told_now(known, status, generation=generation, now=now)
-        if generation and told.step is not None and told.step != known.step:
+        if generation and told.step is not None:
             self._step_reported(active, generation, told.step)
-        self.progress.stepped(uid)
-        if told.is_complete and not known.is_complete:
-            self.progress.world_changed(uid)
+        self.progress.reported(uid, is_end=told.is_complete and not known.is_complete)
 
     def signals(self, uid: str) -> list[Signal]:
         """Return the newest report of each worker of a job."""
@@ -228,6 +229,7 @@ class Hub:
         changed, gone = self.progress.since(version)
         there, now = [active for uid in changed if (active := self._jobs.get(uid)) is not None], self._clock()
         told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, one.told, now) for one in there]
+        told += [progress for uid in changed if uid not in self._jobs and (progress := self.progress.others.progress(uid)) is not None]
         return [*told, *(Progress(job=uid, forgotten=True) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
@@ -252,6 +254,7 @@ class Hub:
                 raise Full(f"this server holds {MAX_JOBS} jobs already")
             job = begin(uid, instance=self._instance_for(uid), up_since=self._up_since, now=self._clock(), limits=self._limits)
             active = self._jobs[uid] = ActiveJob(job)
+            self.progress.others.drop(uid)
             if self._pulse_timer is None:
                 self._alive_at = self._clock()
                 self._pulse()

@@ -13,7 +13,8 @@ from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Progress, Report, Signal
 from rendezvous.machine import Job, summary
 from rendezvous.server.news import News
-from rendezvous.server.trainer_status import Told
+from rendezvous.server.other_jobs import OtherJobs
+from rendezvous.server.trainer_status import Told, TrainerStatus
 
 LEAST_GAP_S = 5.0
 MOST_A_SECOND = 200.0
@@ -27,6 +28,7 @@ class ProgressFeed:
         self._clock = clock
         self._news = News(most_forgotten=most_forgotten)
         self._stepped_at: dict[str, float] = {}
+        self.others = OtherJobs(clock)
         self.world_changed = self._news.publish
         self.since = self._news.since
         self.wait_newer = self._news.wait_newer
@@ -43,8 +45,21 @@ class ProgressFeed:
             self._stepped_at[uid] = now
             self._news.publish(uid)
 
+    def reported(self, uid: str, *, is_end: bool) -> None:
+        """Note a report of the job's program. The end of training is news at once."""
+        self.stepped(uid)
+        if is_end:
+            self.world_changed(uid)
+
+    def take_status(self, uid: str, status: TrainerStatus) -> None:
+        """Take the report of a job that has no members here."""
+        self.reported(uid, is_end=self.others.take(uid, status))
+        for gone in self.others.expire():
+            self.forget(gone)
+
     def forget(self, uid: str) -> None:
         """Note that the job is gone."""
+        self.others.drop(uid)
         if uid in self._news:
             self._stepped_at.pop(uid, None)
             self._news.forget(uid)

@@ -104,8 +104,8 @@ def _numbers(metrics: tuple[Metric, ...]) -> Iterator[tuple[str, float]]:
 class Taking(Protocol):
     """The jobs of a server, as far as programs report to it."""
 
-    def may_report(self, uid: str) -> bool | None:
-        """Return whether the job may report again now; None if nothing is known of the job."""
+    def may_report(self, uid: str) -> bool:
+        """Return whether the job may report again now."""
 
     def take_status(self, uid: str, status: TrainerStatus) -> None:
         """Keep the newest report of the program."""
@@ -127,10 +127,7 @@ class TrainerStatusRoute:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._gate.is_program(token.strip(), uid):
             return _error(401, "this is not the status token of this job; send the content of the file in KUBEFLOW_TRAINER_SERVER_TOKEN")
-        may_report = self._jobs.may_report(uid)
-        if may_report is None:
-            return _error(503, "the controller has not said yet that this job exists; report again later")
-        if not may_report:
+        if not self._jobs.may_report(uid):
             return _error(429, f"this job sends more than {A_SECOND:.0f} reports a second; send one a second")
         if (request.content_length or LONGEST_BODY + 1) > LONGEST_BODY:
             return _error(413, f"a report has a Content-Length of at most {LONGEST_BODY} bytes; send fewer metrics")

@@ -326,3 +326,12 @@ async def test_what_was_saved_outlives_a_sigkill_in_the_middle_of_a_save(tmp_pat
 
 def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
     assert [pause_s(written) for written in (0, 100_000, 500_000, 90_000_000)] == [5.0, 5.0, pytest.approx(15.3, abs=0.1), 30.0]
+
+
+def test_of_a_job_that_meets_elsewhere_only_the_reports_are_known() -> None:
+    """A PyTorchJob without elasticPolicy reports through Kubeflow's callback. Nothing tells how many workers it has."""
+    shown = scene = Scene(job())
+    shown.book.hear(Progress(job="uid-train", step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0))
+    row = scene.views.row(next(scene.observer.jobs()))
+    assert (row.step, row.loss, row.percent, row.remaining_s) == (94, 0.5, 47, 120.0)
+    assert (row.world, row.rate) == (scene.observer and next(scene.observer.jobs()).summary.world, None)

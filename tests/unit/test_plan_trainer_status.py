@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, snapshot
+from job_builders import OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
 
 from controller.deciding.actions import Create, Delete, Update
 from controller.deciding.rendezvous.trainer_status import CA_CERT, TOKEN, URL
@@ -30,7 +30,7 @@ def with_env(*env: dict[str, str]) -> Job:
 def container(one: Job, *, settings: Any = OURS) -> dict[str, Any]:
     made = pod_for(one, "Worker", 1, replace(snapshot(settings=settings), status_token="secret"))
     found: dict[str, Any]
-    (found,) = (c for c in made["spec"]["containers"] if c["name"] == "pytorch")
+    (found,) = (c for c in made["spec"]["containers"] if c["name"] == one.kind.container)
     return found | {"volumes": {volume["name"]: volume for volume in made["spec"].get("volumes") or ()}}
 
 
@@ -84,6 +84,28 @@ def test_another_word_in_the_annotation_is_an_error_that_names_it(word: str) -> 
     (problem,) = error.value.problems
     assert problem.at == ("metadata", "annotations", REPORT)
     assert problem.message == f'{REPORT} is "{word}"; write on or off'
+
+
+KINDS_OF_PODS = [
+    job("PyTorchJob", Master=replica(1), Worker=replica(2)),
+    elastic_job(2, elastic={"rdzvBackend": "c10d"}),
+    *(job(kind, Worker=replica(2, kind=kind)) for kind in ("TFJob", "JAXJob", "PaddleJob")),
+    job("XGBoostJob", Master=replica(1, kind="XGBoostJob"), Worker=replica(2, kind="XGBoostJob")),
+]
+
+
+@pytest.mark.parametrize("one", KINDS_OF_PODS, ids=lambda one: f"{one.kind.name}-{'elastic' if one.elastic else 'static'}")
+def test_pods_of_every_kind_can_report(one: Job) -> None:
+    assert set(variables(one)) == {URL, TOKEN, CA_CERT}
+    cluster = Cluster(one, settings=OURS)
+    cluster.settle()
+    assert set(cluster.owned["Secret", "train-elastic"].raw["data"]) == {"status-token", "ca.crt"}
+    assert len(cluster.pods) >= 2
+
+
+def test_the_processes_of_an_mpi_job_are_not_those_of_its_pods() -> None:
+    one = job("MPIJob", Launcher=replica(1, kind="MPIJob"), Worker=replica(2, kind="MPIJob"))
+    assert variables(one) == {}
 
 
 def test_pods_that_were_made_before_stay_and_the_secret_gets_the_token() -> None:

@@ -17,6 +17,7 @@ from elastic.membership.wire import Expectation, Join
 from rendezvous.server.access import Gate
 from rendezvous.server.http import Face
 from rendezvous.server.hub import Hub
+from rendezvous.server.other_jobs import KEPT_S
 from rendezvous.server.trainer_status import AT_ONCE, LONGEST_BODY, MOST_METRICS, PATH
 
 KEY = b"k" * 32
@@ -157,7 +158,38 @@ async def test_a_bad_report_is_refused_by_its_field(site: Site, body: object, fi
     assert field in (await answer.json())["error"]
 
 
-async def test_a_report_is_bounded(site: Site) -> None:
+async def test_a_job_without_members_here_is_heard_until_it_is_silent_for_long(site: Site) -> None:
+    """A PyTorchJob without elasticPolicy, or a job of another kind, has no world."""
+    site.hub.forget("job")
+    await site.tell(47, left_s=120, loss=0.5, current_step=94)
+    site.clock.now += 2
+    told = {"step": 94, "highest": 94, "age_s": 2.0, "values": {"loss": 0.5}, "percent": 47, "remaining_s": 120.0}
+    assert site.progress() == Progress(job="job", **told)
+    heard = site.hub.progress.version
+    await site.tell(100, train_loss=0.4)
+    assert [one.percent for one in site.hub.progress_since(heard)] == [100]
+    heard = site.hub.progress.version
+    site.clock.now += KEPT_S + 1
+    await site.post({"trainerStatus": {}}, token=job_token(KEY, "other", Role.STATUS), job="other")
+    assert {one.job: one.forgotten for one in site.hub.progress_since(heard)} == {"other": False, "job": True}
+
+
+async def test_a_job_whose_members_come_is_no_longer_one_without(site: Site) -> None:
+    """The server was restarted, and the program reported before the members and the controller came back."""
+    site.hub.forget("job")
+    await site.tell(47, loss=0.5, current_step=94)
+    site.hub.expect("job", Expectation(members=("w0",), min=1, max=8))
+    site.hub.attach("job", name="w0", link=Wire(), message=Join(incarnation="w0/1", store="w0:1"))
+    await site.tell(48, current_step=96)
+    told = site.progress()
+    assert (told.size, told.step, told.percent) == (1, 96, 48)
+
+
+@pytest.mark.parametrize("has_members", [True, False])
+async def test_a_report_is_bounded(site: Site, has_members: bool) -> None:
+    if not has_members:
+        site.hub.forget("job")
+        assert (await site.post({"trainerStatus": {}})).status == 200
     assert (await site.post(b" " * (LONGEST_BODY + 1))).status == 413
     unbounded = await site.client.post(PATH.format(uid="job"), headers={"Authorization": f"Bearer {STATUS}"}, data=without_length())
     assert unbounded.status == 413
@@ -176,7 +208,6 @@ async def test_only_the_jobs_status_token_reports_and_it_may_do_nothing_else(sit
     launcher = job_token(KEY, "job", Role.LAUNCHER)
     for token in ("", AGENT, launcher, other, control_token(KEY), autoscaler_token(KEY)):
         assert (await site.post({"trainerStatus": {}}, token=token)).status == 401
-    assert (await site.post({"trainerStatus": {}}, token=other, job="other")).status == 503
     refused = []
     for method, path in (
         ("GET", "/v1/jobs/job/members/w0"),

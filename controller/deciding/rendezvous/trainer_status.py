@@ -17,14 +17,22 @@ TOKEN_KEY = "status-token"
 VOLUME = "elastic-status"
 URL, CA_CERT, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_CA_CERT", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 """The last two are paths of files."""
-HEARD = (RendezvousBackend.OURS,)
-"""The rendezvous server knows jobs with these backends."""
+BACKENDS = (RendezvousBackend.OURS, RendezvousBackend.STORE, RendezvousBackend.NONE)
+"""Backends of jobs that report. A job in an etcd may have no way to the rendezvous server."""
+NOT_YET = "MPIJob"
+"""Its launcher starts the processes, which may not have the variables of their pods."""
 
 
 def is_heard(view: JobView) -> bool:
     """Return whether the rendezvous server takes the job's reports."""
-    settings, is_off = view.snapshot.settings, view.job.metadata.annotations.get(REPORT) == REPORT_OFF
-    return settings.rendezvous is not None and view.backend in HEARD and not is_off and compat.has_reports(settings)
+    settings, job = view.snapshot.settings, view.job
+    is_off = job.metadata.annotations.get(REPORT) == REPORT_OFF or job.kind.name == NOT_YET
+    return settings.rendezvous is not None and view.backend in BACKENDS and not is_off and compat.has_reports(settings)
+
+
+def is_only_for_reports(secret: Object) -> bool:
+    """Return whether a job works without this Secret."""
+    return set(secret.get("data") or ()) == {TOKEN_KEY, CA_KEY}
 
 
 def token(view: JobView) -> Iterator[tuple[str, str]]:

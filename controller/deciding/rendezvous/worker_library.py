@@ -36,11 +36,13 @@ def secret(view: JobView) -> Iterator[Object]:
     In an etcd the token seals the job's records.
     """
     job, rendezvous = view.job, view.snapshot.settings.rendezvous
-    if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.ETCD, RendezvousBackend.HOSTS):
+    data = dict(trainer_status.token(view))
+    if view.backend is RendezvousBackend.HOSTS:
+        data[LAUNCHER_TOKEN_KEY] = view.snapshot.launcher_token
+    elif view.backend.needs_library:
+        data[TOKEN_KEY] = view.snapshot.token
+    if rendezvous is None or not data:
         return
-    is_launchers = view.backend is RendezvousBackend.HOSTS
-    data = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
-    data |= dict(trainer_status.token(view))
     if view.backend is not RendezvousBackend.ETCD or etcd.is_own(job):
         data[CA_KEY] = rendezvous.ca
     if view.backend is RendezvousBackend.ETCD and etcd.is_own(job):
