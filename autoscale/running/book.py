@@ -48,7 +48,7 @@ class Book:
 
         A job without a phase has no members there. Only its program reports, and nothing says how many workers do that work.
         """
-        if not progress.phase and not progress.forgotten:
+        if not progress.phase and (not progress.forgotten or progress.job in self._outside):
             return
         self._outside.discard(progress.job)
         if progress.forgotten:

@@ -330,8 +330,8 @@ def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
 
 def test_of_a_job_that_meets_elsewhere_only_the_reports_are_known() -> None:
     """A PyTorchJob without elasticPolicy reports through Kubeflow's callback. Nothing tells how many workers it has."""
-    shown = scene = Scene(job())
-    shown.book.hear(Progress(job="uid-train", step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0))
-    row = scene.views.row(next(scene.observer.jobs()))
-    assert (row.step, row.loss, row.percent, row.remaining_s) == (94, 0.5, 47, 120.0)
-    assert (row.world, row.rate) == (scene.observer and next(scene.observer.jobs()).summary.world, None)
+    record = Record()
+    hear(record, 0.0, phase="", size=0, step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0)
+    hear(record, 60.0, phase="", size=0, step=190, highest=190, values={"loss": 0.4}, percent=95, remaining_s=10.0)
+    assert (record.step, record.loss, record.percent, record.remaining_s) == (190, 0.4, 95, 10.0)
+    assert (record.world, record.rate, record.spent(120.0)) == (None, None, {})
