@@ -7,9 +7,12 @@ import pytest
 from example_jobs import LOOK_EVERY_S, NAMESPACE, laptop, log_of, run_to_end
 from grounds import Ground
 
+from elastic.client.live import ask, of_laptop
 from elastic.kube import connect
+from elastic.kube.client import Kube
 from elastic.kube.resources import PODS, TRAIN_JOBS
 from elastic.local import LocalCluster
+from elastic.local.files import Layout
 
 pytestmark = [
     pytest.mark.heavy,
@@ -38,14 +41,15 @@ def train_job() -> dict[str, Any]:
     }
 
 
-def pytorch_job(**annotations: str) -> dict[str, Any]:
+def pytorch_job(*, is_elastic: bool, **annotations: str) -> dict[str, Any]:
     container = {"name": "pytorch", "image": IMAGE, "command": COMMAND, "env": ENV}
-    worker = {"replicas": 2, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
+    worker = {"replicas": 2 if is_elastic else 1, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
+    policy = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2}} if is_elastic else {}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": "plain", "namespace": NAMESPACE, "annotations": annotations},
-        "spec": {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 2}, "nprocPerNode": "1", "pytorchReplicaSpecs": {"Worker": worker}},
+        "spec": {**policy, "nprocPerNode": "1", "pytorchReplicaSpecs": {"Worker": worker}},
     }
 
 
@@ -81,8 +85,24 @@ def test_an_unmodified_script_fills_the_status_of_its_train_job() -> None:
 
 @pytest.mark.parametrize("word", ["on", "off"])
 def test_an_unmodified_script_reports_its_steps_in_a_pytorch_job_unless_it_is_told_not_to(word: str) -> None:
-    job = pytorch_job(**{"elastic-training/report": word})
+    job = pytorch_job(is_elastic=True, **{"elastic-training/report": word})
     with laptop(Ground("netns"), "huggingface") as cluster:
         outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="huggingface")
     assert outcome.state == "Succeeded", outcome.story
     assert bool(outcome.elastic.get("step")) == (word == "on"), outcome.story
+
+
+def test_the_dashboard_shows_the_progress_of_a_job_that_is_not_elastic() -> None:
+    done: set[int] = set()
+    with laptop(Ground("netns"), "huggingface", dashboard=True) as cluster:
+
+        async def meanwhile(kube: Kube) -> None:
+            while 100 not in done:
+                place = of_laptop(Layout(cluster.data_dir))
+                found = await ask(place) if place is not None else {}
+                done.update(sample.percent for sample in found.values() if sample.percent is not None and sample.loss is not None)
+                await asyncio.sleep(LOOK_EVERY_S)
+
+        outcome = run_to_end(cluster, pytorch_job(is_elastic=False), within_s=WITHIN_S, framework="huggingface", meanwhile=meanwhile)
+    assert outcome.state == "Succeeded", outcome.story
+    assert any(0 < percent < 100 for percent in done)
