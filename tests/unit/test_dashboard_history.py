@@ -1,4 +1,4 @@
-"""What the dashboard remembers of jobs has bounds, and becomes rarer with age."""
+"""The dashboard's memory of jobs has bounds, and becomes rarer with age."""
 
 from __future__ import annotations
 
