@@ -109,9 +109,9 @@ class TrainJobs:
             self._look_at(change.key)
 
     async def _listen(self, stream: Callable[[], AsyncIterator[Progress]]) -> None:
-        """Keep the newest progress of the jobs of TrainJobs. The last one of a job outlives its end at the server."""
+        """Keep the newest progress of the jobs of TrainJobs. A message that a job is forgotten may have its last one."""
         async for heard in stream():
-            if not heard.forgotten and (key := self._owned.get(heard.job)) is not None:
+            if (not heard.forgotten or heard.percent is not None) and (key := self._owned.get(heard.job)) is not None:
                 self._progress[heard.job] = heard
                 self._look_at(key)
 

@@ -43,7 +43,7 @@ class Progress(Wire, frozen=True):
     phase: of its world, as in World; empty if only the program reports. size: workers in the present world, 0 without a world. step: the
     highest step reported in that world, `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero:
     the member that has this rank in the world. percent, remaining_s: the part of the training that is done, and the time left, as the
-    program last said. forgotten: the server no longer knows the job.
+    program last said. forgotten: the server no longer knows the job; then the message has only the last report of its program.
     """
 
     job: Name

@@ -115,7 +115,7 @@ class Hub:
         for _, link in list(active.links.values()):
             link.end("the job is over")
         through_launcher = self.hosts.forget(uid)
-        self.progress.forget(uid)
+        self.progress.forget(uid, active.told)
         self._news.forget(uid)
         return active.job.progress.step if through_launcher is None else through_launcher
 
@@ -230,7 +230,7 @@ class Hub:
         there, now = [active for uid in changed if (active := self._jobs.get(uid)) is not None], self._clock()
         told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, one.told, now) for one in there]
         told += [progress for uid in changed if uid not in self._jobs and (progress := self.progress.others.progress(uid)) is not None]
-        return [*told, *(Progress(job=uid, forgotten=True) for uid in gone)]
+        return [*told, *(self.progress.gone(uid) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""

@@ -28,6 +28,9 @@ class ProgressFeed:
         self._clock = clock
         self._news = News(most_forgotten=most_forgotten)
         self._stepped_at: dict[str, float] = {}
+        self._last: dict[str, Told] = {}
+        """The last reports of programs whose jobs are gone."""
+        self._most_forgotten = most_forgotten
         self.others = OtherJobs(clock)
         self.world_changed = self._news.publish
         self.since = self._news.since
@@ -45,6 +48,11 @@ class ProgressFeed:
             self._stepped_at[uid] = now
             self._news.publish(uid)
 
+    def gone(self, uid: str) -> Progress:
+        """Return the last message about a job that is gone."""
+        told = self._last.get(uid, Told())
+        return Progress(job=uid, forgotten=True, step=told.step, values=told.values, percent=told.percent, remaining_s=told.remaining_s)
+
     def reported(self, uid: str, *, is_end: bool) -> None:
         """Note a report of the job's program. The end of training is news at once."""
         self.stepped(uid)
@@ -57,10 +65,15 @@ class ProgressFeed:
         for gone in self.others.expire():
             self.forget(gone)
 
-    def forget(self, uid: str) -> None:
-        """Note that the job is gone."""
+    def forget(self, uid: str, told: Told | None = None) -> None:
+        """Note that the job is gone, and keep the last report of its program for the listeners that have not heard it."""
         self.others.drop(uid)
         if uid in self._news:
+            self._last.pop(uid, None)
+            if told is not None and told.percent is not None:
+                self._last[uid] = told
+            if len(self._last) > self._most_forgotten:
+                del self._last[next(iter(self._last))]
             self._stepped_at.pop(uid, None)
             self._news.forget(uid)
 

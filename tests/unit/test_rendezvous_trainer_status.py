@@ -101,6 +101,16 @@ async def test_the_last_report_is_news_at_once_and_keeps_the_step(site: Site) ->
     ]
 
 
+async def test_the_last_report_of_a_job_is_heard_although_the_job_is_forgotten_at_once(site: Site) -> None:
+    """The controller forgets a finished job, perhaps before the stream has sent the last report."""
+    await site.tell(99, left_s=1, loss=0.5, current_step=199)
+    heard = site.hub.progress.version
+    await site.tell(100, left_s=0, train_loss=0.4)
+    site.hub.forget("job")
+    last = {"step": 199, "values": {"train_loss": 0.4}, "percent": 100, "remaining_s": 0.0}
+    assert site.hub.progress_since(heard) == [Progress(job="job", forgotten=True, **last)]
+
+
 async def test_a_program_that_starts_again_at_its_checkpoint_has_not_lost_its_progress(site: Site) -> None:
     await site.tell(47, loss=0.5, current_step=94)
     await site.tell(0, total_steps=200)
