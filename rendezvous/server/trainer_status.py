@@ -26,6 +26,8 @@ MOST_METRICS = 256
 LONGEST_NAME = 64
 STEP_NAMES = ("current_step", "global_step", "step")
 """Metrics that say which step was made last; transformers sends the first one."""
+TOTAL = "total_steps"
+"""The metric with the number of all steps, as transformers sends it."""
 MOST_STEP = 2**53
 AT_ONCE, A_SECOND = 128.0, 64.0
 """Reports of a job in a row, and a second in the long run: each of some hundred processes may report once in 5 s."""
@@ -65,6 +67,8 @@ class Told:
     values: dict[str, float] = field(default_factory=dict)
     percent: int | None = None
     remaining_s: float | None = None
+    first: tuple[int, float] | None = None
+    """The first step of this world that was reported, and when."""
 
     @property
     def is_complete(self) -> bool:
@@ -74,11 +78,11 @@ class Told:
 def told_now(known: Told, status: TrainerStatus, *, generation: int, now: float) -> Told:
     """Return the facts after this report. A report without a step leaves the step of this world as it is."""
     if known.generation != generation:
-        known = replace(known, generation=generation, step=None, values={})
+        known = replace(known, generation=generation, step=None, values={}, first=None)
     numbers = dict(_numbers(status.metrics))
     step = next((int(numbers[name]) for name in STEP_NAMES if 0 <= numbers.get(name, -1.0) <= MOST_STEP), None)
     values = dict([one for one in numbers.items() if one[0] not in STEP_NAMES][:MAX_VALUES])
-    done, left_s = status.progress_percentage, status.estimated_remaining_seconds
+    done = status.progress_percentage
     # Each start of transformers reports 0 % once, although it goes on at a checkpoint.
     is_start = step is None and done == 0 and known.percent is not None
     return replace(
@@ -87,8 +91,27 @@ def told_now(known: Told, status: TrainerStatus, *, generation: int, now: float)
         stepped_at=known.stepped_at if step is None else now,
         values=values or known.values,
         percent=known.percent if done is None or is_start else int(done),
-        remaining_s=known.remaining_s if left_s is None else min(left_s, MOST_SECONDS),
+        remaining_s=_remaining_s(known, status, step=step, total=numbers.get(TOTAL), now=now),
+        first=(step, now) if step is not None and (known.first is None or step < known.first[0]) else known.first,
     )
+
+
+def _remaining_s(known: Told, status: TrainerStatus, *, step: int | None, total: float | None, now: float) -> float | None:
+    """Return the remaining time, measured since the first step of this world if the report says how many steps there are.
+
+    After a restart, transformers divides the time since the restart by all steps from the beginning. That is far too short, so the former
+    time stands until two steps were reported.
+    """
+    said = status.estimated_remaining_seconds
+    if said is None:
+        return known.remaining_s
+    if step is not None and total is not None and total >= step:
+        if known.first is not None and step > known.first[0]:
+            begin, at = known.first
+            return min((total - step) * (now - at) / (step - begin), MOST_SECONDS)
+        if known.remaining_s is not None:
+            return known.remaining_s
+    return min(said, MOST_SECONDS)
 
 
 def _numbers(metrics: tuple[Metric, ...]) -> Iterator[tuple[str, float]]:

@@ -119,6 +119,27 @@ async def test_a_program_that_starts_again_at_its_checkpoint_has_not_lost_its_pr
     assert site.progress().percent == 0
 
 
+async def test_the_remaining_time_is_measured_in_the_world_that_stands(site: Site) -> None:
+    """After a restart at step 5,000, transformers took 10 s for 10 steps as 10 s for 5,010 steps."""
+    await site.tell(49, left_s=5100, current_step=4900, total_steps=10_000)
+    site.clock.now += 50
+    await site.tell(49, left_s=4000, current_step=4950, total_steps=10_000)
+    assert site.progress().remaining_s == 5050.0
+    join_again(site.hub, "w0/2")
+    await site.tell(0, total_steps=10_000)
+    await site.tell(50, left_s=1, current_step=5000, total_steps=10_000)
+    assert site.progress().remaining_s == 5050.0
+    site.clock.now += 5
+    await site.tell(50, left_s=10, current_step=5010, total_steps=10_000)
+    assert site.progress().remaining_s == 2495.0
+    await site.tell(100, left_s=0)
+    assert site.progress().remaining_s == 0.0
+
+
+def join_again(hub: Hub, incarnation: str) -> None:
+    hub.attach("job", name="w0", link=Wire(), message=Join(incarnation=incarnation, store="w0:1"))
+
+
 async def test_steps_of_workers_go_before_the_programs(site: Site) -> None:
     """A policy measures samples, which only workers report. The values of both are shown."""
     await site.tell(10, current_step=7, loss=0.5, accuracy=0.25)
