@@ -1,4 +1,4 @@
-"""Runs a job of examples/ on a laptop cluster to its end, with the environments that scripts/frameworks makes standing for images."""
+"""Run a job of examples/ on a laptop cluster to its end. The environments that scripts/frameworks makes stand for images."""
 
 import asyncio
 import contextlib
@@ -13,29 +13,29 @@ import pytest
 import yaml
 from grounds import Ground
 
-from elastic.api.kinds import KINDS
+from elastic.api.kinds import KINDS, TORCH_NODES
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS, Resource
+from elastic.kube.resources import EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS, TRAIN_JOBS, Resource
 from elastic.local import LocalCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".cache" / "frameworks"
 NAMESPACE = "default"
 LOOK_EVERY_S = 0.2
-OVER = ("Succeeded", "Failed")
+OVER = ("Succeeded", "Failed", "Complete")
 Meanwhile = Callable[[Kube], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Outcome:
     state: str
-    """Succeeded or Failed; empty where the job did not end in time."""
+    """Succeeded or Failed, or a TrainJob's Complete; empty if the job did not end in time."""
     logs: Mapping[str, str]
-    """Of the training container of each pod that still exists."""
+    """Logs of the training container of each pod that still exists."""
     restarts: Mapping[str, int]
-    """Of the training container of each of these pods, in place."""
+    """Number of restarts of this container, for each of these pods."""
     elastic: Mapping[str, Any]
     """status.elastic at the end."""
     story: str
@@ -46,13 +46,13 @@ class Outcome:
 
 
 def is_made(name: str) -> bool:
-    """Whether a framework's environment is there, from the present pins."""
+    """Return whether a framework's environment is there, made from the present pins."""
     pins, made_from = ROOT / "examples" / "requirements" / f"{name}.txt", ENVIRONMENTS / name / "made-from.txt"
     return made_from.exists() and made_from.read_text() == pins.read_text()
 
 
 def environment(name: str) -> Path:
-    """The folder of a framework's environment; skips the test where it has not been made."""
+    """Return the folder of a framework's environment; skip the test if it has not been made."""
     if not is_made(name):
         pytest.skip(f"no environment with {name}; make it with: scripts/frameworks {name}")
     return ENVIRONMENTS / name
@@ -60,7 +60,7 @@ def environment(name: str) -> Path:
 
 @contextlib.contextmanager
 def laptop(ground: Ground, *frameworks: str, **options: Any) -> Iterator[LocalCluster]:
-    """A cluster in which the environments of these frameworks stand for the examples' images, as far as they are made."""
+    """Start a cluster in which the environments of these frameworks, if they are made, stand for the examples' images."""
     images = {f"example.com/{name}": environment(name) for name in frameworks if is_made(name)}
     with TemporaryDirectory() as folder, contextlib.chdir(ROOT), ground.cluster(Path(folder), images=images, **options) as cluster:
         # Examples name their files from the repository's root, where their reader stands.
@@ -76,22 +76,22 @@ def documents(example: str) -> list[dict[str, Any]]:
 
 
 async def claim_volumes(kube: Kube, example: str) -> None:
-    """Creates the claims of an example's file."""
+    """Create the claims of an example's file."""
     for document in documents(example):
         if document["kind"] == PERSISTENT_VOLUME_CLAIMS.kind:
             await kube.create(PERSISTENT_VOLUME_CLAIMS, document, namespace=NAMESPACE)
 
 
 def resource(job: Mapping[str, Any]) -> Resource:
-    return Resource("kubeflow.org", "v1", KINDS[job["kind"]].plural, kind=job["kind"])
+    return TRAIN_JOBS if job["kind"] == TRAIN_JOBS.kind else Resource("kubeflow.org", "v1", KINDS[job["kind"]].plural, kind=job["kind"])
 
 
 def run_to_end(
     cluster: LocalCluster, job: Mapping[str, Any], *, within_s: float, framework: str = "", meanwhile: Meanwhile | None = None
 ) -> Outcome:
-    """Creates the job, waits until it is over, and gathers what its pods said; skips the test where its framework is not there.
+    """Create the job, wait until it has ended, and gather the logs of its pods; skip the test if its framework is not there.
 
-    What shall happen to the job while it runs is `meanwhile`.
+    `meanwhile` runs next to the job.
     """
     if framework:
         environment(framework)
@@ -112,7 +112,7 @@ async def _run_to_end(cluster: LocalCluster, job: dict[str, Any], *, within_s: f
                 break
             await asyncio.sleep(LOOK_EVERY_S)
         pods = (await kube.list(PODS, namespace=NAMESPACE, labels=f"training.kubeflow.org/job-name={name}")).items
-        container = KINDS[job["kind"]].container
+        container = TORCH_NODES.container if job["kind"] == TRAIN_JOBS.kind else KINDS[job["kind"]].container
         logs = {pod["metadata"]["name"]: await log_of(kube, pod["metadata"]["name"], container) for pod in pods}
         events = [event for event in (await kube.list(EVENTS, namespace=NAMESPACE)).items if name in event["involvedObject"]["name"]]
         story = [f"{name}: {seen.get('status')}", *(f"{event['reason']}: {event['message']}" for event in events)]
@@ -131,7 +131,7 @@ def _restarts(pod: Mapping[str, Any]) -> int:
 
 
 async def log_of(kube: Kube, pod: str, container: str) -> str:
-    """Of a pod's container; empty before it has run, and where the pod is gone."""
+    """Return the log of a pod's container; it is empty before the container has run, and if the pod is gone."""
     try:
         chunks = [chunk async for chunk in kube.logs(pod, namespace=NAMESPACE, container=container)]
     except KubeError as error:

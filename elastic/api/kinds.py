@@ -73,6 +73,11 @@ class Kind:
         return f"<{self.name}>"
 
     @property
+    def title(self) -> str:
+        """Return the kind of object that users know: a TrainJob, if the job belongs to one."""
+        return "TrainJob" if self.role else self.name
+
+    @property
     def operator_name(self) -> str:
         """The value of the label operator-name."""
         return f"{self.singular}-controller"

@@ -22,6 +22,9 @@ NODE_NUMBER = "batch.kubernetes.io/job-completion-index"
 RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
 """An annotation of a job: rdzvSecret, for clients whose classes lack the field."""
 
+NODES = OWN_PREFIX + "nodes"
+"""Annotation of a TrainJob: the number of nodes wanted now."""
+
 REPORT = OWN_PREFIX + "report"
 """Annotation of a job: whether the programs in its new pods may report their progress in the form of Kubeflow Trainer."""
 REPORT_ON, REPORT_OFF = "on", "off"

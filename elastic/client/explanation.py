@@ -70,9 +70,11 @@ def _size(job: Summary) -> str:
         )
         bounds = f" {allowed} allowed."
     if job.is_over:
-        return f"{job.kind.name} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
+        return f"{job.kind.title} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
     world = "" if job.world is None else f"; {job.world} of them train together"
-    return f"{job.kind.name} {job.name} is {job.state.lower()} with {job.running} of {counted(job.wanted, 'wanted worker')}{world}.{bounds}"
+    return (
+        f"{job.kind.title} {job.name} is {job.state.lower()} with {job.running} of {counted(job.wanted, 'wanted worker')}{world}.{bounds}"
+    )
 
 
 def _since(job: Summary, now: datetime) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""Data-parallel training over the processes of a JAXJob, written as for one machine: the batch is one array, sharded over all devices.
+"""Train with all processes of a JAXJob or TrainJob, written as for one machine: the batch is one array, sharded over all devices.
 
-The job sets COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID; JAX wants them as arguments.
+A JAXJob sets COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID. A TrainJob sets them with the prefix JAX_, and the
+address has the port. JAX wants them as arguments.
 """
 
 from __future__ import annotations
@@ -22,23 +23,30 @@ def predict(parameters: dict[str, jax.Array], points: jax.Array) -> jax.Array:
 
 
 def loss(parameters: dict[str, jax.Array], points: jax.Array) -> jax.Array:
-    """The model learns the product of its two inputs."""
+    """Return the mean squared error. The model learns the product of its two inputs."""
     return jnp.mean((predict(parameters, points) - points[:, 0] * points[:, 1]) ** 2)
 
 
 @jax.jit
 def step(parameters: dict[str, jax.Array], points: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
-    """The mean is over the whole array, so its gradient is summed over all processes without a word about it here."""
+    """Do one step. The mean is over the whole array, so JAX sums its gradient over all processes."""
     value, gradients = jax.value_and_grad(loss)(parameters, points)
     return jax.tree.map(lambda old, gradient: old - 0.1 * gradient, parameters, gradients), value
 
 
-def main() -> None:
+def join() -> None:
+    """Join the other processes of the job."""
+    prefix = "JAX_" if "JAX_COORDINATOR_ADDRESS" in os.environ else ""
+    address, port = os.environ[prefix + "COORDINATOR_ADDRESS"], os.environ[prefix + "COORDINATOR_PORT"]
     jax.distributed.initialize(
-        coordinator_address=f"{os.environ['COORDINATOR_ADDRESS']}:{os.environ['COORDINATOR_PORT']}",
-        num_processes=int(os.environ["NUM_PROCESSES"]),
-        process_id=int(os.environ["PROCESS_ID"]),
+        coordinator_address=address if prefix else f"{address}:{port}",
+        num_processes=int(os.environ[prefix + "NUM_PROCESSES"]),
+        process_id=int(os.environ[prefix + "PROCESS_ID"]),
     )
+
+
+def main() -> None:
+    join()
     print(f"process {jax.process_index()} of {jax.process_count()}", flush=True)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     everywhere, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))

@@ -1,7 +1,7 @@
-"""Distributed boosting over the replicas of an XGBoostJob; needs xgboost 3 or newer, whose tracker listens where it is told to.
+"""Boost on the rows of all replicas of an XGBoostJob or TrainJob. It needs xgboost 3 or newer, whose tracker listens where it is told to.
 
-The job sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE. XGBoost reads none of them by itself: rank 0 starts a tracker at that
-address, and everybody, rank 0 too, joins it under its rank.
+An XGBoostJob sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, and a TrainJob sets DMLC_TRACKER_URI, DMLC_TRACKER_PORT, DMLC_TASK_ID and
+DMLC_NUM_WORKER. XGBoost reads none of them by itself: rank 0 starts a tracker at the address, and all ranks join it, rank 0 too.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ import xgboost
 from xgboost import collective
 from xgboost.tracker import RabitTracker
 
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-ADDRESS, PORT = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if "DMLC_TRACKER_URI" in os.environ:
+    NAMES = ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER")
+else:
+    NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+ADDRESS = os.environ[NAMES[0]]
+PORT, RANK, WORLD = (int(os.environ[name]) for name in NAMES[1:])
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 PATIENCE_S = 120.0
 
 
 def start_tracker() -> RabitTracker:
-    """Tasks are sorted by name, so that the rank in the collective is the rank of the pod."""
+    """Start the tracker. It sorts tasks by name, so that the rank in the collective is the rank of the pod."""
     tracker = RabitTracker(n_workers=WORLD, host_ip=socket.gethostbyname(ADDRESS), port=PORT, sortby="task")
     tracker.start()
     return tracker
 
 
 def join() -> None:
-    """XGBoost's own retries grow long: a worker that was quicker than the master would wait seconds too many."""
+    """Join the collective. XGBoost's own retries grow long, and a worker that is quicker than the tracker would wait for seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

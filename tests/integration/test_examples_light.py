@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from example_jobs import laptop, read, run_to_end
+from example_jobs import documents, laptop, read, run_to_end
 from grounds import Ground
 
 from elastic.local import LocalCluster
@@ -15,7 +15,7 @@ WITHIN_S = 300.0
 
 @pytest.fixture(scope="module")
 def cluster(ground: Ground) -> Iterator[LocalCluster]:
-    """One for all examples of a sandbox, for they do not disturb each other."""
+    """Start one cluster for all examples of a sandbox, because they do not disturb each other."""
     with laptop(ground, "xgboost", "jax") as running:
         yield running
 
@@ -48,3 +48,19 @@ def test_a_jaxjob_trains_on_one_array_spread_over_its_workers(cluster: LocalClus
         trained = re.search(r"trained 200 steps on 3 devices: loss ([\d.]+) -> ([\d.]+)", log)
         assert trained, outcome.story
         assert float(trained[2]) < float(trained[1]) / 10
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("jax", r"(?s)process 0 of 2\n.*trained 200 steps on 2 devices: loss ([\d.]+) -> ([\d.]+)"),
+        ("xgboost", r"(?s)rank 0 of 2\n.*trained 20 rounds on 4000 rows: error ([\d.]+) -> ([\d.]+)"),
+    ],
+)
+def test_nodes_of_a_train_job_find_each_other(cluster: LocalCluster, framework: str, words: str) -> None:
+    (job,) = documents(f"trainjob-{framework}")
+    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework=framework)
+    assert outcome.state == "Complete", outcome.story
+    trained = re.search(words, outcome.logs[f"trainjob-{framework}-node-0-0"])
+    assert trained, outcome.story
+    assert float(trained[2]) < float(trained[1]) * 0.75

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.cli import main
 from elastic.cli.installing.manifests import RESOURCES
+from elastic.kube.resources import TRAIN_JOBS
 
 PYTORCH = KINDS["PyTorchJob"]
 Object = dict[str, Any]
@@ -28,6 +29,8 @@ OF_CLUSTER = {"CustomResourceDefinition": "customresourcedefinitions", "APIServi
 
 def path_of(object: Object) -> str:
     metadata = object["metadata"]
+    if object["kind"] == TRAIN_JOBS.kind:
+        return TRAIN_JOBS.path(namespace=metadata["namespace"], name=metadata["name"])
     if object["kind"] in KINDS:
         return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{KINDS[object['kind']].plural}/{metadata['name']}"
     if object["kind"] in ("Namespace", "Node"):

@@ -1,4 +1,4 @@
-"""Which names a pod resolves."""
+"""Names that a pod resolves."""
 
 from __future__ import annotations
 
@@ -56,10 +56,19 @@ def test_a_pod_with_hostname_and_subdomain_has_a_name_below_its_service():
     assert names(directory)["first.w.default.svc.cluster.local"] == "10.64.0.2"
 
 
+def test_a_pod_of_a_subdomain_has_the_short_names_that_the_domains_of_each_pod_make_full() -> None:
+    """Nodes of a TrainJob are NAME-node-0-INDEX.NAME, and JAX waited for its coordinator for ever."""
+    directory = Directory([service()], [a_pod(hostname="first", subdomain="w")], fixed={})
+    (near,) = [line for line in directory.lines("default") if "first" in line]
+    assert near == "10.64.0.2 first.w.default.svc first.w.default.svc.cluster.local first.w first.w.default"
+    (far,) = [line for line in directory.lines("other") if "first" in line]
+    assert far == "10.64.0.2 first.w.default.svc first.w.default.svc.cluster.local first.w.default"
+
+
 def test_a_domain_to_search_shortens_the_names_of_its_hosts_for_that_pod_alone():
     directory = Directory([service()], [a_pod(hostname="first", subdomain="w")], fixed={})
     seeking = pod(metadata={"name": "p", "namespace": "default", "uid": "u"}, dnsConfig={"searches": ["w.default.svc.cluster.local"]})
-    assert "10.64.0.2 first.w.default.svc first.w.default.svc.cluster.local first\n" in hosts_file(
+    assert "10.64.0.2 first.w.default.svc first.w.default.svc.cluster.local first.w first.w.default first\n" in hosts_file(
         seeking, ip="10.64.0.9", hostname="p", directory=directory
     )
     assert "first" not in names(directory)

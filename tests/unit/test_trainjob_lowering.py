@@ -181,9 +181,45 @@ def test_a_field_of_a_runtime_that_is_not_carried_out_is_named(at: str, value: A
     assert name in problems(train_job(), with_(runtime(), at, value))
 
 
-@pytest.mark.parametrize("policy", ["mpi", "flux", "jax", "xgboost"])
+@pytest.mark.parametrize("policy", ["mpi", "flux"])
 def test_a_policy_that_is_not_supported_is_named(policy: str) -> None:
     assert f"ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.{policy}" in problems(train_job(), runtime({policy: {}}))
+
+
+def variables(made: Object) -> dict[str, Any]:
+    number = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-completion-index']"}}
+    return {one["name"]: "number" if one.get("valueFrom") == number else one["value"] for one in node(made)["env"]}
+
+
+def test_nodes_with_the_policy_jax_know_their_coordinator() -> None:
+    made = lowered(
+        train_job(trainer={"env": [{"name": "JAX_PROCESS_ID", "value": "7"}, {"name": "A", "value": "1"}]}), runtime({"jax": {}})
+    )
+    assert variables(made) == {
+        "A": "1",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "number",
+        "JAX_COORDINATOR_ADDRESS": "fit-node-0-0.fit:6666",
+        "JAX_COORDINATOR_PORT": "6666",
+        "JAX_DISTRIBUTED_BACKEND": "gloo",
+    }
+    assert parse(made)[0].kind is PLAIN_NODES
+
+
+@pytest.mark.parametrize(("resources", "workers"), [({}, "2"), ({"limits": {"nvidia.com/gpu": "4"}}, "8")])
+def test_nodes_with_the_policy_xgboost_know_their_tracker(resources: Object, workers: str) -> None:
+    made = lowered(train_job(trainer={"resourcesPerNode": resources}), runtime({"xgboost": {}}))
+    assert variables(made) == {
+        "DMLC_TRACKER_URI": "fit-node-0-0.fit",
+        "DMLC_TRACKER_PORT": "29500",
+        "DMLC_TASK_ID": "number",
+        "DMLC_NUM_WORKER": workers,
+    }
+
+
+def test_a_variable_of_xgboosts_policy_is_reserved() -> None:
+    wrong = train_job(trainer={"env": [{"name": "DMLC_TASK_ID", "value": "3"}]})
+    assert "must not have reserved envs, invalid envs configured: ['DMLC_TASK_ID']" in problems(wrong, runtime({"xgboost": {}}))
 
 
 def test_other_jobs_of_a_runtime_are_named() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.errors import Problem, shown
-from elastic.api.names import OWN_PREFIX, REPORT
+from elastic.api.names import NODES, OWN_PREFIX, REPORT
 
-MIN_NODES, MAX_NODES, NODES = f"{OWN_PREFIX}min-nodes", f"{OWN_PREFIX}max-nodes", f"{OWN_PREFIX}nodes"
+MIN_NODES, MAX_NODES = f"{OWN_PREFIX}min-nodes", f"{OWN_PREFIX}max-nodes"
 KNOWN = (MIN_NODES, MAX_NODES, NODES)
 
 

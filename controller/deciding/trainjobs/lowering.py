@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import nodes, patches, support
-from controller.deciding.trainjobs.bounds import KNOWN, NODES, Bounds, annotations_of, bounds, unknown
+from controller.deciding.trainjobs import nodes, patches, policies, support
+from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError, shown
 from elastic.api.job import Object
@@ -29,7 +29,6 @@ SNAPSHOT = f"{names.OWN_PREFIX}runtime"
 MOST_SNAPSHOT = 128 * 1024
 """Characters of this annotation; the API server takes 256 KiB for all annotations of an object."""
 RUNTIME_REF: Path = ("spec", "runtimeRef")
-RESERVED = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
 TORCH_TUNE = ("tune", "run")
 BACKOFF_LIMIT = 6
 """Failures after which a Job of Kubernetes gives up, if it does not name a number."""
@@ -52,9 +51,21 @@ class Draft:
         return self.spec.trainer or Trainer()
 
     @property
+    def policy(self) -> str:
+        return policies.name(self.runtime.spec.ml_policy)
+
+    @property
     def is_torch(self) -> bool:
-        policy = self.runtime.spec.ml_policy
-        return policy is not None and policy.torch is not None
+        return self.policy == policies.TORCH
+
+    def template(self, name: str) -> Object:
+        """Return the pod template of the nodes of TrainJob `name`."""
+        made = nodes.template(name, self.job, self.trainer)
+        own = policies.environment(self.policy, job=name, count=self.count, pod=made)
+        for container in made["spec"]["containers"]:
+            if own and container.get("name") == nodes.NODE:
+                container["env"] = nodes.merged(container.get("env") or (), own)
+        return made
 
 
 def lower(train_job: Object, runtime: Object | None) -> tuple[list[Object], list[Problem]]:
@@ -106,8 +117,7 @@ def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Pr
     draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
     if draft is None:
         return None, problems
-    template = nodes.template(train_job["metadata"]["name"], draft.job, draft.trainer)
-    return Wanted(draft.bounds, template, patches.checksum(draft.spec.runtime_patches)), problems
+    return Wanted(draft.bounds, draft.template(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)), problems
 
 
 def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
@@ -192,18 +202,17 @@ def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
         message = f"only nodes with the policy torch can come and go yet; remove {', '.join(KNOWN)}"
         yield Problem(("metadata", "annotations"), message)
     elif limits.asked is None and not limits.least <= draft.count <= limits.most:
-        message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {NODES}"
+        message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {names.NODES}"
         yield Problem(("spec", "trainer", "numNodes"), message)
     if not draft.is_torch and trainer.num_proc_per_node is not None:
         yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch; remove it")
     if trainer.num_proc_per_node is not None and trainer.num_proc_per_node < 1:
         yield Problem(("spec", "trainer", "numProcPerNode"), f"numProcPerNode is {trainer.num_proc_per_node}; at least 1 is needed")
-    if draft.is_torch:
-        reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in RESERVED]
-        if reserved:
-            yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
-        if (trainer.command or ())[:2] == TORCH_TUNE:
-            yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
+    reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in policies.RESERVED.get(draft.policy, ())]
+    if reserved:
+        yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
+    if draft.is_torch and (trainer.command or ())[:2] == TORCH_TUNE:
+        yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
     yield from _of_pods(draft, (*at, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec"))
 
 
@@ -216,7 +225,7 @@ def _of_pods(draft: Draft, at: Path) -> Iterator[Problem]:
 
 def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     metadata, spec, limits = train_job["metadata"], draft.spec, draft.bounds
-    made = nodes.template(metadata["name"], draft.job, draft.trainer)
+    made = draft.template(metadata["name"])
     failures = draft.pods.backoff_limit if draft.pods.backoff_limit is not None else BACKOFF_LIMIT
     job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
     ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
@@ -251,7 +260,7 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
         annotations[patches.PATCHES] = checksum
     if draft.bounds.asked is not None:
-        annotations[NODES] = str(draft.bounds.asked)
+        annotations[names.NODES] = str(draft.bounds.asked)
     if (report := annotations_of(train_job).get(names.REPORT)) is not None:
         annotations[names.REPORT] = report
     owner = {

@@ -66,9 +66,18 @@ def processes(made: Object, trainer: Trainer) -> str:
     """Return how many processes torchrun starts on each node: by the TrainJob, else one for each GPU, else one for each CPU."""
     if trainer.num_proc_per_node is not None:
         return str(trainer.num_proc_per_node)
-    resources = next(c for c in made["spec"]["containers"] if c.get("name") == NODE).get("resources") or {}
-    asked = [resources.get(key) or {} for key in ("requests", "limits")]
-    if any("gpu" in name.lower() and quantity.parse(amount) >= 1 for found in asked for name, amount in found.items()):
+    if gpus(made):
         return "auto"
-    cpus = next((amount for found in asked if (amount := quantity.parse(found.get("cpu", 0)))), 0)
+    cpus = next((amount for found in _resources_of(made) if (amount := quantity.parse(found.get("cpu", 0)))), 0)
     return str(max(1, math.ceil(cpus)))
+
+
+def gpus(made: Object) -> int:
+    """Return the number of GPUs of a node with this pod template."""
+    counts = (quantity.parse(amount) for found in _resources_of(made) for name, amount in found.items() if "gpu" in name.lower())
+    return int(next((count for count in counts if count >= 1), 0))
+
+
+def _resources_of(made: Object) -> list[Mapping[str, Any]]:
+    resources = next(c for c in made["spec"]["containers"] if c.get("name") == NODE).get("resources") or {}
+    return [resources.get(key) or {} for key in ("requests", "limits")]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.differences import merge_patch
 from controller.deciding.trainjobs import status as statuses
-from controller.deciding.trainjobs.bounds import NODES, annotations_of
+from controller.deciding.trainjobs.bounds import annotations_of
 from controller.deciding.trainjobs.lowering import lower, wanted_now
 from controller.deciding.trainjobs.patches import PATCHES
 from controller.deciding.trainjobs.reports import next_write, trainer_status
@@ -23,7 +23,7 @@ from controller.watching.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, as_owned
-from elastic.api.names import REPORT, STOPPED
+from elastic.api.names import NODES, REPORT, STOPPED
 from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
 from elastic.membership.training import Progress
 

@@ -12,7 +12,7 @@ from elastic.api.trainer.train_job import TrainJobSpec
 NOT_YET = "is not supported yet; remove it"
 TRAIN_JOB = ("runtime_ref", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "template")
-POLICY = ("num_nodes", "torch")
+POLICY = ("num_nodes", "torch", "jax", "xgboost")
 JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
 JOB = ("template", "backoff_limit", "parallelism", "completions")
 METADATA = ("labels", "annotations", "creationTimestamp")

@@ -9,12 +9,18 @@ NAMESPACE = "kubeflow-system"
 """Namespace in which clients look for the ConfigMap."""
 SERVES = "v2.3.0"
 """Version of Kubeflow Trainer whose API is served."""
-IMAGES = {"torch": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime", "plain": "python:3.13"}
+IMAGES = {
+    "torch": "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime",
+    "jax": "nvcr.io/nvidia/jax:25.10-py3",
+    "xgboost": "ghcr.io/kubeflow/trainer/xgboost-runtime:v2.3.0",
+    "plain": "python:3.13",
+}
 
 
 def objects() -> list[Object]:
     """Return the namespace, the ConfigMap with the rights to read it, and the runtimes."""
-    return [*_public(), _runtime("torch-distributed", "torch", {"numNodes": 1, "torch": {}}), _runtime("plain", "plain", {"numNodes": 1})]
+    distributed = [_runtime(f"{word}-distributed", word, {"numNodes": 1, word: {}}) for word in ("torch", "jax", "xgboost")]
+    return [*_public(), *distributed, _runtime("plain", "plain", {"numNodes": 1})]
 
 
 def _runtime(name: str, framework: str, policy: Object) -> Object:

@@ -1,4 +1,7 @@
-"""The commands `elastic scale`, `suspend`, `evict` and `delete`: what a user changes about a job. The control plane does the rest."""
+"""The commands `elastic scale`, `suspend`, `evict` and `delete`: changes of a job that the control plane carries out.
+
+A job that belongs to a TrainJob is changed by its TrainJob.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import click
 
 from elastic.api.counting import counted
 from elastic.api.kinds import WORKER
-from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.names import NODES, REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli import completion
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
@@ -25,7 +28,7 @@ from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.nodes import NodeProblem, evict_pod
-from elastic.kube.resources import Object
+from elastic.kube.resources import TRAIN_JOBS, Object
 
 LOOK_EVERY_S = 0.5
 NAMED = 3
@@ -50,11 +53,14 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
         if workers == told.wanted:
             outcomes.tell(job.key, "nothing", f"{job.title} has {counted(workers, 'worker')} already", workers=workers)
             return
-        body = {"spec": {"replicas": workers}}
         try:
-            await _patch(kube, job, body, subresource="scale")
+            if job.kind.role:
+                _check_nodes(job, workers)
+                await _patch_train_job(kube, job, {"metadata": {"annotations": {NODES: str(workers)}}})
+            else:
+                await _patch(kube, job, {"spec": {"replicas": workers}}, subresource="scale")
         except KubeError as error:
-            if error.code == 404:
+            if error.code == 404 and not job.kind.role:
                 raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
             raise
         said = f"{job.title} scaled from {told.wanted} to {counted(workers, 'worker')}; `elastic explain {told.name}` says what follows"
@@ -86,8 +92,40 @@ def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
         cluster.ask(write)
 
 
+def _check_nodes(job: Found, workers: int) -> None:
+    """Raise an error if a TrainJob may not have so many nodes."""
+    policy = job.object["spec"].get("elasticPolicy") or {}
+    least, most = policy.get("minReplicas"), policy.get("maxReplicas")
+    if least is None or most is None:
+        raise click.ClickException(f"{job.title} has a fixed number of nodes; only nodes with the policy torch can come and go")
+    if not least <= workers <= most:
+        allowed = f"{least} to {most} nodes" if least < most else f"only {least} nodes"
+        hint = "its annotations elastic-training/min-nodes and elastic-training/max-nodes set the bounds"
+        raise click.ClickException(f"--workers is {workers}, but {job.title} may have {allowed}; {hint}")
+
+
 async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
-    await _patch(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}})
+    """Suspend a job, or let it go on."""
+    if job.kind.role:
+        await _patch_train_job(kube, job, {"spec": {"suspend": is_suspended}})
+    else:
+        await _patch(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}})
+
+
+async def _patch_train_job(kube: Kube, job: Found, body: Object) -> None:
+    """Patch the TrainJob to which a job belongs."""
+    own = {**body, "metadata": {**body.get("metadata", {}), "uid": _train_job_uid(job)}}
+    try:
+        await kube.patch(TRAIN_JOBS, job.key.name, own, namespace=job.key.namespace)
+    except KubeError as error:
+        if error.code in (404, 409, 422):
+            raise click.ClickException(f"{job.title} was deleted meanwhile; look at it first") from error
+        raise
+
+
+def _train_job_uid(job: Found) -> str:
+    owners = job.object["metadata"]["ownerReferences"]
+    return next(str(owner["uid"]) for owner in owners if owner.get("controller"))
 
 
 async def _patch(kube: Kube, job: Found, body: Object, *, subresource: str | None = None) -> None:
@@ -178,8 +216,9 @@ def _in_files(files: tuple[str, ...], cluster: Cluster) -> list[Named]:
 
 async def _delete(kube: Kube, job: Found) -> None:
     key = job.key
+    resource, uid = (TRAIN_JOBS, _train_job_uid(job)) if job.kind.role else (resource_of(job.kind), key.uid)
     try:
-        await kube.delete(resource_of(job.kind), key.name, namespace=key.namespace, propagation="Background", uid=key.uid)
+        await kube.delete(resource, key.name, namespace=key.namespace, propagation="Background", uid=uid)
     except KubeError as error:
         if error.code not in (404, 409):  # gone, or another job has the name by now
             raise

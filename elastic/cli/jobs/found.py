@@ -1,4 +1,7 @@
-"""Finds jobs in a cluster by what a user types: NAME, KIND/NAME, or KIND and NAME. What is not there is said in one line."""
+"""Find jobs in a cluster by the words that a user types: NAME, KIND/NAME, or KIND and NAME. One line says if a job does not exist.
+
+A TrainJob is found as the PyTorchJob that belongs to it, and shown as a TrainJob.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from elastic.api.kinds import KINDS, Kind
+from elastic.api.kinds import KINDS, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
 from elastic.client.summary import is_number
@@ -19,12 +22,13 @@ from elastic.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Object
 from elastic.local.agent.roster import PLAYED_BY
 
 WORDS = {word.lower(): kind for kind in KINDS.values() for word in (kind.name, kind.plural, kind.singular, kind.crd_name)}
+WORDS |= dict.fromkeys(("trainjob", "trainjobs", f"trainjobs.{TRAIN_JOBS}"), TORCH_NODES)
 DEFINE = "install the control plane with `elastic install` (docs/deploy.md)"
 DEFINE_ON_LAPTOP = "it was started with --cluster-only: `elastic down`, then `elastic up` without it"
 
 
 class NotFound(click.ClickException):
-    """What was named is not in the cluster."""
+    """The object that the user named does not exist in the cluster."""
 
 
 class NoJob(NotFound):
@@ -43,11 +47,16 @@ class Found:
 
     @property
     def title(self) -> str:
-        return f"{self.kind.name} {self.object['metadata']['name']}"
+        return f"{self.kind.title} {self.object['metadata']['name']}"
+
+    @property
+    def word(self) -> str:
+        """Return the kind as a user types it."""
+        return self.kind.title.lower() if self.kind.role else self.kind.singular
 
 
 def split(words: Sequence[str]) -> tuple[Kind | None, list[str]]:
-    """The kind that is named, and the names."""
+    """Return the kind that is named, and the names."""
     if not words:
         return None, []
     first, slash, _ = words[0].partition("/")
@@ -68,20 +77,24 @@ def _kind(word: str) -> Kind:
 
 
 async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None, *, labels: str | None = None) -> list[Found]:
-    """All jobs of these kinds and labels, by name; namespace None: of all namespaces."""
+    """Return the jobs of these kinds and labels, sorted by name; namespace None: of all namespaces."""
     wanted = list(kinds or KINDS.values())
     async with asyncio.TaskGroup() as tasks:
         listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
-        names = wanted[0].name if len(wanted) == 1 else "any kind of job"
+        names = wanted[0].title if len(wanted) == 1 else "any kind of job"
         raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await how_to_define(kube)}")
-    found = [Found(kind, item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()]
+    found = [
+        Found(as_owned(KINDS[kind.name], item["metadata"]), item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()
+    ]
+    if wanted == [TORCH_NODES]:
+        found = [job for job in found if job.kind.role]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
 
 async def how_to_define(kube: Kube) -> str:
-    """What brings the kinds of jobs to a cluster that does not know them."""
+    """Return the words that say how a cluster gets the kinds of jobs."""
     try:
         is_laptop = bool((await kube.list(NODES, labels=PLAYED_BY)).items)
     except KubeError:
@@ -113,12 +126,12 @@ async def some(kube: Kube, namespace: str, words: Sequence[str]) -> list[Found]:
 
 
 async def named(kube: Kube, namespace: str | None, kind: Kind | None, names: Sequence[str]) -> list[Found]:
-    """The jobs of these names, each of which must be there, once; namespace None: of all namespaces, in some of them."""
+    """Return the jobs of these names. Each must exist once; with namespace None, in any number of namespaces."""
     return await _picked(kube, namespace, names, await jobs(kube, namespace, [kind] if kind is not None else None))
 
 
 async def those_there(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
-    """Of these names the jobs that are there."""
+    """Return the jobs of these names that exist."""
     there = await jobs(kube, namespace, [kind] if kind is not None else None)
     known = {job.object["metadata"]["name"] for job in there}
     return await _picked(kube, namespace, [name for name in names if name in known], there)
@@ -133,7 +146,7 @@ async def _pick(kube: Kube, namespace: str | None, name: str, there: Sequence[Fo
     if len(found) == 1 or (found and namespace is None):
         return found
     if found:
-        ways = " or ".join(f"{job.kind.singular}/{name}" for job in found)
+        ways = " or ".join(f"{job.word}/{name}" for job in found)
         raise click.UsageError(f"there are {len(found)} jobs {name} in namespace {namespace}; write {ways}")
     if namespace is None:
         raise NoJob(f"there is no job {name} in any namespace{did_you_mean(name, [job.object['metadata']['name'] for job in there])}")
@@ -144,7 +157,7 @@ async def _pick(kube: Kube, namespace: str | None, name: str, there: Sequence[Fo
 
 
 async def check_namespace(kube: Kube, namespace: str) -> None:
-    """A namespace that is not there has no jobs either, and no list says so."""
+    """Raise NotFound if the namespace does not exist: a list of its jobs is empty, and does not say so."""
     try:
         await kube.get(NAMESPACES, namespace)
     except KubeError as error:
@@ -160,7 +173,7 @@ def no_namespace(namespace: str) -> str:
 
 
 async def pods_of(kube: Kube, job: Found) -> list[Object]:
-    """The job's pods by type and index; a former job of its name has left none that count."""
+    """Return the job's pods by type and index, without those of a former job of its name."""
     metadata = job.object["metadata"]
     listed = (await kube.list(PODS, namespace=metadata["namespace"], labels=f"{JOB_NAME}={metadata['name']}")).items
     own = [pod for pod in listed if any(owner.get("uid") == metadata["uid"] for owner in pod["metadata"].get("ownerReferences") or ())]
@@ -174,7 +187,7 @@ def _place(pod: Object) -> tuple[str, int, str]:
 
 
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
-    """What was reported of the job and its pods, the oldest first; Events stay for an hour."""
+    """Return the Events of the job and its pods, the oldest first. Events stay for an hour."""
     uids = {job.object["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
     listed = (await kube.list(EVENTS, namespace=job.object["metadata"]["namespace"])).items
     name = job.object["metadata"]["name"]
@@ -187,7 +200,7 @@ async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Obje
 
 
 async def events_of_jobs(kube: Kube, namespace: str | None) -> list[Object]:
-    """What was reported of all jobs and their pods, also of those that are gone; the oldest first."""
+    """Return the Events of all jobs and their pods, also of those that are gone, the oldest first."""
     listed = (await kube.list(EVENTS, namespace=namespace)).items
     pods = (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items
     uids = {pod["metadata"]["uid"] for pod in pods}

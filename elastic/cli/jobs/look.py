@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from elastic.api.kinds import TRAIN_JOBS
 from elastic.cli import completion, screen
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
@@ -66,7 +67,7 @@ def get(
         is_one = len(names) == 1 and len(objects) == 1
         click.echo(as_data(objects[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
     elif output == "name":
-        click.echo("\n".join(f"{job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)}/{plain(job.key.name)}" for job in there))
+        click.echo("\n".join(f"{_word(job)}/{plain(job.key.name)}" for job in there))
     elif not there:
         click.echo("there are no jobs", err=True)
     else:
@@ -74,14 +75,14 @@ def get(
 
 
 def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_namespace: bool, is_wide: bool = False) -> str:
-    """What only some jobs have gets its columns where one of these is shown."""
+    """Return the table of jobs. Facts that only some jobs have get columns if such a job is shown."""
     now = datetime.now(UTC)
     jobs = [summary(job.kind, job.object) for job in there]
     newest = [samples.get(job.key.uid, Sample(uid="")) for job in there]
     columns = {"NAMESPACE": [job.namespace for job in jobs]} if with_namespace else {}
     columns |= {
         "NAME": [job.name for job in jobs],
-        "KIND": [job.kind.name for job in jobs],
+        "KIND": [job.kind.title for job in jobs],
         "STATE": [job.state for job in jobs],
         "WORKERS": [f"{job.running}/{job.wanted}" for job in jobs],
         "WORLD": [_or_dash(world_of(job, sample)) for job, sample in zip(jobs, newest, strict=True)],
@@ -147,7 +148,7 @@ def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now:
     facts: list[tuple[str, object]] = [
         ("Name", told.name),
         ("Namespace", told.namespace),
-        ("Kind", told.kind.name),
+        ("Kind", told.kind.title),
         ("State", told.state),
         ("Created", f"{told.created} ({age(told.created, now)} ago)"),
         ("Workers", f"{told.running} running, {told.wanted} wanted{bounds}"),
@@ -216,6 +217,11 @@ def events_table(events: Sequence[Object], now: datetime) -> str:
 
     rows = [[age(found.moment_of(e), now), e.get("type", ""), e.get("reason", ""), about(e), e.get("message", "")] for e in events]
     return table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)
+
+
+def _word(job: Found) -> str:
+    """Return the kind of a job with its group, as `kubectl get -o name` has it."""
+    return f"{job.word}.{TRAIN_JOBS}" if job.kind.role else job.kind.crd_name.replace(job.kind.plural, job.kind.singular, 1)
 
 
 def _identified(job: Found) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which names a pod can resolve, as the text of its hosts file: itself, localhost, services as their pods, and the control plane.
+"""Write the names that a pod can resolve into its hosts file: itself, localhost, services as their pods, and the control plane.
 
 Pure. There are no virtual service addresses here: a service's name leads straight to its ready pods, as a headless service's does in a
 cluster.
@@ -16,7 +16,7 @@ API_SERVER = ("kubernetes", "default")
 
 @dataclass(frozen=True, slots=True)
 class NamedPod:
-    """As much of a pod as names need; kept for every pod of the cluster."""
+    """The part of a pod that names need. It is kept for each pod of the cluster."""
 
     namespace: str
     name: str
@@ -66,7 +66,7 @@ def named_service(service: Object) -> NamedService:
 
 
 def behind(service: NamedService, pods: Iterable[NamedPod]) -> list[NamedPod]:
-    """The pods that a service's name leads to."""
+    """Return the pods to which a service's name leads."""
     if not service.selector:
         return []
     return [
@@ -98,8 +98,11 @@ class Directory:
                     self._hostnames.append((pod.ip, f"{pod.hostname}.{service.name}.{service.namespace}.svc"))
 
     def lines(self, namespace: str, searches: Iterable[str] = ()) -> list[str]:
-        """What a pod of that namespace can resolve; `searches` are further domains whose hosts it may call by their short names."""
-        domains = tuple(f".{search}" for search in searches)
+        """Return the names that a pod of that namespace can resolve, also the short ones that its search domains make full.
+
+        searches: domains besides those that each pod has.
+        """
+        domains = dict.fromkeys(f".{search}" for search in (f"{namespace}.svc.{DOMAIN}", f"svc.{DOMAIN}", *searches))
         found = []
         for ip, name, home in self._entries:
             short = [name] if home == namespace else []
@@ -112,7 +115,7 @@ class Directory:
 
 
 def hosts_file(pod: Object, *, ip: str, hostname: str, directory: Directory) -> str:
-    """The pod's own names come first, for what asks backwards for the name of an address takes the first line that has it."""
+    """Return the text of a pod's hosts file. Its own names come first, because a program that looks for an address takes the first line."""
     spec, namespace = pod["spec"], pod["metadata"]["namespace"]
     own = [hostname]
     if spec.get("subdomain"):
@@ -125,6 +128,6 @@ def hosts_file(pod: Object, *, ip: str, hostname: str, directory: Directory) -> 
 
 
 def hostname_of(pod: Object) -> str:
-    """A host name has at most 63 characters, and does not end in a separator."""
+    """Return the host name of a pod. It has at most 63 characters, and does not end in a separator."""
     wanted: Any = pod["spec"].get("hostname") or pod["metadata"]["name"]
     return str(wanted)[:63].rstrip("-.")
