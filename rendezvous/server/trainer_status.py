@@ -5,6 +5,7 @@ in 5 s, read only the status of the answer, and never repeat a request. The SDK 
 early is taken too: it replaces the one before it. Metrics that do not fit are left out, because a refusal would hide all others.
 """
 
+import asyncio
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,8 @@ TOTAL = "total_steps"
 MOST_STEP = 2**53
 AT_ONCE, A_SECOND = 128.0, 64.0
 """Reports of a job in a row, and a second in the long run: each of some hundred processes may report once in 5 s."""
+BODY_S = 10.0
+"""Seconds in which a body must arrive. The clients wait for 5 s."""
 COMPLETE = 100
 
 
@@ -155,7 +158,10 @@ class TrainerStatusRoute:
         if (request.content_length or LONGEST_BODY + 1) > LONGEST_BODY:
             return _error(413, f"a report has a Content-Length of at most {LONGEST_BODY} bytes; send fewer metrics")
         try:
-            status = _bodies.decode(await request.read()).trainer_status
+            async with asyncio.timeout(BODY_S):
+                status = _bodies.decode(await request.read()).trainer_status
+        except TimeoutError:
+            return _error(408, f"the report did not arrive within {BODY_S:.0f} s; send it again")
         except (msgspec.MsgspecError, RecursionError) as error:
             return _error(400, f"report: {error}")
         self._jobs.take_status(uid, status)

@@ -14,6 +14,7 @@ from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.tokens import Role, autoscaler_token, control_token, job_token
 from elastic.membership.training import Progress, Report
 from elastic.membership.wire import Expectation, Join
+from rendezvous.server import trainer_status
 from rendezvous.server.access import Gate
 from rendezvous.server.http import Face
 from rendezvous.server.hub import Hub
@@ -228,6 +229,18 @@ async def test_a_report_is_bounded(site: Site, has_members: bool) -> None:
     assert answers.count(429) == 2
     site.clock.now += 1
     assert (await site.post({"trainerStatus": {}})).status == 200
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_status, "BODY_S", 0.05)
+    head = {"Authorization": f"Bearer {STATUS}", "Content-Length": "10"}
+    answer = await site.client.post(PATH.format(uid="job"), headers=head, data=silence())
+    assert answer.status == 408
+
+
+async def silence() -> AsyncIterator[bytes]:
+    yield b"{"
+    await asyncio.Event().wait()
 
 
 async def without_length() -> AsyncIterator[bytes]:

@@ -42,7 +42,7 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
     pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
-    pod = trainer_status.with_reports(view, pod, secret=secret_name(job))
+    pod = trainer_status.with_reports(view, pod, place=f"{type.lower()}-{index}", secret=secret_name(job))
     if view.backend is RendezvousBackend.STORE:
         # With the library, its agent says how a worker failed; a pod of a user's own rendezvous stays as upstream makes it.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")

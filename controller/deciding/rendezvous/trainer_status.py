@@ -41,14 +41,17 @@ def token(view: JobView) -> Iterator[tuple[str, str]]:
         yield TOKEN_KEY, view.snapshot.status_token
 
 
-def with_reports(view: JobView, pod: Object, *, secret: str) -> Object:
-    """Return the pod with all that its program needs to report. If the user named a server or its files, the pod stays as it is."""
+def with_reports(view: JobView, pod: Object, *, place: str, secret: str) -> Object:
+    """Return the pod with all that its program needs to report. If the user named a server or its files, the pod stays as it is.
+
+    place: replica type and index.
+    """
     container, rendezvous = default_container(pod, view.job.kind), view.snapshot.settings.rendezvous
     env = container.get("env") or []
     if not is_heard(view) or rendezvous is None or any(entry.get("name") in (URL, CA_CERT, TOKEN) for entry in env):
         return pod
-    name, uid = pod["metadata"]["name"], view.job.metadata.uid
-    folder = f"/tmp/elastic-{uid}-{name}-status"  # unique on a machine: pods of a laptop may share /tmp
+    uid = view.job.metadata.uid
+    folder = f"/tmp/elastic-{uid}-{place}-status"  # unique on a machine, because pods of a laptop may share /tmp
     items = [{"key": key, "path": key} for key in (TOKEN_KEY, CA_KEY)]
     # Optional, because a pod must also start if an older controller has written the Secret.
     source = {"secretName": secret, "items": items, "optional": True}
