@@ -44,7 +44,12 @@ class Book:
     # --- what comes in
 
     def heard(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
-        """Take in one message of the stream of the rendezvous server."""
+        """Take in one message of the stream of the rendezvous server.
+
+        A job without a phase has no members there. Only its program reports, and nothing says how many workers do that work.
+        """
+        if not progress.phase and (not progress.forgotten or progress.job in self._outside):
+            return
         self._outside.discard(progress.job)
         if progress.forgotten:
             self._training.pop(progress.job, None)

@@ -27,6 +27,7 @@ from controller.deciding.actions import (
     warning,
 )
 from controller.deciding.objects.differences import OWNED_LABEL, merge_patch
+from controller.deciding.rendezvous import trainer_status
 from controller.deciding.replicas import loss_backoff
 from controller.watching.keys import JOBS, Key, owner_uid
 from controller.watching.observe import WatchScope
@@ -327,7 +328,7 @@ def _without_last_pods(stage: list[Action], count: int) -> list[Action]:
 
 
 def _is_needed_by_pods(action: Action) -> bool:
-    return isinstance(action, Create) and action.resource in NEEDED_BY_PODS
+    return isinstance(action, Create) and action.resource in NEEDED_BY_PODS and not trainer_status.is_only_for_reports(action.object)
 
 
 def _stages(actions: Iterable[Action]) -> list[list[Action]]:

@@ -53,6 +53,11 @@ def quotes_errors(settings: Settings) -> bool:
     return not settings.strict
 
 
+def has_reports(settings: Settings) -> bool:
+    """Return whether the programs of a job may report their progress to the rendezvous server in the form of Kubeflow Trainer."""
+    return not settings.strict
+
+
 def has_readiness_gates(settings: Settings) -> bool:
     """Return whether a worker of our rendezvous is Ready only while it is in the world."""
     return not settings.strict

@@ -73,13 +73,14 @@ class Process:
         self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent, leads=self._leads)
-        self._train_jobs = self._keeper_of_train_jobs()
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
+        self._rendezvous = self._client()
+        self._train_jobs = self._keeper_of_train_jobs()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until stopped; raises when a part ends by itself, because all parts are needed."""
         options = self._options
-        client = self._client()
+        client = self._rendezvous
         link = self._links(client) if client is not None else None
         jobs = KopfWatch(self._kube, self._observer.jobs, namespace=options.namespace)
         reconciler = self._reconciler(link)
@@ -199,7 +200,8 @@ class Process:
         options, jobs = self._options, self._observer.jobs.get("PyTorchJob")
         if options.train_jobs == "off" or options.namespace is not None or jobs is None:
             return None
-        return TrainJobs(self._kube, ConsiderateWriter(self._writer()), jobs, clock=time.monotonic)
+        progress = self._rendezvous.progress if self._rendezvous is not None else None
+        return TrainJobs(self._kube, ConsiderateWriter(self._writer()), jobs, clock=time.monotonic, progress=progress)
 
     def _left_s(self) -> float:
         return math.inf if self._election is None else self._election.left_s()

@@ -310,7 +310,9 @@ class Reconciler:
             etcd_password=self._token_for(uid, Role.ETCD),
             term=self.term,
         )
-        snapshot = replace(snapshot, owned=(*snapshot.owned, *self._secrets.of(key, uid)), not_created=self._not_created.get(key, ()))
+        owned = (*snapshot.owned, *self._secrets.of(key, uid))
+        status_token = self._token_for(uid, Role.STATUS)
+        snapshot = replace(snapshot, owned=owned, not_created=self._not_created.get(key, ()), status_token=status_token)
         keys = self._new_keys() if mpi_ssh.lacks_keys(parsed, snapshot) else None
         planned = plan(parsed, replace(snapshot, remarks=tuple(map(str, warnings)), fresh_keys=keys))
         held = status_debounce.held_back(held, parsed, planned, stored=stored, now=self._clock())

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
@@ -14,6 +14,7 @@ from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES, Object
+from elastic.membership.training import Progress
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 from elastic.runtime.writers import Writer
@@ -36,14 +37,20 @@ class TrainJobs:
         jobs: FedView,
         *,
         clock: Callable[[], float],
+        progress: Callable[[], AsyncIterator[Progress]] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`jobs` is the view of PyTorchJobs, which somebody else feeds."""
+        """`jobs` is the view of PyTorchJobs, which somebody else feeds. `progress` is the rendezvous server's stream."""
         self._kube, self._writer, self._jobs, self._now = kube, writer, jobs, now
         self._events = EventRecorder(writer)
         self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
         self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, indexes={BY_RUNTIME: _runtime})
         self._runtimes = {r.kind: Cache(kube, r, project=_read) for r in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
+        self._clock, self._stream = clock, progress
+        self._owned: dict[str, Key] = {}
+        """The TrainJob of each job, by the job's uid."""
+        self._progress: dict[str, Progress] = {}
+        """The newest progress of these jobs."""
         self._is_working = False
 
     async def run(self) -> None:
@@ -65,10 +72,15 @@ class TrainJobs:
         self._is_working = True
         try:
             for found in self._train_jobs.list():
-                self._queue.add((found["metadata"]["namespace"], found["metadata"]["name"]))
+                key = (found["metadata"]["namespace"], found["metadata"]["name"])
+                if (named := self._jobs.get(*key)) is not None:
+                    self._owned[named["metadata"]["uid"]] = key
+                self._queue.add(key)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
                     tasks.create_task(self._worker())
+                if self._stream is not None:
+                    tasks.create_task(self._listen(self._stream))
         finally:
             self._is_working = False
 
@@ -87,8 +99,21 @@ class TrainJobs:
         self._look_at(change.key)
 
     def _job_changed(self, change: Change[Object]) -> None:
+        if change.new is None and change.old is not None:
+            uid = change.old["metadata"]["uid"]
+            self._owned.pop(uid, None)
+            self._progress.pop(uid, None)
         if self._train_jobs.get(*change.key) is not None:
+            if change.new is not None:
+                self._owned[change.new["metadata"]["uid"]] = change.key
             self._look_at(change.key)
+
+    async def _listen(self, stream: Callable[[], AsyncIterator[Progress]]) -> None:
+        """Keep the newest progress of the jobs of TrainJobs. A message that a job is forgotten may have its last one."""
+        async for heard in stream():
+            if (not heard.forgotten or heard.percent is not None) and (key := self._owned.get(heard.job)) is not None:
+                self._progress[heard.job] = heard
+                self._look_at(key)
 
     def _telling(self, kind: str) -> Callable[[Change[Object]], None]:
         def tell(change: Change[Object]) -> None:
@@ -122,7 +147,11 @@ class TrainJobs:
         try:
             named = self._jobs.get(*key)
             runtime = await self._runtime(train_job) if named is None else None
-            await self._carry_out(key, train_job, named, plan(TrainJobView(train_job, runtime, named, now)), now=now)
+            progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress))
+            await self._carry_out(key, train_job, named, planned, now=now)
+            if planned.look_again_at is not None:
+                self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())
         except KubeError as error:
             is_lost_race = error.reason == "Conflict"
             level = logging.DEBUG if is_lost_race or is_lapse(error) else logging.WARNING

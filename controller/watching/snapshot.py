@@ -274,9 +274,9 @@ class Snapshot:
     sights: tuple[Sight, ...] = ()
     """The signals that the job itself shows."""
     token: str = ""
-    """Token by which the rendezvous server knows the job's workers."""
     launcher_token: str = ""
-    """Token by which the server knows the job's launcher."""
+    status_token: str = ""
+    """Tokens by which the rendezvous server knows the job's workers, its launcher, and the reports of its program."""
     etcd_password: str = ""
     """Password of the job's user in the installation's etcd."""
     term: int = 0

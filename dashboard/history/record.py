@@ -1,4 +1,4 @@
-"""What is remembered of one job: its series, its rescales, where its time went. Bounded; pure: `now` and `monotonic` are the caller's."""
+"""Remember one job: its series, its rescales, and how its time was spent. Bounded and pure: `now` and `monotonic` are the caller's."""
 
 from __future__ import annotations
 
@@ -26,19 +26,26 @@ class Record:
     """By phase, of all rescales that were seen."""
     rate: float | None = None
     unit: str = STEPS
-    """What `rate` counts a second: samples, tokens or steps."""
+    """The unit of `rate` in one second: samples, tokens or steps."""
     step: int | None = None
     loss: float | None = None
-    """The newest that were reported, also once the job is suspended or over."""
+    percent: int | None = None
+    remaining_s: float | None = None
+    """The newest values that were reported. They stay if the job is suspended or over."""
 
     @property
     def world(self) -> int | None:
-        """As the rendezvous server has it; None where it says nothing about the job."""
+        """The number of workers in the world, by the rendezvous server; None if it says nothing about the job."""
         progress = self.training.progress
         return progress.size if progress is not None and not progress.forgotten else None
 
     def hear(self, progress: Progress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
-        """One message of the stream of progress."""
+        """Take in one message of the stream of progress."""
+        if not progress.phase and not progress.forgotten:
+            # Only the program of this job reports: nothing is known of its workers, nor of the use of its time.
+            self._keep(progress)
+            self._write(seen, now)
+            return
         before = self.training
         self.training, rate = heard(before, progress, monotonic)
         if before.size != self.training.size or not progress.size:
@@ -50,13 +57,13 @@ class Record:
         self._write(seen, now)
 
     def see(self, seen: JobSeen, *, now: float) -> None:
-        """The job's object as the API has it now."""
+        """Take in the job's object as the API has it now."""
         if seen.rescale is not None and seen.rescale != self.rescales.get(seen.rescale.id):
             self._note(seen.rescale)
         self._write(seen, now)
 
     def forget_training(self, monotonic: float) -> None:
-        """The rendezvous server knows the job no more: from now on no time counts."""
+        """Stop counting time, because the rendezvous server no longer knows the job."""
         if self.training.progress is not None:
             self.training, _ = heard(
                 self.training, Progress(job=self.training.progress.job, phase=WorldPhase.CLOSED, forgotten=True), monotonic
@@ -64,18 +71,20 @@ class Record:
         self.rate = None
 
     def spent(self, monotonic: float) -> dict[str, float]:
-        """Seconds, by what they were spent on."""
+        """Return the seconds that were spent on each kind of work and waiting."""
         return {spent.value: seconds for spent, seconds in self.training.spent_until(monotonic).items() if spent is not Spent.OVER}
 
     def _keep(self, progress: Progress) -> None:
-        """A world that has not stepped yet tells of the highest step of all, and one of a job that was resumed of none."""
+        """Keep what was reported. A world that has not stepped yet has the highest step of all, and one of a resumed job has none."""
         step = progress.step if progress.step is not None else progress.highest
         self.step = self.step if step is None else step
         loss = _loss(progress)
         self.loss = self.loss if loss is None else loss
+        self.percent = self.percent if progress.percent is None else progress.percent
+        self.remaining_s = self.remaining_s if progress.remaining_s is None else progress.remaining_s
 
     def _note(self, rescale: Rescale) -> None:
-        """Phases become known one after the other, so a rescale may be seen several times."""
+        """Add a rescale. Its phases become known one after the other, so it may be seen several times."""
         known = self.rescales.get(rescale.id)
         for phase, ms in rescale.phases.items():
             self.lost_ms[phase] = self.lost_ms.get(phase, 0) + ms - (known.phases.get(phase, 0) if known is not None else 0)
@@ -97,14 +106,14 @@ class Record:
             generation=_number(seen.generation if seen is not None else None),
             step=_number(self.step),
             rate=_number(self.rate),
-            loss=_number(_loss(self.training.progress) if self.training.progress is not None else None),
+            loss=_number(_loss(self.training.progress) if self.training.progress is not None else self.loss),
             least=_number(world),
         )
         self.series.add(row)
 
 
 def _loss(progress: Progress) -> float | None:
-    """`loss`, or the first value with a name that ends so, such as train_loss."""
+    """Return the value `loss`, or the first one whose name ends with it, such as train_loss."""
     if LOSS in progress.values:
         return progress.values[LOSS]
     return next((value for name, value in progress.values.items() if name.endswith(LOSS)), None)

@@ -108,6 +108,7 @@ export function showJob(main, session, wanted, live, refuse) {
       ["Step", number(job.step)],
       ["Speed", job.rate === null ? "–" : number(job.rate), job.rate === null ? "" : `${job.unit}/s`],
       ["Loss", number(job.loss)],
+      ...(job.percent === null ? [] : [["Progress", `${job.percent} %`, job.remainingS === null ? "" : `${seconds(job.remainingS)} left`]]),
       ["Restarts", number(sum(job.restarts)), restartWords(page)],
     ]));
     rescales.fill(page.rescales);

@@ -36,6 +36,8 @@ class JobRow(Shown, frozen=True):
     rate: float | None
     unit: str
     loss: float | None
+    percent: int | None
+    remaining_s: float | None
     restarts: Mapping[str, int]
     created: str
     rescaled_at: str

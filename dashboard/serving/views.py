@@ -80,6 +80,8 @@ class Views:
             rate=None if told.is_over or job.is_suspended else record.rate,
             unit=record.unit,
             loss=record.loss,
+            percent=record.percent,
+            remaining_s=None if told.is_over or job.is_suspended else record.remaining_s,
             restarts=dict(list(told.restarts.items())[:16]),
             created=told.created,
             rescaled_at=job.rescale.at if job.rescale is not None else "",

@@ -24,6 +24,11 @@ RDZV_SECRET = OWN_PREFIX + "rdzv-secret"
 
 NODES = OWN_PREFIX + "nodes"
 """Annotation of a TrainJob: the number of nodes wanted now."""
+
+REPORT = OWN_PREFIX + "report"
+"""Annotation of a job: whether the programs in its new pods may report their progress in the form of Kubeflow Trainer."""
+REPORT_ON, REPORT_OFF = "on", "off"
+
 STOPPED = OWN_PREFIX + "stopped-with-cluster"
 """Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
 

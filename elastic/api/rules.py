@@ -7,7 +7,7 @@ found wrong reports nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from elastic.api import names
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.counting import counted
-from elastic.api.errors import Path, shown
+from elastic.api.errors import Path, Problem, shown
 from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
@@ -62,6 +62,7 @@ def check(draft: Draft, *, stored: bool, findings: Findings) -> Job:
         _check_nproc(job.options.nproc_per_node, findings)
     if "mpi_transport" in job.kind.options:
         _check_mpi(job.options, findings)
+    _check_report(job, findings)
     _check_names(job, stored=stored, findings=findings)
     return job
 
@@ -184,6 +185,19 @@ def _check_secret(job: Job, *, stored: bool, findings: Findings) -> None:
         if name and (len(name) > names.LONGEST_OBJECT or not names.DNS_1123_SUBDOMAIN.match(name)):
             message = f"{at[-1]} is {shown(name)}; write the name of a Secret of the job's namespace"
             (findings.warning if stored else findings.problem)(at, message)
+
+
+def _check_report(job: Job, findings: Findings) -> None:
+    for problem in report_mistakes(job.metadata.annotations):
+        findings.problem(problem.at, problem.message)
+
+
+def report_mistakes(annotations: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield what is wrong with the annotation that turns reports on or off."""
+    word = annotations.get(names.REPORT)
+    if word not in (None, names.REPORT_ON, names.REPORT_OFF):
+        message = f"{names.REPORT} is {shown(word)}; write {one_of((names.REPORT_ON, names.REPORT_OFF))}"
+        yield Problem(("metadata", "annotations", names.REPORT), message)
 
 
 def _check_nproc(word: str, findings: Findings) -> None:

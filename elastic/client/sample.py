@@ -1,12 +1,14 @@
-"""What the dashboard last heard of a job's training. Pure: it reads what the dashboard's `/api/jobs` sends."""
+"""Read what the dashboard last heard of a job's training, as its `/api/jobs` sends it. Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
+from elastic.client.ages import duration
+
 
 class Sample(msgspec.Struct, frozen=True, rename="camel"):
-    """None: not known."""
+    """The newest facts about a job's training. None means that a fact is unknown."""
 
     uid: str
     is_over: bool = False
@@ -14,20 +16,29 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
     step: int | None = None
     rate: float | None = None
     unit: str = "steps"
-    """What `rate` counts a second: samples, tokens or steps."""
+    """The unit of `rate` in one second: samples, tokens or steps."""
     loss: float | None = None
+    percent: int | None = None
+    remaining_s: float | None = None
 
     @property
     def speed(self) -> str:
         return "" if self.rate is None else f"{shortened(self.rate)} {self.unit}/s"
 
     @property
+    def left(self) -> str:
+        """The remaining time in words; empty if it is unknown."""
+        return "" if self.remaining_s is None else duration(self.remaining_s)
+
+    @property
     def progress(self) -> str:
-        """In words; empty where nothing was reported."""
+        """The facts in words; empty if nothing was reported."""
         parts = [
             f"step {self.step}" if self.step is not None else "",
             self.speed,
             f"loss {shortened(self.loss)}" if self.loss is not None else "",
+            f"{self.percent} %" if self.percent is not None else "",
+            f"{self.left} left" if self.left else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -36,10 +47,10 @@ _decoder = msgspec.json.Decoder(list[Sample])
 
 
 def samples(body: bytes) -> dict[str, Sample]:
-    """By the uid of the job; ValueError for what a dashboard does not send."""
+    """Return the samples by the uid of the job. Raise ValueError if no dashboard sends this."""
     return {sample.uid: sample for sample in _decoder.decode(body)}
 
 
 def shortened(value: float) -> str:
-    """Three digits that count; more before the point are kept."""
+    """Return the number with three significant digits, or with all digits before the point."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,6 +1,6 @@
-"""Messages about the hosts of a job whose launcher starts the workers.
+"""Define the messages about the hosts of a job whose launcher starts the workers.
 
-What the controller says of them, what the launcher reports, and what the rendezvous server answers. Every field is bounded, as in
+The controller sends its facts, the launcher reports, and the rendezvous server answers both. Every field is bounded, as in
 elastic.membership.wire.
 """
 
@@ -20,12 +20,14 @@ HostName = Annotated[str, Meta(min_length=1, max_length=253, pattern=HOST_NAME)]
 HostNames = Annotated[tuple[HostName, ...], Meta(max_length=MAX_HOSTS)]
 Uid = Annotated[str, Meta(min_length=1, max_length=128, pattern=UID)]
 Uids = Annotated[tuple[Uid, ...], Meta(max_length=MAX_HOSTS)]
-Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=32)]
+MAX_VALUES = 32
+"""Maximum number of values in one report of training."""
+Values = Annotated[dict[Annotated[str, Meta(max_length=64)], float], Meta(max_length=MAX_VALUES)]
 Slots = Annotated[int, Meta(ge=1, le=MAX_SLOTS)]
 
 
 class Observed(StrEnum):
-    """Through what the server knows where worker processes run."""
+    """The source from which the server knows where worker processes run."""
 
     DRIVER = "driver"  # the launcher's own driver reports it
     PODS = "pods"  # only from the pods: the launcher does not report
@@ -36,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Host(Message, frozen=True):
-    """A pod in which the launcher may start workers. One that has ended is left out.
+    """A pod that has not ended, in which the launcher may start workers.
 
     name: as the launcher addresses it. uid: of the pod. leaving: it must go. is_local: the launcher's own pod, which needs no proof.
     when_replaced: it only may have to go, and keeps its place until another host takes it.
@@ -60,11 +62,11 @@ class HostFacts(Message, frozen=True):
 
 
 class LauncherReport(Message, frozen=True):
-    """What a launcher knows. Always everything, so that a lost message does not matter.
+    """Everything that a launcher knows, so that a lost message does not matter.
 
     launcher: the process that reports; a new one knows nothing of the former one's workers. proven: pods in which it has run a command.
     assigned: hosts to which the driver has assigned ranks. working: hosts on which worker processes run. assignment: how many
-    assignments this driver has made. size: the number of ranks of the newest. step and values: of the training program, where it reports.
+    assignments this driver has made. size: the number of ranks of the newest. step and values: of the training program, if it reports.
     """
 
     launcher: Uid
@@ -78,10 +80,10 @@ class LauncherReport(Message, frozen=True):
 
 
 class HostState(Message, frozen=True):
-    """What the server tells the controller of the hosts, by pod uid.
+    """The state of the hosts, by pod uid, as the server tells it to the controller.
 
     listed: on the list. leaving: known to leave. working: worker processes may run there. observed: how `working` is known. assignment and
-    size: of the driver, where that reports.
+    size: of the driver, if it reports.
     """
 
     listed: Uids = ()
@@ -105,9 +107,10 @@ class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostList(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON answer. version: changes with the list and its reasons; `?after=VERSION` waits for another one. error.
+    """The JSON answer to a reader of the list.
 
-    Why there is no list to use; the hosts are only candidates then.
+    version: changes with the list and its reasons; `?after=VERSION` waits for another one. error: why there is no list to use; the hosts
+    are only candidates then.
     """
 
     version: str

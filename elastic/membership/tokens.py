@@ -1,4 +1,4 @@
-"""Tokens for a job: HMACs of the job's uid and a role, with the installation's key.
+"""Make and check tokens for a job: HMACs of the job's uid and a role, with the installation's key.
 
 Nothing is stored per job: every process with the key can create and check a token. Two keys are accepted, so that one can be rotated.
 """
@@ -14,10 +14,11 @@ LEAST_KEY_BYTES = 16
 
 
 class Role(StrEnum):
-    """What a token's holder may do."""
+    """The rights of a token's holder."""
 
     AGENT = "agent"  # join, and report, as any member of its job
     LAUNCHER = "launcher"  # read its job's hosts, and report as its job's launcher; neither join nor report as a member
+    STATUS = "status"  # report the progress of its job's training in the form of Kubeflow Trainer, and nothing else
     AUTOSCALER = "autoscaler"  # read the progress of every job, and nothing else
     ETCD = "etcd"  # log in to the installation's etcd, as the job's user; for no job as its administrator
     CONTROL = "control"  # send expectations of every job, and read every world
@@ -28,27 +29,27 @@ class BadKey(ValueError):
 
 
 def job_token(key: bytes, job_uid: str, role: Role = Role.AGENT) -> str:
-    """The token for one job and role."""
+    """Return the token for one job and role."""
     return hmac.new(key, f"elastic-rendezvous\0{role.value}\0{job_uid}".encode(), hashlib.sha256).hexdigest()
 
 
 def control_token(key: bytes) -> str:
-    """The token of a controller that holds the installation's key."""
+    """Return the token of a controller that holds the installation's key."""
     return job_token(key, "", Role.CONTROL)
 
 
 def autoscaler_token(key: bytes) -> str:
-    """The token of an autoscaler, which is given no key."""
+    """Return the token of an autoscaler, which is given no key."""
     return job_token(key, "", Role.AUTOSCALER)
 
 
 def is_valid(token: str, *, keys: Iterable[bytes], job_uid: str, role: Role = Role.AGENT) -> bool:
-    """Whether one of the keys made this token for this job and role. A header may hold bytes that are no text, which encode to nothing."""
+    """Return whether one of the keys made this token for this job and role. The token may hold bytes that are not text."""
     return token.isascii() and any(hmac.compare_digest(token.encode(), job_token(key, job_uid, role).encode()) for key in keys)
 
 
 def load_keys(folder: Path) -> Sequence[bytes]:
-    """The installation's keys, the current one first."""
+    """Return the installation's keys, the current one first."""
     keys = []
     for name in KEY_FILES:
         path = folder / name

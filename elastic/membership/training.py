@@ -40,9 +40,10 @@ class Signal(Wire, frozen=True):
 class Progress(Wire, frozen=True):
     """The state of a job's training, as the autoscaler hears it.
 
-    phase: of its world, as in World. size: workers in the present world, 0 without a world. step: the highest step reported in that world,
-    `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero: the member that has this rank in the
-    world. forgotten: the server no longer knows the job.
+    phase: of its world, as in World; empty if only the program reports. size: workers in the present world, 0 without a world. step: the
+    highest step reported in that world, `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero:
+    the member that has this rank in the world. percent, remaining_s: the part of the training that is done, and the time left, as the
+    program last said. forgotten: the server no longer knows the job; then the message has only the last report of its program.
     """
 
     job: Name
@@ -54,6 +55,8 @@ class Progress(Wire, frozen=True):
     highest: Step | None = None
     values: Values = msgspec.field(default_factory=dict)
     rank_zero: NameOrNone = ""
+    percent: Annotated[int, Meta(ge=0, le=100)] | None = None
+    remaining_s: Seconds | None = None
     forgotten: bool = False
 
 

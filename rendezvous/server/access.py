@@ -40,6 +40,10 @@ class Gate:
         """Return whether this is the token of the job's launcher."""
         return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.LAUNCHER)
 
+    def is_program(self, token: str, job_uid: str) -> bool:
+        """Return whether this is the token by which the job's program reports its progress."""
+        return is_valid(token, keys=self._keys(), job_uid=job_uid, role=Role.STATUS)
+
     async def is_control(self, token: str, *, address: str) -> bool:
         """Return whether this token belongs to the control plane. Raises Busy if too many unknown tokens wait for their review."""
         return await self._is_one_of(token, Role.CONTROL, self._accounts, address=address)

@@ -1,18 +1,24 @@
 """One job of the server: its state, the connections of its members, its timer, and the events that wait for the next decision."""
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 from elastic.membership.in_place import Put
-from elastic.membership.training import Report
+from elastic.membership.training import Answer, Report
 from elastic.membership.wire import View
-from rendezvous.machine import Event, Job
+from rendezvous.machine import Event, Job, leave_notice, view
 from rendezvous.server.exchange import Exchange
 from rendezvous.server.fault import FaultLadder
+from rendezvous.server.metered import Rate
 from rendezvous.server.story import Story
+from rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told
 
 GATHER_S_A_MEMBER = 0.00002
 """Seconds, for each member, that values of the exchange are gathered: one message per value to all would keep the server busy."""
+OLD_REPORTS_SEEN = 2
+"""Number of the oldest reports that are checked with each new one, so that reports of gone members do not stay."""
 
 
 class Link(Protocol):
@@ -44,8 +50,10 @@ class ActiveJob:
         "job",
         "links",
         "reports",
+        "status_rate",
         "story",
         "timer",
+        "told",
         "touched",
         "wake_at",
     )
@@ -54,6 +62,8 @@ class ActiveJob:
         self.job = job
         self.links: dict[str, tuple[str, Link]] = {}
         self.reports: dict[str, tuple[Report, float]] = {}
+        self.told = Told()
+        self.status_rate: Rate | None = None
         self.inbox: list[Event] = []
         self.is_due = False
         """Whether a decision on the inbox is under way: at the end of this turn of the loop, or with the timer after a failed one."""
@@ -77,6 +87,30 @@ class ActiveJob:
         """Put an event into the inbox, behind the others or before them."""
         self.story.note(event, at)
         self.inbox.insert(0 if is_first else len(self.inbox), event)
+
+    def keep(self, report: Report, at: float) -> None:
+        """Keep the newest report of a member, and drop old reports of members that are gone."""
+        self.reports.pop(report.member, None)
+        self.reports[report.member] = (report, at)
+        for name in [name for name in itertools.islice(self.reports, OLD_REPORTS_SEEN) if name not in self.job.membership.members]:
+            del self.reports[name]
+
+    def may_report(self, clock: Callable[[], float]) -> bool:
+        """Return whether the program of this job may report again now."""
+        if self.status_rate is None:
+            self.status_rate = Rate(clock, messages_per_s=A_SECOND, burst=AT_ONCE)
+        return self.status_rate.allows_message()
+
+    def answer(self, name: str, now: float) -> Answer:
+        """Return the answer to a report of this member: what the rendezvous asks of it."""
+        member = self.job.membership.members.get(name)
+        if member is None:
+            return Answer()
+        seen = view(self.job, name)
+        notice = leave_notice(self.job.membership, name, now=now)
+        is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
+        left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
+        return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
 
     def put(self, name: str, incarnation: str, message: Put) -> bool:
         """Pass a value on to the members of the world. Return whether it is a value of the world's exchange, new or repeated."""

@@ -26,6 +26,7 @@ from rendezvous.server.members import serve_member
 from rendezvous.server.metered import Unread
 from rendezvous.server.reviews import Busy
 from rendezvous.server.tcp_info import answered_at
+from rendezvous.server.trainer_status import TrainerStatusRoute
 from rendezvous.server.versions import Versions
 from rendezvous.server.world_lines import WorldLines
 
@@ -79,6 +80,7 @@ class Face:
         app.router.add_get("/v1/worlds", self._worlds)
         app.router.add_put(r"/v1/leader/{term:\d{1,15}}", self._lead)
         app.router.add_get("/v1/progress", self._progress)
+        TrainerStatusRoute(jobs=self._hub, gate=self._gate).add_to(app.router)
         HostRoutes(lists=self._hub.hosts, gate=self._gate, refuse_others=self._refuse_others).add_to(app.router)
         return app
 

@@ -5,7 +5,6 @@ A bug in the machine stops no job's timer: a decision that raises is logged with
 """
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -35,10 +34,8 @@ from rendezvous.machine import (
     begin,
     is_retired,
     is_stale,
-    leave_notice,
     step_all,
     summary,
-    view,
 )
 from rendezvous.server.active_job import ActiveJob, Link
 from rendezvous.server.fault import RETRY_S, Remedy, Undecided
@@ -48,6 +45,7 @@ from rendezvous.server.news import News
 from rendezvous.server.progress_feed import ProgressFeed, progress_of, signals_of
 from rendezvous.server.signs import Signs
 from rendezvous.server.story import KEPT, in_short
+from rendezvous.server.trainer_status import TrainerStatus, told_now
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +62,6 @@ class Full(Exception):
     """The server holds as much as it may."""
 
 
-OLD_REPORTS_SEEN = 2
-"""How many of the oldest reports are looked at with each new one, so that reports of gone members do not stay."""
 UNEXPECTED = 64
 """Members that may present themselves beyond the expected ones: pods may come before the expectation that names them."""
 
@@ -119,7 +115,7 @@ class Hub:
         for _, link in list(active.links.values()):
             link.end("the job is over")
         through_launcher = self.hosts.forget(uid)
-        self.progress.forget(uid)
+        self.progress.forget(uid, active.told)
         self._news.forget(uid)
         return active.job.progress.step if through_launcher is None else through_launcher
 
@@ -198,15 +194,28 @@ class Hub:
         """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
         if (active := self._jobs.get(uid)) is None or report.member not in active.job.membership.members:
             return Answer()
-        reports = active.reports
-        reports.pop(report.member, None)
-        reports[report.member] = (report, self._clock())
-        for name in [name for name in itertools.islice(reports, OLD_REPORTS_SEEN) if name not in active.job.membership.members]:
-            del reports[name]
+        active.keep(report, self._clock())
         if report.generation and report.step is not None:
             self._step_reported(active, report.generation, report.step)
             self.progress.stepped(uid)
-        return _answer(active.job, report.member, self._clock())
+        return active.answer(report.member, self._clock())
+
+    def may_report(self, uid: str) -> bool:
+        """Return whether the job's program may report its status now."""
+        active = self._jobs.get(uid)
+        return active.may_report(self._clock) if active is not None else self.progress.others.may_report(uid)
+
+    def take_status(self, uid: str, status: TrainerStatus) -> None:
+        """Keep what the job's program says of itself. A step counts for the world that stands. The end is news at once."""
+        if (active := self._jobs.get(uid)) is None:
+            self.progress.take_status(uid, status)
+            return
+        known, now, group = active.told, self._clock(), active.job.membership
+        generation = group.generation if group.world is not None and not group.is_draining else 0
+        active.told = told = told_now(known, status, generation=generation, now=now)
+        if generation and told.step is not None:
+            self._step_reported(active, generation, told.step)
+        self.progress.reported(uid, is_end=told.is_complete and not known.is_complete)
 
     def signals(self, uid: str) -> list[Signal]:
         """Return the newest report of each worker of a job."""
@@ -219,8 +228,9 @@ class Hub:
         """Return the progress of the jobs for which the feed has news after this version."""
         changed, gone = self.progress.since(version)
         there, now = [active for uid in changed if (active := self._jobs.get(uid)) is not None], self._clock()
-        told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, now) for one in there]
-        return [*told, *(Progress(job=uid, forgotten=True) for uid in gone)]
+        told = [self.hosts.progress(one.job.uid) or progress_of(one.job, one.reports, one.told, now) for one in there]
+        told += [progress for uid in changed if uid not in self._jobs and (progress := self.progress.others.progress(uid)) is not None]
+        return [*told, *(self.progress.gone(uid) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
         """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
@@ -244,6 +254,7 @@ class Hub:
                 raise Full(f"this server holds {MAX_JOBS} jobs already")
             job = begin(uid, instance=self._instance_for(uid), up_since=self._up_since, now=self._clock(), limits=self._limits)
             active = self._jobs[uid] = ActiveJob(job)
+            self.progress.others.drop(uid)
             if self._pulse_timer is None:
                 self._alive_at = self._clock()
                 self._pulse()
@@ -387,14 +398,3 @@ class Hub:
             return
         active.note(Tick(self.signs.last_at()), self._clock())
         self._decide_soon(active)
-
-
-def _answer(job: Job, name: str, now: float) -> Answer:
-    member = job.membership.members.get(name)
-    if member is None:
-        return Answer()
-    seen = view(job, name)
-    notice = leave_notice(job.membership, name, now=now)
-    is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
-    left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
-    return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)

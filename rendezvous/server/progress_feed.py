@@ -4,13 +4,17 @@ A change of the world counts at once, a step only now and then: an autoscaler me
 stream.
 """
 
+import itertools
 from collections.abc import Callable
 
 import msgspec
 
+from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Progress, Report, Signal
 from rendezvous.machine import Job, summary
 from rendezvous.server.news import News
+from rendezvous.server.other_jobs import OtherJobs
+from rendezvous.server.trainer_status import Told, TrainerStatus
 
 LEAST_GAP_S = 5.0
 MOST_A_SECOND = 200.0
@@ -24,6 +28,10 @@ class ProgressFeed:
         self._clock = clock
         self._news = News(most_forgotten=most_forgotten)
         self._stepped_at: dict[str, float] = {}
+        self._last: dict[str, Told] = {}
+        """The last reports of programs whose jobs are gone."""
+        self._most_forgotten = most_forgotten
+        self.others = OtherJobs(clock)
         self.world_changed = self._news.publish
         self.since = self._news.since
         self.wait_newer = self._news.wait_newer
@@ -40,24 +48,68 @@ class ProgressFeed:
             self._stepped_at[uid] = now
             self._news.publish(uid)
 
-    def forget(self, uid: str) -> None:
-        """Note that the job is gone."""
+    def gone(self, uid: str) -> Progress:
+        """Return the last message about a job that is gone."""
+        told = self._last.get(uid, Told())
+        return Progress(job=uid, forgotten=True, step=told.step, values=told.values, percent=told.percent, remaining_s=told.remaining_s)
+
+    def reported(self, uid: str, *, is_end: bool) -> None:
+        """Note a report of the job's program. The end of training is news at once."""
+        self.stepped(uid)
+        if is_end:
+            self.world_changed(uid)
+
+    def take_status(self, uid: str, status: TrainerStatus) -> None:
+        """Take the report of a job that has no members here."""
+        self.reported(uid, is_end=self.others.take(uid, status))
+        for gone in self.others.expire():
+            self.forget(gone)
+
+    def forget(self, uid: str, told: Told | None = None) -> None:
+        """Note that the job is gone, and keep the last report of its program for the listeners that have not heard it."""
+        self.others.drop(uid)
         if uid in self._news:
+            self._last.pop(uid, None)
+            if told is not None and told.percent is not None:
+                self._last[uid] = told
+            if len(self._last) > self._most_forgotten:
+                del self._last[next(iter(self._last))]
             self._stepped_at.pop(uid, None)
             self._news.forget(uid)
 
 
-def progress_of(job: Job, reports: dict[str, tuple[Report, float]], now: float) -> Progress:
-    """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world."""
+def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, now: float) -> Progress:
+    """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world.
+
+    `told` is what the program reports in the form of Kubeflow Trainer. Its step counts if no worker reports one.
+    """
     seen = summary(job)
     size = seen.standing.size if seen.standing is not None else 0
     zero = job.membership.world.by_rank[0] if size and job.membership.world is not None else None
-    known = Progress(job=job.uid, generation=seen.generation, phase=seen.phase, size=size, highest=job.progress.step, rank_zero=zero or "")
+    known = Progress(
+        job=job.uid,
+        generation=seen.generation,
+        phase=seen.phase,
+        size=size,
+        highest=job.progress.step,
+        rank_zero=zero or "",
+        percent=told.percent,
+        remaining_s=told.remaining_s,
+    )
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
-    if not here:
+    is_told = bool(size) and told.generation == seen.generation
+    if not here and not is_told:
         return known
+    if not here:
+        age_s = _age(told.stepped_at, now) if told.step is not None else 0.0
+        return msgspec.structs.replace(known, step=told.step, age_s=age_s, values=told.values)
     newest, at = max(here, key=lambda one: (one[0].step or 0, -one[1]))
-    return msgspec.structs.replace(known, step=newest.step, age_s=max(0.0, round(now - at, 3)), values=newest.values)
+    values = dict(itertools.islice({**newest.values, **told.values, **newest.values}.items(), MAX_VALUES)) if is_told else newest.values
+    return msgspec.structs.replace(known, step=newest.step, age_s=_age(at, now), values=values)
+
+
+def _age(at: float, now: float) -> float:
+    return max(0.0, round(now - at, 3))
 
 
 def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[Signal]:

@@ -315,6 +315,18 @@ def test_the_stream_of_worlds_wins_over_the_pods_that_run() -> None:
     assert (known.training.progress.generation, known.training.size) == (7, 2)
 
 
+def test_what_the_program_of_such_a_job_reports_says_nothing_of_its_workers() -> None:
+    """Its reports in the form of Kubeflow Trainer come through the stream as well, and end an hour after the last one."""
+    book, seen = Book(is_ready=lambda: True), state("one", 3).seen
+    book.states([seen], now=0.0)
+    for progress in (Progress(job=seen.uid, step=5, highest=5), Progress(job=seen.uid, forgotten=True)):
+        book.read(seen, step=1, samples=None, working=3, now=0.0, monotonic=0.0)
+        book.heard(progress, seen=seen, now=1.0, monotonic=1.0)
+        (known,) = book.states([seen], now=2.0)
+        assert known.training.progress is not None
+        assert (known.training.size, known.training.progress.step) == (3, 1)
+
+
 def test_nothing_is_kept_of_a_job_outside_our_rendezvous_that_is_gone() -> None:
     """The stream says when a job of ours is forgotten, and says nothing about this one."""
     book, seen = Book(is_ready=lambda: True), state("one", 3).seen

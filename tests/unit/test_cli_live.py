@@ -13,6 +13,7 @@ import pytest
 from cli_api import Api, elastic, pod, running, served
 from click.testing import CliRunner, Result
 from dashboard_scene import Scene, job, kube, owned
+from msgspec.structs import replace
 
 from dashboard.serving.callers import Owner
 from dashboard.serving.sessions import LaptopSessions, Session
@@ -40,7 +41,8 @@ def trained() -> Scene:
         scene.now += 1
         step = int(scene.now) * 10
         values = {"loss": 0.03125}
-        scene.book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step, values=values))
+        told = Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step, values=values)
+        scene.book.hear(replace(told, percent=47, remaining_s=150.0))
     return scene
 
 
@@ -62,7 +64,7 @@ def write_state(folder: Path, kubeconfig: Path, port: int) -> None:
 
 @asynccontextmanager
 async def laptop(folder: Path) -> AsyncIterator[Path]:
-    """The kubeconfig of a laptop cluster with a dashboard."""
+    """Yield the kubeconfig of a laptop cluster with a dashboard."""
     scene = trained()
     api = Api(job(status=running(), **BOUNDS), pod(0), pod(1))
     (folder / "dashboard").mkdir()
@@ -84,11 +86,15 @@ async def test_get_top_and_explain_say_how_far_training_is_now(tmp_path: Path) -
         assert lines[0].split() == ["NAME", "KIND", "STATE", "WORKERS", "WORLD", "STEP", "SPEED", "LOSS", "RESTARTS", "RESCALED", "AGE"]
         assert lines[1].split()[:9] == ["train", "PyTorchJob", "Running", "3/3", "2", "10130", "10", "steps/s", "0.0312"]
         top = await asked(kubeconfig, "top", "train")
-        assert top.stdout.splitlines()[0] == "PyTorchJob train: world 2, step 10130, speed 10 steps/s, loss 0.0312"
+        assert (
+            top.stdout.splitlines()[0]
+            == "PyTorchJob train: world 2, step 10130, speed 10 steps/s, loss 0.0312, progress 47 %, remaining 2m"
+        )
         facts = json.loads((await asked(kubeconfig, "top", "-o", "json")).stdout)["jobs"][0]
         assert (facts["world"], facts["step"], facts["speed"], facts["unit"], facts["loss"]) == (2, 10130, 10.0, "steps/s", 0.03125)
+        assert (facts["progressPercent"], facts["remainingSeconds"]) == (47, 150.0)
         explained = (await asked(kubeconfig, "explain", "train")).stdout.splitlines()
-        assert explained[1] == "It is at step 10130, 10 steps/s, loss 0.0312."
+        assert explained[1] == "It is at step 10130, 10 steps/s, loss 0.0312, 47 %, 2m left."
 
 
 async def test_a_program_without_a_loop_of_its_own_hears_it_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the dashboard remembers of jobs has bounds, and becomes rarer with age."""
+"""The dashboard's memory of jobs has bounds, and becomes rarer with age."""
 
 from __future__ import annotations
 
@@ -326,3 +326,12 @@ async def test_what_was_saved_outlives_a_sigkill_in_the_middle_of_a_save(tmp_pat
 
 def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
     assert [pause_s(written) for written in (0, 100_000, 500_000, 90_000_000)] == [5.0, 5.0, pytest.approx(15.3, abs=0.1), 30.0]
+
+
+def test_of_a_job_that_meets_elsewhere_only_the_reports_are_known() -> None:
+    """A PyTorchJob without elasticPolicy reports through Kubeflow's callback. Nothing tells how many workers it has."""
+    record = Record()
+    hear(record, 0.0, phase="", size=0, step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0)
+    hear(record, 60.0, phase="", size=0, step=190, highest=190, values={"loss": 0.4}, percent=95, remaining_s=10.0)
+    assert (record.step, record.loss, record.percent, record.remaining_s) == (190, 0.4, 95, 10.0)
+    assert (record.world, record.rate, record.spent(120.0)) == (None, None, {})

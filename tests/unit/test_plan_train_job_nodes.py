@@ -7,6 +7,7 @@ from job_builders import OURS, Cluster
 from train_job_builders import owned, runtime, train_job
 
 from controller.deciding.actions import Create
+from controller.deciding.rendezvous.trainer_status import CA_CERT, TOKEN, URL
 from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.job import Object
@@ -90,10 +91,11 @@ def test_the_library_and_the_rendezvous_reach_the_container_of_the_nodes() -> No
     assert {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_RDZV_ENDPOINT", "JOB_COMPLETION_INDEX"} <= set(names)
 
 
-def test_plain_nodes_get_only_their_number() -> None:
+def test_plain_nodes_get_only_their_number_and_the_place_for_reports() -> None:
     pods = first_pods(runtime({"numNodes": 2}))
     assert [pod["metadata"]["labels"][NODE_NUMBER] for pod in pods] == ["0", "1"]
-    assert [[entry["name"] for entry in pod["spec"]["containers"][0]["env"]] for pod in pods] == [["JOB_COMPLETION_INDEX"]] * 2
+    names = ["JOB_COMPLETION_INDEX", URL, CA_CERT, TOKEN]
+    assert [[entry["name"] for entry in pod["spec"]["containers"][0]["env"]] for pod in pods] == [names] * 2
 
 
 def test_plain_nodes_have_all_to_succeed() -> None:

@@ -8,7 +8,7 @@ from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Leaving
 from rendezvous.machine import Stepped
-from rendezvous.server.hub import _answer
+from rendezvous.server.active_job import ActiveJob
 
 
 def doomed(*names: str, by_s: float = 120) -> tuple[Leaving, ...]:
@@ -151,7 +151,7 @@ def test_a_report_is_answered_with_the_true_time_and_a_mere_warning_only_for_a_w
     """A script saves in answer to it: with a warning that is never taken back it would save at every step."""
     group = trained(1)
     group.expect("w1", pending=("w1",), leaving=leaving, max=2)
-    first = _answer(group.job, "w0", group.now)
+    first = ActiveJob(group.job).answer("w0", group.now)
     assert first.checkpoint_s == leaving[0].by_s
     assert not first.stop
-    assert _answer(group.job, "w0", group.now + 101).checkpoint_s == later
+    assert ActiveJob(group.job).answer("w0", group.now + 101).checkpoint_s == later

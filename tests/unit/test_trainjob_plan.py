@@ -1,14 +1,17 @@
 """A TrainJob and its job follow each other: creation, changes, status, and what blocks it."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from train_job_builders import owned, runtime, train_job
 
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from elastic.api.job import Object
-from elastic.api.names import STOPPED
+from elastic.api.names import REPORT, STOPPED
+from elastic.membership.training import Progress
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDS = {"elastic-training/min-nodes": "1", "elastic-training/max-nodes": "4"}
@@ -203,3 +206,80 @@ def test_patches_of_a_running_train_job_are_refused_until_it_is_suspended() -> N
     assert ["runtimePatches have changed while the TrainJob runs; suspend it" in one.message for one in made.news] == [True]
     same = planned(train_job(runtimePatches=[patched("a", time="2026-01-01T00:00:00Z")]), running)
     assert (same.change, same.news) == (None, ())
+
+
+def reported(progress: Progress, *, known: Object | None = None, now: datetime = NOW, status: Object | None = None) -> TrainJobPlan:
+    """Return the plan of a TrainJob whose nodes have been seen, after this progress."""
+    nodes = planned(train_job(), owned(train_job(), status=status)).status
+    assert nodes is not None
+    job = train_job(status=nodes | ({"trainerStatus": known} if known else {}))
+    return plan(TrainJobView(job, runtime(), owned(job, status=status), now, progress))
+
+
+TRAINING = Progress(job="p-1", size=2, step=94, values={"loss": 0.5, "total_steps": 200.0}, percent=47, remaining_s=120.7)
+TOLD = {
+    "progressPercentage": 47,
+    "estimatedRemainingSeconds": 120,
+    "metrics": [{"name": "loss", "value": "0.5"}, {"name": "total_steps", "value": "200"}, {"name": "current_step", "value": "94"}],
+    "lastUpdatedTime": "2026-01-01T00:00:00Z",
+}
+
+
+def trainer_status(made: TrainJobPlan) -> Object:
+    assert made.status is not None
+    told: Object = json.loads(json.dumps(made.status["trainerStatus"]))
+    return told
+
+
+def test_the_progress_of_the_job_is_its_trainer_status() -> None:
+    assert trainer_status(reported(TRAINING)) == TOLD
+    assert reported(TRAINING, known=TOLD).status is None
+
+
+def test_a_job_that_reports_nothing_has_no_trainer_status() -> None:
+    assert reported(Progress(job="p-1", size=2)) == TrainJobPlan()
+
+
+def test_steps_that_workers_report_are_shown_without_a_percentage() -> None:
+    made = reported(Progress(job="p-1", size=2, step=7, values={"samples": 70.0}))
+    metrics = [{"name": "samples", "value": "70"}, {"name": "current_step", "value": "7"}]
+    assert trainer_status(made) == {"metrics": metrics, "lastUpdatedTime": TOLD["lastUpdatedTime"]}
+
+
+def test_progress_is_written_now_and_then() -> None:
+    further = replace(TRAINING, step=95)
+    early = reported(further, known=TOLD, now=NOW + timedelta(seconds=4))
+    assert early == TrainJobPlan(look_again_at=NOW + timedelta(seconds=10))
+    late = reported(further, known=TOLD, now=NOW + timedelta(seconds=10))
+    assert late.look_again_at is None
+    assert late.status is not None
+    assert late.status["trainerStatus"]["metrics"][-1] == {"name": "current_step", "value": "95"}
+
+
+@pytest.mark.parametrize("time", ["", "yesterday", "2026-01-01T00:00:04.000001+00:00", "2027-01-01T00:00:00Z"])
+def test_a_time_that_another_controller_wrote_delays_nothing(time: str) -> None:
+    assert reported(replace(TRAINING, step=95), known=TOLD | {"lastUpdatedTime": time}).status is not None
+
+
+def test_the_last_progress_is_written_with_the_end() -> None:
+    done = replace(TRAINING, step=200, percent=100, remaining_s=0.0)
+    ended = {"conditions": [{"type": "Succeeded", "status": "True", "reason": "r", "message": "m"}]}
+    made = reported(done, known=TOLD, now=NOW + timedelta(seconds=1), status=ended)
+    assert conditions(made) == [("Complete", "True", "AllJobsCompleted")]
+    assert made.status is not None
+    assert made.status["trainerStatus"]["progressPercentage"] == 100
+
+
+def test_a_new_world_without_a_step_keeps_the_last_metrics() -> None:
+    assert reported(Progress(job="p-1", size=3, percent=47, remaining_s=120.0), known=TOLD).status is None
+
+
+def test_the_annotation_about_reports_goes_to_the_job_and_a_wrong_one_is_refused() -> None:
+    (job,) = planned(train_job(annotations={REPORT: "off"})).create
+    assert job["metadata"]["annotations"][REPORT] == "off"
+    made = planned(train_job(annotations={REPORT: "never"}))
+    assert made.create == ()
+    assert made.status is not None
+    assert f'{REPORT} is "never"; write on or off' in made.status["conditions"][0]["message"]
+    later = planned(train_job(annotations={REPORT: "off"}), owned(train_job()))
+    assert later.change == {"metadata": {"annotations": {REPORT: "off"}}}

@@ -9,7 +9,9 @@ from controller.deciding.job_view import JobView
 from controller.deciding.objects.elsewhere import elsewhere
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.objects.pod_group import with_group
+from controller.deciding.rendezvous import trainer_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.deciding.rendezvous.worker_library import secret_name
 from controller.deciding.replicas import spare_workers
 from controller.deciding.replicas.pod_revision import group_of, marked
 from controller.frameworks import FRAMEWORKS
@@ -40,6 +42,7 @@ def pod_for(view: JobView, type: str, index: int) -> Object:
     pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     pod["spec"]["restartPolicy"] = _restart_policy(view, spec)
     pod = FRAMEWORKS[job.kind.name].configure_pod(view, pod, Replica(type, index))
+    pod = trainer_status.with_reports(view, pod, place=f"{type.lower()}-{index}", secret=secret_name(job))
     if view.backend is RendezvousBackend.STORE:
         # With the library, its agent says how a worker failed; a pod of a user's own rendezvous stays as upstream makes it.
         default_container(pod, job.kind).setdefault("terminationMessagePolicy", "FallbackToLogsOnError")

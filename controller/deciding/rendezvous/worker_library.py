@@ -1,6 +1,6 @@
-"""Brings elastic_worker into the workers that meet at the rendezvous server or in an etcd.
+"""Bring elastic_worker into the workers that meet at the rendezvous server or in an etcd.
 
-Where an image cannot take it, it decides that the pods are made again with c10d.
+If an image cannot take the library, all pods are made again with c10d.
 """
 
 import base64
@@ -13,7 +13,7 @@ from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import WAITS
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.rendezvous import etcd
+from controller.deciding.rendezvous import etcd, trainer_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE
 from controller.watching.snapshot import Pod
@@ -31,15 +31,18 @@ def secret_name(job: Job) -> str:
 
 
 def secret(view: JobView) -> Iterator[Object]:
-    """The token by which the rendezvous server knows the workers, or the launcher, and the CA by which they know the server.
+    """Yield the Secret with the tokens by which the rendezvous server knows workers, launcher and programs, and with the server's CA.
 
     In an etcd the token seals the job's records.
     """
     job, rendezvous = view.job, view.snapshot.settings.rendezvous
-    if rendezvous is None or view.backend not in (RendezvousBackend.OURS, RendezvousBackend.ETCD, RendezvousBackend.HOSTS):
+    data = dict(trainer_status.token(view))
+    if view.backend is RendezvousBackend.HOSTS:
+        data[LAUNCHER_TOKEN_KEY] = view.snapshot.launcher_token
+    elif view.backend.needs_library:
+        data[TOKEN_KEY] = view.snapshot.token
+    if rendezvous is None or not data:
         return
-    is_launchers = view.backend is RendezvousBackend.HOSTS
-    data = {LAUNCHER_TOKEN_KEY: view.snapshot.launcher_token} if is_launchers else {TOKEN_KEY: view.snapshot.token}
     if view.backend is not RendezvousBackend.ETCD or etcd.is_own(job):
         data[CA_KEY] = rendezvous.ca
     if view.backend is RendezvousBackend.ETCD and etcd.is_own(job):
@@ -52,7 +55,7 @@ def secret(view: JobView) -> Iterator[Object]:
 
 
 def delivered(view: JobView, pod: Object, index: int) -> Object:
-    """The worker's pod with all that torchrun needs to meet its peers at our server or in an etcd."""
+    """Return the worker's pod with all that torchrun needs to meet its peers at our server or in an etcd."""
     job, settings = view.job, view.snapshot.settings
     assert settings.rendezvous is not None
     delivery = Delivery(
@@ -70,7 +73,7 @@ def delivered(view: JobView, pod: Object, index: int) -> Object:
 
 
 def events(view: JobView) -> Iterator[JobEvent]:
-    """Why a job that left the choice to us meets through c10d."""
+    """Yield the Event that says why a job without a choice of its own meets through c10d."""
     job, policy = view.job, view.job.elastic
     if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
         return
@@ -99,7 +102,7 @@ def wait_in_words(view: JobView) -> str:
 
 
 def fall_back_to_c10d(view: JobView) -> Plan | None:
-    """A worker's image cannot take our library: all workers are made again with c10d. It costs the job no restart."""
+    """Return the plan that makes all workers again with c10d, if an image cannot take our library. It costs the job no restart."""
     job = view.job
     if not view.backend.needs_library or not (reason := _undeliverable(job, view.snapshot.pods)):
         return None
@@ -109,7 +112,7 @@ def fall_back_to_c10d(view: JobView) -> Plan | None:
 
 
 def _undeliverable(job: Job, pods: Sequence[Pod]) -> str:
-    """Why a worker's image cannot take our library, as the init container of one has reported; empty while none has."""
+    """Return why a worker's image cannot take our library; empty if no worker has reported that."""
     for pod in pods:
         for container in pod.containers:
             for code, message in ((container.exit_code, container.message), (container.last_exit_code, container.last_message)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.errors import Problem, shown
-from elastic.api.names import NODES, OWN_PREFIX
+from elastic.api.names import NODES, OWN_PREFIX, REPORT
 
 MIN_NODES, MAX_NODES = f"{OWN_PREFIX}min-nodes", f"{OWN_PREFIX}max-nodes"
 KNOWN = (MIN_NODES, MAX_NODES, NODES)
@@ -53,8 +53,9 @@ def bounds(job: Mapping[str, str], runtime: Mapping[str, str], *, nodes: int) ->
 
 def unknown(annotations: Mapping[str, str]) -> list[Problem]:
     """Return the annotations that look like ours and have no meaning for a TrainJob."""
-    found = (key for key in annotations if key.startswith(OWN_PREFIX) and key not in KNOWN)
-    return [_problem(key, f"has no meaning for a TrainJob; known are {', '.join(KNOWN)}") for key in found]
+    known = (*KNOWN, REPORT)
+    found = (key for key in annotations if key.startswith(OWN_PREFIX) and key not in known)
+    return [_problem(key, f"has no meaning for a TrainJob; known are {', '.join(known)}") for key in found]
 
 
 def annotations_of(item: Mapping[str, Any]) -> dict[str, str]:

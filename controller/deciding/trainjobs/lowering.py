@@ -18,6 +18,7 @@ from elastic.api.errors import Path, Problem, SpecError, shown
 from elastic.api.job import Object
 from elastic.api.kinds import API_VERSION, POLICY, WORKER
 from elastic.api.parser import parse
+from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
 from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime
 from elastic.api.trainer.train_job import Trainer, TrainJobSpec
@@ -123,7 +124,7 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     spec = _read(train_job.get("spec"), TrainJobSpec, ("spec",), problems)
     if spec is None:
         return None
-    problems += [*support.in_train_job(spec), *unknown(annotations_of(train_job))]
+    problems += [*support.in_train_job(spec), *unknown(annotations_of(train_job)), *report_mistakes(annotations_of(train_job))]
     reference = spec.runtime_ref
     if reference.api_group != api.GROUP or reference.kind not in (api.RUNTIME, api.CLUSTER_RUNTIME):
         problems.append(Problem(RUNTIME_REF, f"unsupported runtime: {reference.kind}.{reference.api_group}"))
@@ -260,6 +261,8 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
         annotations[patches.PATCHES] = checksum
     if draft.bounds.asked is not None:
         annotations[names.NODES] = str(draft.bounds.asked)
+    if (report := annotations_of(train_job).get(names.REPORT)) is not None:
+        annotations[names.REPORT] = report
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.TRAIN_JOB,

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.differences import merge_patch
@@ -17,32 +18,39 @@ from controller.deciding.trainjobs import status as statuses
 from controller.deciding.trainjobs.bounds import annotations_of
 from controller.deciding.trainjobs.lowering import lower, wanted_now
 from controller.deciding.trainjobs.patches import PATCHES
+from controller.deciding.trainjobs.reports import next_write, trainer_status
 from controller.watching.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, as_owned
-from elastic.api.names import NODES, STOPPED
+from elastic.api.names import NODES, REPORT, STOPPED
 from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
+from elastic.membership.training import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class TrainJobView:
-    """A TrainJob, the runtime that it names, and the PyTorchJob that has its name, as far as they exist."""
+    """A TrainJob, the runtime that it names, and the PyTorchJob that has its name, as far as they exist, and that job's progress."""
 
     train_job: Object
     runtime: Object | None
     named: Object | None
     now: datetime
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TrainJobPlan:
-    """Objects to create, a merge patch of the owned job, and the whole new status; nothing for what stays as it is."""
+    """Objects to create, a merge patch of the owned job, and the whole new status. An object that stays as it is has no entry.
+
+    look_again_at: when progress that is known already may be written.
+    """
 
     create: tuple[Object, ...] = ()
     change: Object | None = None
     status: Object | None = None
     news: tuple[JobEvent, ...] = ()
+    look_again_at: datetime | None = None
 
 
 def plan(view: TrainJobView) -> TrainJobPlan:
@@ -64,7 +72,8 @@ def plan(view: TrainJobView) -> TrainJobPlan:
         return TrainJobPlan(tuple(objects), status=planned.status, news=planned.news)
     change, problems = ({}, []) if is_over else _change(view.train_job, named)
     news = tuple(warning("InvalidTrainJob", str(problem)) for problem in problems)
-    return TrainJobPlan(change=change or None, status=_status(view, known, named, ()), news=news)
+    status, look_again_at = _status(view, known, named, ())
+    return TrainJobPlan(change=change or None, status=status, news=news, look_again_at=look_again_at)
 
 
 def is_lowered(job: Object) -> bool:
@@ -74,7 +83,7 @@ def is_lowered(job: Object) -> bool:
 
 def _without_job(view: TrainJobView, known: TrainJobStatus, problems: Sequence[Problem]) -> TrainJobPlan:
     news = tuple(warning("TrainJobResourcesCreationFailed", str(problem)) for problem in problems)
-    return TrainJobPlan(status=_status(view, known, None, problems), news=news)
+    return TrainJobPlan(status=_status(view, known, None, problems)[0], news=news)
 
 
 def _blocked(named: Object) -> str:
@@ -82,15 +91,23 @@ def _blocked(named: Object) -> str:
     return f"PyTorchJob {name} exists and does not belong to this TrainJob; delete it, or create the TrainJob under another name"
 
 
-def _status(view: TrainJobView, known: TrainJobStatus, owned: Object | None, problems: Sequence[Problem]) -> Object | None:
+def _status(
+    view: TrainJobView, known: TrainJobStatus, owned: Object | None, problems: Sequence[Problem]
+) -> tuple[Object | None, datetime | None]:
+    """Return the status to write, if any, and when to look again. Progress alone is written now and then, and at the end at once."""
     if statuses.is_finished(known):
         problems = ()
     is_suspended = bool((view.train_job.get("spec") or {}).get("suspend"))
     new = statuses.status_of(known, owned, is_suspended=is_suspended, problems=problems, now=view.now)
+    told, look_again_at = trainer_status(known.trainer_status, view.progress, now=view.now), None
+    if told != known.trainer_status:
+        due = view.now if statuses.is_finished(new) else next_write(known.trainer_status, now=view.now)
+        look_again_at = due if due > view.now else None
+        new = new if look_again_at is not None else replace(new, trainer_status=told)
     # A merge patch keeps what it does not name.
     empty: Object = {"conditions": []} if known.conditions else {}
     made: Object = empty | msgspec.to_builtins(new)
-    return made if new != known else None
+    return (made if new != known else None), look_again_at
 
 
 def _known(train_job: Object) -> TrainJobStatus:
@@ -114,6 +131,9 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
         return ({"spec": change} if change else {}), problems
     worker: dict[str, Any] = {}
     annotations: dict[str, str | None] = {}
+    report = annotations_of(train_job).get(REPORT)
+    if report is not None and report != annotations_of(owned).get(REPORT):
+        annotations[REPORT] = report
     if now.patches != annotations_of(owned).get(PATCHES):
         # A running job keeps its pods, as at upstream.
         if (there.get("runPolicy") or {}).get("suspend"):

@@ -1,4 +1,4 @@
-"""`elastic top`: what each worker of a job uses, and how far training is."""
+"""The command `elastic top`, which shows the usage of each worker of a job, and how far training is."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from elastic.cli.jobs.look import world_of
 from elastic.cli.jobs.watching import watch
 from elastic.cli.options import EVERYWHERE
 from elastic.cli.printing import as_data, output_option, plain, table
+from elastic.client.ages import duration
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
 from elastic.kube.client import Kube
@@ -32,18 +33,18 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is there at one moment."""
+    """The jobs, their pods and their usage at one moment."""
 
     jobs: Sequence[tuple[Found, Sequence[Object]]]
-    """With their pods."""
+    """The jobs with their pods."""
     usage: Mapping[str, Object] | None
-    """None where nobody measures."""
+    """The usage by pod; None if the cluster does not measure it."""
     samples: Mapping[str, Sample]
     warnings: Sequence[str]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What is over uses nothing."""
+        """The rows of jobs that are not over, because a finished job uses nothing."""
         going = [(job, pods) for job, pods in self.jobs if not summary(job.kind, job.object).is_over]
         return [row for job, pods in going for row in rows_of(job, pods, self.usage or {})]
 
@@ -53,7 +54,7 @@ class Seen:
 
     @property
     def notes(self) -> list[str]:
-        """What is not known, and why."""
+        """Remarks about unknown facts and their reasons."""
         return [*self.warnings, *([] if self.rows else ["no pods"]), *([NO_METRICS] if self.usage is None else [])]
 
 
@@ -99,7 +100,7 @@ def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, ur
 
 
 def lines_of(seen: Seen) -> Iterator[str]:
-    """How far training is comes first: a small terminal cuts off the rest."""
+    """Yield the lines, with the progress of training first, because a small terminal cuts off the rest."""
     headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
         if facts := _in_words(progress):
@@ -109,7 +110,7 @@ def lines_of(seen: Seen) -> Iterator[str]:
 
 
 async def _usage(kube: Kube, namespace: str | None) -> dict[str, Object] | None:
-    """What is measured of each pod; None where nobody measures."""
+    """Return the measured usage of each pod; None if the cluster does not measure it."""
     try:
         listed = (await kube.list(POD_METRICS, namespace=namespace, labels=JOB_NAME)).items
     except KubeError as error:
@@ -120,7 +121,7 @@ async def _usage(kube: Kube, namespace: str | None) -> dict[str, Object] | None:
 
 
 def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> list[dict[str, Any]]:
-    """One row for each pod; CPU in cores, memory in bytes, None where it is not measured."""
+    """Return one row for each pod, with CPU in cores and memory in bytes, or None if they are not measured."""
     rows = []
     for pod in pods:
         name = str(pod["metadata"]["name"])
@@ -149,7 +150,7 @@ def _sum(containers: Sequence[Object], resource: str) -> float | None:
 
 
 def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
-    """What was heard last, and what the autoscaler measured at its last decision. Without a sample, the step of the last restart."""
+    """Return the newest progress, and the autoscaler's measures at its last decision. Without a sample, the step is of the last restart."""
     told = summary(job.kind, job.object)
     newest = sample or Sample(uid="")
     return {
@@ -160,6 +161,8 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "speed": newest.rate,
         "unit": f"{newest.unit}/s" if newest.rate is not None else None,
         "loss": newest.loss,
+        "progressPercent": newest.percent,
+        "remainingSeconds": newest.remaining_s,
         "throughput": told.autoscaler.get("throughput"),
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
     }
@@ -167,6 +170,10 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
 
 def _in_words(progress: Mapping[str, Any]) -> str:
     facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit") and value is not None}
+    if (percent := facts.pop("progressPercent", None)) is not None:
+        facts["progress"] = f"{percent} %"
+    if (left_s := facts.pop("remainingSeconds", None)) is not None:
+        facts["remaining"] = duration(left_s)
     for name in ("speed", "loss"):
         if name in facts:
             facts[name] = shortened(facts[name])
