@@ -1,4 +1,4 @@
-"""What the controller's log says of its rounds: constant messages, and each names its job by the same fields."""
+"""The controller's log of its rounds has constant messages, and each names its job by the same fields."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ ONE_BUG_AT = 5
 
 
 async def _life(uids: list[str]) -> None:
-    """A job runs under an API server that refuses much, and one of the requests meets a bug."""
+    """Let a job run under an API server that refuses half of all requests, and let one of them meet a bug."""
     api, server, draw, asked = Api(), SimServer(), random.Random(1), []
 
     def on_call(moment: str) -> bool:
@@ -35,7 +35,7 @@ async def _life(uids: list[str]) -> None:
     Controller(api, Sky(Weather(refused=0.5)), server, draw, name="controller-1", kinds=[KIND], on_call=on_call).start()
     job = api.create(JOBS[KIND], job_of(KINDS[KIND], {"Master": 1, "Worker": 4}, run_policy={}), actor="user")
     uids.append(job["metadata"]["uid"])
-    for _ in range(240):
+    for _ in range(480):
         await asyncio.sleep(0.5)
         cluster.tick()
 
