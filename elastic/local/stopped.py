@@ -20,12 +20,13 @@ from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import PODS, Object
 from elastic.local.agent.launch import WORKING_DIR
+from elastic.local.agent.lifecycle import grace_s
 
 log = logging.getLogger(__name__)
 
 OVER = ("Succeeded", "Failed")
-GRACE_S, SPARE_S, QUIET_S, LOOK_S = 30, 10.0, 2.0, 0.1
-"""Seconds: a pod's default grace, what the cluster itself may take besides, until a wait is told, and between two looks."""
+SPARE_S, QUIET_S, LOOK_S = 10.0, 2.0, 0.1
+"""Seconds that the cluster may take besides the pods' grace, until the user is told of the wait, and between two looks."""
 MESSAGE = "The laptop cluster was stopped while this pod ran."
 
 
@@ -123,7 +124,7 @@ async def suspend_all(kube: Kube, *, working_dir: str, say: Callable[[str], None
     has_said = False
     while pods := [pod for pod in (await kube.list(PODS)).items if _is_of(pod, uids)]:
         if until is None:
-            until = began + SPARE_S + max(int(pod["spec"].get("terminationGracePeriodSeconds", GRACE_S)) for pod in pods)
+            until = began + SPARE_S + max(map(grace_s, pods))
         if loop.time() > until:
             say(f"{len(pods)} pods of jobs have not ended in time, and are killed")
             return

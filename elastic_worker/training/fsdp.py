@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import FileStore, HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from elastic_worker.training import environment
+from elastic_worker.training import environment, mistakes
 from elastic_worker.training.registry import KeptGroup, c10d
 from elastic_worker.training.shards import ShardedModel, ShardedOptimizer
 from elastic_worker.training.whole import ReplicaLost
@@ -83,12 +83,8 @@ class Unit:
         if not own or whole:
             found = f"{whole[0]} is not sharded over the mesh of shards=" if whole else "the model has no parameters"
             raise ValueError(f"shards is given, but {found}. Call fully_shard(model, mesh=shards.mesh) for the whole model before Run.")
-        for number, group in enumerate(optimizer.param_groups):
-            if any(id(parameter) not in own for parameter in group["params"]):
-                raise ValueError(
-                    f"The optimizer's param_groups[{number}] has a parameter that is not in the sharded model. fully_shard replaces the "
-                    "parameters. Make the optimizer after the last fully_shard."
-                )
+        words = "sharded model. fully_shard replaces the parameters. Make the optimizer after the last fully_shard."
+        mistakes.check_parameters(optimizer, own, words)
         for module in self._modules:
             module.set_all_reduce_hook(self._reduce)
         self.model = model

@@ -15,6 +15,9 @@ UNWEIGHTED = (
     "The gradients of this step do not come from step.backward(). Call step.backward(loss, samples=len(x)) in place of loss.backward(): it "
     "weights the loss, so that the step is the same at every number of workers."
 )
+OF_MODEL = (
+    "model. Make the optimizer from model.parameters() after the last change of the model, and put other trained tensors into the model."
+)
 NO_SCHEDULER = (
     "The optimizer has a learning-rate scheduler that is not in extra. A new worker would begin it again, and train at another learning "
     "rate. Pass Run(..., extra={'scheduler': scheduler})."
@@ -33,15 +36,14 @@ def check_arguments(model: typing.Any, optimizer: typing.Any, batch: typing.Any,
         raise TypeError("extra is a {}, but must name each object: extra={{'scheduler': scheduler}}.".format(type(extra).__name__))
 
 
-def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError if the optimizer changes tensors that are not in the model: they would differ between workers."""
-    own = {id(parameter) for parameter in model.parameters()}
+def check_parameters(optimizer: torch.optim.Optimizer, own: "typing.Collection[int]", words: str) -> None:
+    """Raise ValueError if the optimizer changes tensors without these ids: they would differ between workers.
+
+    words: the end of the sentence about the tensor, and the remedy.
+    """
     for number, group in enumerate(optimizer.param_groups):
         if any(id(parameter) not in own for parameter in group["params"]):
-            raise ValueError(
-                "The optimizer's param_groups[{}] has a parameter that is not in the model. Make the optimizer from model.parameters() "
-                "after the last change of the model, and put other trained tensors into the model.".format(number)
-            )
+            raise ValueError("The optimizer's param_groups[{}] has a parameter that is not in the {}".format(number, words))
 
 
 def check_scheduler(optimizer: typing.Any, extra: "typing.Mapping[str, typing.Any]") -> None:

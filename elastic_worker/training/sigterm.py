@@ -84,8 +84,6 @@ class Sigterm:
             if signal.SIGTERM in numbers:
                 break
         if not self._is_ending.wait(patience_s()):
-            os.write(
-                2,
-                b"elastic_worker: SIGTERM came, and the step did not end in time. This process ends; workers that go on have the state.\n",
-            )
+            words = b"SIGTERM came, and the step did not end in time. This process ends; workers that go on have the state."
+            os.write(2, b"elastic_worker: " + words + b"\n")
             os._exit(STATUS)

@@ -40,7 +40,7 @@ class Whole:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, ddp: "typing.Mapping[str, typing.Any]") -> None:
         if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
             raise ValueError("The model is sharded, but shards is not given. Pass Run(..., shards=pod), and shard it over pod.mesh.")
-        mistakes.check_parameters(model, optimizer)
+        mistakes.check_parameters(optimizer, {id(parameter) for parameter in model.parameters()}, mistakes.OF_MODEL)
         self.wrapper = None  # type: typing.Optional[DistributedDataParallel]
         """The only reference to the wrapper: every further one would keep 3 threads and 5 descriptors of its group."""
         self.hooks = []  # type: typing.List[Hook]

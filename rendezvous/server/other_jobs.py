@@ -57,13 +57,12 @@ class OtherJobs:
         """Return the progress of this job, which has no phase: nothing is known of its workers."""
         if (other := self._jobs.get(uid)) is None:
             return None
-        told, now = other.told, self._clock()
-        age_s = max(0.0, round(now - told.stepped_at, 3)) if told.step is not None else 0.0
+        told = other.told
         return Progress(
             job=uid,
             step=told.step,
             highest=told.step,
-            age_s=age_s,
+            age_s=told.age_s(self._clock()),
             values=told.values,
             percent=told.percent,
             remaining_s=told.remaining_s,

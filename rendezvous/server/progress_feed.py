@@ -101,15 +101,10 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, 
     if not here and not is_told:
         return known
     if not here:
-        age_s = _age(told.stepped_at, now) if told.step is not None else 0.0
-        return msgspec.structs.replace(known, step=told.step, age_s=age_s, values=told.values)
+        return msgspec.structs.replace(known, step=told.step, age_s=told.age_s(now), values=told.values)
     newest, at = max(here, key=lambda one: (one[0].step or 0, -one[1]))
     values = dict(itertools.islice({**newest.values, **told.values, **newest.values}.items(), MAX_VALUES)) if is_told else newest.values
-    return msgspec.structs.replace(known, step=newest.step, age_s=_age(at, now), values=values)
-
-
-def _age(at: float, now: float) -> float:
-    return max(0.0, round(now - at, 3))
+    return msgspec.structs.replace(known, step=newest.step, age_s=max(0.0, round(now - at, 3)), values=values)
 
 
 def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[Signal]:

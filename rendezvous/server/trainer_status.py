@@ -73,6 +73,10 @@ class Told:
     first: tuple[int, float] | None = None
     """The first step of this world that was reported, and when."""
 
+    def age_s(self, now: float) -> float:
+        """Return the seconds since the step was made; 0 without a step."""
+        return max(0.0, round(now - self.stepped_at, 3)) if self.step is not None else 0.0
+
     @property
     def is_complete(self) -> bool:
         return self.percent == COMPLETE

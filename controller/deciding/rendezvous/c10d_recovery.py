@@ -210,9 +210,11 @@ def _lost_before(view: JobView, known: ElasticStatus) -> int:
     containers = [own_container(view.job, pod) for pod in members]
     starts = [container.started_at for container in containers if container is not None and container.started_at is not None]
     began = min(starts, default=None)
+    if began is None or began + SKEW >= view.snapshot.now:
+        return vanished
     # An older entry tells of an earlier group: the status may have been written for the last time before this one was made.
-    counts = [entry.type for entry in known.replaced if entry.made or began is None or (entry.at is not None and entry.at > began)]
-    if began is None or began + SKEW >= view.snapshot.now or WORKER in {*counts, *(entry.type for entry in known.refused)}:
+    newer = [entry.type for entry in known.replaced if entry.made or (entry.at is not None and entry.at > began)]
+    if WORKER in {*newer, *(entry.type for entry in known.refused)}:
         return vanished
     # The user may have asked for fewer meanwhile, but a worker's number says that those before it were there.
     there = max(view.job.workers, *(pod.index + 1 for pod in members))

@@ -123,8 +123,8 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
     spec, there = train_job["spec"], owned["spec"]
     change: dict[str, Any] = {}
     # A job that the laptop cluster stopped waits for `elastic resume`.
-    is_stopped = STOPPED in annotations_of(owned)
-    if not is_stopped and bool(spec.get("suspend")) != bool((there.get("runPolicy") or {}).get("suspend")):
+    known, is_suspended = annotations_of(owned), bool((there.get("runPolicy") or {}).get("suspend"))
+    if STOPPED not in known and bool(spec.get("suspend")) != is_suspended:
         change["runPolicy"] = {"suspend": bool(spec.get("suspend"))}
     now, problems = wanted_now(train_job, owned)
     if now is None or problems:
@@ -132,11 +132,11 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
     worker: dict[str, Any] = {}
     annotations: dict[str, str | None] = {}
     report = annotations_of(train_job).get(REPORT)
-    if report is not None and report != annotations_of(owned).get(REPORT):
+    if report is not None and report != known.get(REPORT):
         annotations[REPORT] = report
-    if now.patches != annotations_of(owned).get(PATCHES):
+    if now.patches != known.get(PATCHES):
         # A running job keeps its pods, as at upstream.
-        if (there.get("runPolicy") or {}).get("suspend"):
+        if is_suspended:
             annotations[PATCHES] = now.patches
             worker["template"] = merge_patch(there["pytorchReplicaSpecs"][WORKER]["template"], now.template)
         else:
@@ -147,7 +147,7 @@ def _change(train_job: Object, owned: Object) -> tuple[Object, list[Problem]]:
         if {key: elastic.get(key) for key in wanted} != wanted:
             change["elasticPolicy"] = wanted
         count = there["pytorchReplicaSpecs"][WORKER].get("replicas", 1)
-        applied = annotations_of(owned).get(NODES)
+        applied = known.get(NODES)
         asked = str(now.bounds.asked) if now.bounds.asked is not None else None
         target = now.bounds.nearest(now.bounds.asked if now.bounds.asked is not None and asked != applied else count)
         if target != count:
