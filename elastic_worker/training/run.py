@@ -186,8 +186,9 @@ class Run:
         connections = Connections()
         self._control = control = Control(path, connections)
         self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
-        with self._sigterm.ending():
-            why = self._worlds.begin(control, connections, step=step)
+        why = self._sigterm.unless_it_comes(lambda: self._worlds.begin(control, connections, step=step))
+        if self._sigterm.has_come:
+            raise SystemExit(STATUS)
         if why is not None:
             self._sigterm.give_back()
             self._control = None
@@ -245,8 +246,9 @@ class Run:
         self._end_if_asked()
 
     def _change(self) -> None:
-        with self._sigterm.ending():
-            self._worlds.change()
+        """Enter the next world, or end if SIGTERM comes: a worker that waits for a world is not in any, and may never be again."""
+        self._sigterm.unless_it_comes(self._worlds.change)
+        self._end_if_asked()
 
     def _end_if_asked(self) -> None:
         """End this process if SIGTERM has come. The first replica saves: all workers may have to leave, as those of a suspended job."""
@@ -254,7 +256,7 @@ class Run:
             return
         self._sigterm.heed()
         self._control.done()
-        if self._replica.is_first(self.rank) and not self._worlds.is_writing:
+        if self._replica.is_first(self.rank) and self._worlds.step is not None:
             self.save_last()
         raise SystemExit(STATUS)
 
@@ -289,7 +291,13 @@ class Run:
         return True
 
     def _has_ended(self, control: Control, error: RuntimeError) -> bool:
-        """Wait until the agent says whether the world has ended, or until the error counts as the program's own."""
+        """Wait until the agent says whether the world has ended, or until the error counts as the program's own.
+
+        SIGTERM ends the world too: all workers may have got it, and then no agent says anything more.
+        """
+        return self._sigterm.unless_it_comes(lambda: self._is_told_of_end(control, error)) is not False
+
+    def _is_told_of_end(self, control: Control, error: RuntimeError) -> bool:
         if control.is_ending():
             return True
         words = "{}: {}".format(type(error).__name__, error)

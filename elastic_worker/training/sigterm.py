@@ -6,7 +6,6 @@ Python runs a handler only when the main thread comes back from a collective. So
 step does not end in time.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -14,7 +13,13 @@ import threading
 import types
 import typing
 
+T = typing.TypeVar("T")
+
 STATUS = 128 + signal.SIGTERM
+
+
+class _BrokenOff(SystemExit):
+    """SIGTERM came while the main thread waited."""
 
 
 class Sigterm:
@@ -60,21 +65,21 @@ class Sigterm:
         """Note that the main thread ends the process itself, however long it takes to save."""
         self._is_ending.set()
 
-    @contextlib.contextmanager
-    def ending(self) -> "typing.Iterator[None]":
-        """Let SIGTERM raise SystemExit meanwhile: a worker that waits for the next world is not in any, and may never be again."""
+    def unless_it_comes(self, wait: "typing.Callable[[], typing.Optional[T]]") -> "typing.Optional[T]":
+        """Call a function that may wait for long, and return its result; break it off and return None if SIGTERM comes."""
         self._is_waiting = True
         try:
-            if self.has_come:
-                raise SystemExit(STATUS)
-            yield
+            return None if self.has_come else wait()
+        except _BrokenOff:
+            return None
         finally:
             self._is_waiting = False
 
     def _on_sigterm(self, number: int, frame: typing.Optional[types.FrameType]) -> None:
         self.has_come = True
         if self._is_waiting:
-            raise SystemExit(STATUS)
+            self._is_waiting = False
+            raise _BrokenOff(STATUS)
 
     def _guard(self, reader: socket.socket, patience_s: "typing.Callable[[], float]") -> None:
         while True:

@@ -89,7 +89,7 @@ class Worlds:
             pid=os.getpid(),
             local_rank=environment.own("LOCAL_RANK", 0),
             torch=str(torch.__version__),
-            step=self._step(),
+            step=self.step,
             **({"unit": True} if self.is_unit else {}),
         )
         return self._next()
@@ -100,7 +100,9 @@ class Worlds:
 
     # --- from one world to the next
 
-    def _step(self) -> typing.Optional[int]:
+    @property
+    def step(self) -> typing.Optional[int]:
+        """Return the committed step of this worker's state, or None while it has no whole state."""
         return self._control.step if self._has_state and not self.is_writing else None
 
     def _next(self) -> typing.Optional[str]:
@@ -118,7 +120,7 @@ class Worlds:
                 self._group.leave()
             # After a stop, the group stays until the next one is formed: peers may still read what this worker has sent.
             if change.phase in ("stop", "abort"):
-                self._control.at_boundary(change.round, self._step())
+                self._control.at_boundary(change.round, self.step)
             elif change.phase == "form" and self._form(change):
                 return None
 
@@ -133,11 +135,11 @@ class Worlds:
             is_donor = self._is_donor(world)
             with self._given(world, change.round, is_donor=is_donor):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
-                if not is_donor and not (self._was_level and self._step() == world["step"]):
+                if not is_donor and not (self._was_level and self.step == world["step"]):
                     self._pull(world, change.round)
-                self._has_state = self._was_level = True
                 with control.news:
                     control.step = int(world["step"])
+                self._has_state = self._was_level = True
                 self._group.replica.wrap(is_level=True)
                 control.formed(change.round)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
@@ -161,14 +163,14 @@ class Worlds:
         """
         rank, donors = int(world["rank"]), [int(donor) for donor in world["donors"]]
         is_fresh = not self._has_state and not self.is_writing
-        return rank in donors and (self._step() == world["step"] or (is_fresh and (self.is_unit or rank == donors[0])))
+        return rank in donors and (self.step == world["step"] or (is_fresh and (self.is_unit or rank == donors[0])))
 
     @contextlib.contextmanager
     def _given(self, world: "typing.Mapping[str, typing.Any]", round: int, *, is_donor: bool) -> "typing.Iterator[None]":
         """Give the state to workers that lack it meanwhile, if this worker is a donor."""
         rank, size, local_size = int(world["rank"]), int(world["size"]), int(world.get("local_size", 1))
         if not is_donor:
-            if local_size > 1 and self._step() != world["step"]:
+            if local_size > 1 and self.step != world["step"]:
                 self._control.put(round, _place(rank), b"null")  # a peer that takes this worker for a donor asks the next one at once
             yield
             return
@@ -192,7 +194,7 @@ class Worlds:
             control.extend(round, transfer.STALL_S + transfer.TELL_EVERY_S)
             control.send("receives", round=round, bytes=size)
 
-        is_in_place = self._step() is None
+        is_in_place = self.step is None
         self._has_state = self._has_state and not is_in_place
         state = transfer.receive(
             (host, port),

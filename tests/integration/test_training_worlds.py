@@ -62,6 +62,34 @@ def test_workers_that_all_get_sigterm_leave_a_save_of_their_newest_step(start: C
     assert [one.stderr(pid).splitlines()[-1] for pid in pids] == ["SystemExit: 143"] * 3
 
 
+def test_a_worker_whose_peers_got_sigterm_first_leaves_a_save(start: Callable[..., Lab], tmp_path: Path) -> None:
+    """Its step fails because they have gone, and nobody tells it so: its agent ends too."""
+    one = start(2, save=str(tmp_path / "saves"))
+    first, second = one.plane.world
+    with one.plane.news:
+        one.plane.is_finishing = True  # no change begins any more
+        one.plane.blip_s = 1000.0
+    one.kill(second, sign=signal.SIGTERM)
+    assert one.plane.wait(lambda: bool(one.plane.complaints)), one.explain()
+    one.kill(first, sign=signal.SIGTERM)
+    one.until((one.folder / f"exit-{first}").exists)
+    assert len(list((tmp_path / "saves").glob("*.json"))) == 1, one.explain()
+
+
+def test_a_worker_that_gets_sigterm_between_two_worlds_leaves_a_save(start: Callable[..., Lab], tmp_path: Path) -> None:
+    one = start(3, save=str(tmp_path / "saves"))
+    first, still, lost = one.plane.world
+    one.until((one.folder / "step").exists)
+    with one.plane.news:
+        one.plane.over_limit = lambda pids, now: []  # so the change lasts
+    one.kill(still, sign=signal.SIGSTOP)
+    one.kill(lost)
+    assert one.plane.wait(lambda: one.plane.phase == "stopping" and one.plane.members[first].at is not None), one.explain()
+    one.kill(first, sign=signal.SIGTERM)
+    one.until((one.folder / f"exit-{first}").exists)
+    assert len(list((tmp_path / "saves").glob("*.json"))) == 1, one.explain()
+
+
 def test_a_worker_that_is_stuck_in_a_collective_ends_by_sigterm(start: Callable[..., Lab]) -> None:
     """Its peer stands still, so its step never ends, and Python runs no handler of its main thread."""
     one = start(2, hang_inside=[60, 1])

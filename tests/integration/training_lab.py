@@ -90,8 +90,9 @@ class Plane:
         self._event: Event | None = None
         self._keys: dict[str, str] = {}
         self._fresh_keys: dict[str, str] = {}
+        self.blip_s = BLIP_S
         self._blip_at = 0.0
-        self._stopped = StoppedWorkers()
+        self.over_limit = StoppedWorkers().over_limit
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
@@ -158,7 +159,7 @@ class Plane:
                         self._abort()
                 if time.monotonic() > looked + LOOK_S:
                     looked = time.monotonic()
-                    for pid in self._stopped.over_limit(list(self.members), now=looked):
+                    for pid in self.over_limit(list(self.members), now=looked):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
                 self.news.notify_all()
@@ -246,7 +247,7 @@ class Plane:
     def _on_complains(self, member: Member, message: dict) -> None:
         self.complaints.append(message["words"])
         if message["round"] == self.round and self.phase == "stable" and "gloo" in message["words"]:
-            self._blip_at = time.monotonic() + BLIP_S
+            self._blip_at = time.monotonic() + self.blip_s
 
     def _on_stepped(self, member: Member, message: dict) -> None:
         if message["round"] != self.round or self.phase != "stable":
