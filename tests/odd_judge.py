@@ -1,10 +1,11 @@
-"""A process that judges as the webhook's do, but for jobs whose name says what is to go wrong."""
+"""Judge as the webhook's processes do, except for jobs whose name says what is to go wrong."""
 
 import os
 import time
 
+from controller.webhook.answers import Answer, Request
 from controller.webhook.judge import confine, serve
-from controller.webhook.review import Answer, Request, answer
+from controller.webhook.review import answer
 from elastic.api import KINDS
 
 

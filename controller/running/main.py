@@ -14,6 +14,8 @@ import click
 
 from controller.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
+from elastic.api.trainer.modes import Mode
+from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
 from elastic.runtime.flags import chosen_kinds, identity
@@ -55,10 +57,16 @@ log = logging.getLogger("controller")
 @click.option(
     "--trainjobs",
     "train_jobs",
-    default="off",
+    default=Mode.OFF.value,
     show_default=True,
-    type=click.Choice(["instead", "off"]),
-    help="instead: serve the TrainJobs of Kubeflow Trainer v2 in place of its own controller, if the API server has them.",
+    type=click.Choice([mode.value for mode in Mode]),
+    help="TrainJobs of Kubeflow Trainer v2 to serve: all, in place of its own controller; those that ask for it, next to it; or none.",
+)
+@click.option(
+    "--trainer-namespace",
+    default=TRAINER_NAMESPACE,
+    show_default=True,
+    help="Namespace with the Lease of Kubeflow Trainer's own controller, which --trainjobs=instead takes if this process uses Leases.",
 )
 @click.option("--cluster-domain", default="", help="Domain behind .svc in the names that TensorFlow gets.")
 @click.option(
@@ -107,12 +115,12 @@ log = logging.getLogger("controller")
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
-def main(*, log_level: str, kinds: str, **flags: Any) -> None:
+def main(*, log_level: str, kinds: str, train_jobs: str, **flags: Any) -> None:
     """Keep training jobs of group kubeflow.org/v1 as their specs say."""
     log_to(sys.stderr, level=log_level)
     # kopf logs each event that it hands over; our logs say what followed.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-    options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
+    options = Options(kinds=chosen_kinds(kinds), identity=identity(), train_jobs=Mode(train_jobs), **flags)
     if wrong := list(mistakes(options)):
         raise click.UsageError("\n".join(wrong))
     sys.exit(asyncio.run(_run(options)))

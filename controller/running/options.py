@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.api.names import DNS_1123
+from elastic.api.trainer.modes import Mode
 from elastic.runtime.flags import HIGHEST_PORT, kind_mistakes, port_mistakes
 
 
@@ -23,7 +24,8 @@ class Options:
     follows_user_etcd: bool
     worker_image: str
     gang_scheduler: str
-    train_jobs: str
+    train_jobs: Mode
+    trainer_namespace: str
     cluster_domain: str
     init_image: str
     init_tries: int
@@ -64,6 +66,7 @@ def _namespaces(options: Options) -> Iterator[str]:
     for flag, name, otherwise in (
         ("--namespace", options.namespace, "leave the flag out for all namespaces"),
         ("--lease-namespace", options.lease_namespace or None, "leave the flag out for the controller's own"),
+        ("--trainer-namespace", options.trainer_namespace, "leave the flag out for the default one"),
     ):
         if name is not None and not DNS_1123.match(name):
             yield f"{flag} is {name!r} but a namespace is named in lower-case letters, digits and dashes; {otherwise}"

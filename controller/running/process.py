@@ -1,4 +1,4 @@
-"""Puts the controller's parts together and runs them until stopped."""
+"""Put the controller's parts together, and run them until stopped."""
 
 import asyncio
 import logging
@@ -29,6 +29,7 @@ from controller.watching.keys import Key
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
 from controller.watching.secrets import Secrets, data_of
+from elastic.api.trainer.modes import TRAINER_LEASE, Mode, holder_of_trainer
 from elastic.etcd.store import Away, Refused
 from elastic.etcd.thread import EtcdThread
 from elastic.etcd.visits import Own
@@ -70,15 +71,16 @@ class Process:
             log.warning("a row of the table of signals is wrong", extra={"problem": problem})
         self._observer = Observer(kube, kinds=options.kinds, resources=resources, namespace=options.namespace, signals=self._signals.rows)
         self._is_ready = asyncio.Event()
-        self._door = _door(kube, options)
         self._election = _election(kube, options) if options.leader_elect else None
         self._metrics = Metrics(CollectorRegistry(), waiting=self._queue.__len__, sent=kube.sent, leads=self._leads)
         self._key, self._ca = _installation(options.installation) if options.installation else (b"", "")
         self._rendezvous = self._client()
+        self._trainer_election = self._election_of_trainer()
         self._train_jobs = self._keeper_of_train_jobs()
+        self._door = _door(kube, options, self._train_jobs)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until stopped; raises when a part ends by itself, because all parts are needed."""
+        """Work until stopped. Raise if a part ends by itself, because all parts are needed."""
         options = self._options
         client = self._rendezvous
         link = self._links(client) if client is not None else None
@@ -177,7 +179,7 @@ class Process:
         )
 
     async def _reconcile(self, reconciler: Reconciler) -> None:
-        """Every replica keeps its view; only the one that holds the Lease acts on it."""
+        """Work while this process holds the Lease. Every replica keeps its view."""
         election = self._election
         if election is None:
             await self._work(reconciler)
@@ -192,16 +194,31 @@ class Process:
     async def _work(self, reconciler: Reconciler) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(reconciler.run(self._options.workers))
-            if self._train_jobs is not None:
+            if self._train_jobs is not None and self._trainer_election is not None:
+                tasks.create_task(self._trainer_election.lead(self._train_jobs.work))
+            elif self._train_jobs is not None:
                 tasks.create_task(self._train_jobs.work())
 
     def _keeper_of_train_jobs(self) -> TrainJobs | None:
         """Return the part that serves TrainJobs, which needs the runtimes of the whole cluster."""
         options, jobs = self._options, self._observer.jobs.get("PyTorchJob")
-        if options.train_jobs == "off" or options.namespace is not None or jobs is None:
+        if options.train_jobs is Mode.OFF or options.namespace is not None or jobs is None:
             return None
         progress = self._rendezvous.progress if self._rendezvous is not None else None
-        return TrainJobs(self._kube, ConsiderateWriter(self._writer()), jobs, clock=time.monotonic, progress=progress)
+        writer = self._writer() if self._trainer_election is None else FencedWriter(self._writer(), self._trainer_election.left_s)
+        return TrainJobs(self._kube, ConsiderateWriter(writer), jobs, mode=options.train_jobs, clock=time.monotonic, progress=progress)
+
+    def _election_of_trainer(self) -> Election | None:
+        """Return the election for the Lease of Kubeflow Trainer's own controller. The holder serves all TrainJobs.
+
+        All our replicas have one identity there. Their own Lease decides which of them works, and the next one need not wait for this one.
+        """
+        options = self._options
+        if self._election is None or options.train_jobs is not Mode.INSTEAD or options.namespace is not None:
+            return None
+        return _election(
+            self._kube, options, namespace=options.trainer_namespace, name=TRAINER_LEASE, me=holder_of_trainer(options.lease_namespace)
+        )
 
     def _left_s(self) -> float:
         return math.inf if self._election is None else self._election.left_s()
@@ -246,14 +263,15 @@ class Process:
         await asyncio.Event().wait()
 
 
-def _election(kube: Kube, options: Options) -> Election:
+def _election(kube: Kube, options: Options, *, namespace: str = "", name: str = LEASE, me: str = "") -> Election:
     # A machine that sleeps must find the time that passed; not every system has a clock that says so.
     clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
     terms = Terms(duration_s=options.lease_duration_s)
-    return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock, terms=terms)
+    place = namespace or options.lease_namespace
+    return Election(kube, namespace=place, name=name, me=me or options.identity, clock=clock, terms=terms)
 
 
-def _door(kube: Kube, options: Options) -> "Door | None":
+def _door(kube: Kube, options: Options, train_jobs: TrainJobs | None) -> "Door | None":
     """Load the webhook only if it is wanted, because making certificates takes memory."""
     if options.webhook_fd is None and not options.webhook_port:
         return None
@@ -268,11 +286,13 @@ def _door(kube: Kube, options: Options) -> "Door | None":
         except OSError as error:
             raise taken("--webhook-port", options.webhook_port, error) from error
     place = Place(namespace=options.lease_namespace, name=options.webhook_name)
-    return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
+    if train_jobs is None:
+        return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
+    return Door(kube, place, opened, kinds=options.kinds, namespace=None, mode=options.train_jobs, look_up=train_jobs.look_up)
 
 
 def members_of(words: str) -> tuple[str, ...]:
-    """HOST:PORT of each member of an etcd."""
+    """Return HOST:PORT of each member of an etcd."""
     return tuple(member.strip() for member in words.split(",") if member.strip())
 
 

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
+from controller.deciding.trainjobs.admission import RuntimeSight
 from controller.deciding.trainjobs.lowering import runtime_key
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS
+from elastic.api.trainer.modes import SELECTOR, Mode
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -36,15 +38,18 @@ class TrainJobs:
         writer: Writer,
         jobs: FedView,
         *,
+        mode: Mode,
         clock: Callable[[], float],
         progress: Callable[[], AsyncIterator[Progress]] | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`jobs` is the view of PyTorchJobs, which somebody else feeds. `progress` is the rendezvous server's stream."""
-        self._kube, self._writer, self._jobs, self._now = kube, writer, jobs, now
+        self._kube, self._writer, self._jobs, self._now, self._mode = kube, writer, jobs, now, mode
         self._events = EventRecorder(writer)
         self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
-        self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, indexes={BY_RUNTIME: _runtime})
+        # TrainJobs of another controller are not even watched.
+        labels = SELECTOR if mode is Mode.BESIDE else None
+        self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, labels=labels, indexes={BY_RUNTIME: _runtime})
         self._runtimes = {r.kind: Cache(kube, r, project=_read) for r in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
         self._clock, self._stream = clock, progress
         self._owned: dict[str, Key] = {}
@@ -146,9 +151,9 @@ class TrainJobs:
         now = self._now().replace(microsecond=0)
         try:
             named = self._jobs.get(*key)
-            runtime = await self._runtime(train_job) if named is None else None
+            runtime = await self._runtime(runtime_key(train_job)) if named is None else None
             progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
-            planned = plan(TrainJobView(train_job, runtime, named, now, progress))
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress, self._mode))
             await self._carry_out(key, train_job, named, planned, now=now)
             if planned.look_again_at is not None:
                 self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())
@@ -159,9 +164,13 @@ class TrainJobs:
             return False
         return True
 
-    async def _runtime(self, train_job: Object) -> Object | None:
+    async def look_up(self, kind: str, namespace: str, name: str) -> RuntimeSight:
+        """Return a runtime for the webhook, which asks also before this process works."""
+        return RuntimeSight(await self._runtime((kind, namespace, name)), is_known=True)
+
+    async def _runtime(self, key: tuple[str, str, str]) -> Object | None:
         """Return the runtime. If it was created a moment before its TrainJob, it may not be in view yet."""
-        kind, namespace, name = runtime_key(train_job)
+        kind, namespace, name = key
         view = self._runtimes.get(kind)
         if view is None or not name:
             return None

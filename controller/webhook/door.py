@@ -1,4 +1,4 @@
-"""The webhook as a part of the controller's process: it opens once there is a certificate, and is open in every replica, leader or not."""
+"""Run the webhook in the controller's process. It opens once there is a certificate, and is open in every replica, leader or not."""
 
 import asyncio
 import logging
@@ -7,9 +7,11 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Protocol
 
-from controller.webhook.configuration import Configuration
-from controller.webhook.judges import Judges, Verdict, command
+from controller.webhook.configuration import Configurations
+from controller.webhook.judges import Judges, LookUp, Verdict, command
 from controller.webhook.server import serving
+from elastic.api.trainer.modes import Mode
+from elastic.api.webhook import FOR_TRAIN_JOBS
 from elastic.kube.client import Kube
 from elastic.runtime.cert_rotation import Keeping, Place
 
@@ -21,10 +23,21 @@ class Judged(Protocol):
 
 
 class Door:
-    def __init__(self, kube: Kube, place: Place, opened: socket.socket, *, kinds: Collection[str], namespace: str | None) -> None:
-        self._keeping = Keeping(kube, place, Configuration(kube, place.name).trust, clock=lambda: datetime.now(UTC))
+    def __init__(
+        self,
+        kube: Kube,
+        place: Place,
+        opened: socket.socket,
+        *,
+        kinds: Collection[str],
+        namespace: str | None,
+        mode: Mode = Mode.OFF,
+        look_up: LookUp | None = None,
+    ) -> None:
+        names = [place.name, *([f"{place.name}{FOR_TRAIN_JOBS}"] if mode is not Mode.OFF else [])]
+        self._keeping = Keeping(kube, place, Configurations(kube, names).trust, clock=lambda: datetime.now(UTC))
         self._opened = opened
-        self._judges = Judges(command(kinds=kinds, namespace=namespace))
+        self._judges = Judges(command(kinds=kinds, namespace=namespace, mode=mode), look_up=look_up)
         self._is_open = asyncio.Event()
 
     @property
@@ -35,7 +48,7 @@ class Door:
         await self._is_open.wait()
 
     async def run(self, judged: Judged) -> None:
-        """Answers until cancelled; calls `judged` for each answer."""
+        """Answer until cancelled, and call `judged` for each answer."""
 
         async def judge(body: bytes, address: str) -> Verdict:
             verdict = await self._judges.judge(body, address=address)

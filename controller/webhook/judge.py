@@ -1,7 +1,8 @@
 """A process that judges reviews, one after another, so that no review can hold up the controller, which may end it at any moment.
 
 It reads a length and a body from standard input, and reports the request's uid before it looks at the job, so that a job that cannot be
-judged in time can still be refused in words. It ends with its input, and by itself if a job takes far too long and its parent has gone.
+judged in time can still be refused in words. For a TrainJob it asks its parent once for the runtime. It ends with its input, and by itself
+if a job takes far too long and its parent has gone.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from typing import BinaryIO
 
 import msgspec
 
-from controller.webhook.review import Answer, Request, Review, Subject, answer, refused
+from controller.deciding.trainjobs.admission import RuntimeSight
+from controller.webhook.answers import Answer, Request, Review, Subject, refused
+from controller.webhook.review import answer
 from elastic.api.errors import Problem
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE, fast_type
+from elastic.api.trainer.modes import Mode
 
 LENGTH = struct.Struct(">I")
 LIMIT_S = 2.0
 MOST_MEMORY = 512 * 1024 * 1024
-"""Of address space. A review of the largest size takes a third of it."""
+"""Bytes of address space. A review of the largest size takes a third of it."""
 PR_SET_PDEATHSIG = 1
 ORPHAN_S = 20.0
 """After which it ends by itself, where the kernel does not end it with the controller."""
@@ -36,7 +40,7 @@ GARBAGE_EVERY = 200_000
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """What it needs is loaded."""
+    """The process can judge."""
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag="unreadable"):
@@ -46,7 +50,7 @@ class Unreadable(msgspec.Struct, frozen=True, tag="unreadable"):
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """What the review is about; the next message is Judged."""
+    """The object that the review is about; Judged follows, or Wanted and then Judged."""
 
     subject: Subject
 
@@ -54,12 +58,20 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
 class Judged(msgspec.Struct, frozen=True, tag="judged"):
     allowed: bool
     problems: str
-    """In words, where it is not allowed."""
+    """The problems in words if it is not allowed."""
     body: msgspec.Raw
     """The AdmissionReview to answer with."""
 
 
-Said = Ready | Unreadable | Asked | Judged
+class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
+    """The runtime without which a TrainJob cannot be judged. The parent answers with a RuntimeSight."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+Said = Ready | Unreadable | Asked | Wanted | Judged
 
 
 class _Heading(msgspec.Struct, frozen=True):
@@ -70,15 +82,24 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--kinds", required=True)
     asked.add_argument("--namespace")
+    asked.add_argument("--trainjobs", type=Mode, default=Mode.OFF)
     options = asked.parse_args()
     confine()
     for name in (POD_TEMPLATE, METRIC):
         fast_type(name)
-    serve(partial(answer, kinds=frozenset(options.kinds.split(",")), namespace=options.namespace))
+    kinds = frozenset(options.kinds.split(","))
+    serve(partial(answer, kinds=kinds, namespace=options.namespace, mode=options.trainjobs, look_up=look_up))
+
+
+def look_up(kind: str, namespace: str, name: str) -> RuntimeSight:
+    """Ask the parent for a runtime. If it does not know either, the TrainJob is judged without the runtime."""
+    _say(sys.stdout.buffer, Wanted(kind, namespace, name))
+    found = _next(sys.stdin.buffer)
+    return msgspec.json.decode(found, type=RuntimeSight) if found else RuntimeSight()
 
 
 def confine() -> None:
-    """Takes little memory, and ends with the controller. A Ctrl-C is for the controller, which answers what was asked before it ends."""
+    """Take little memory, and end with the controller. A Ctrl-C is for the controller, which answers waiting reviews before it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

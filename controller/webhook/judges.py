@@ -1,7 +1,7 @@
-"""The processes that judge: a few, each with one review at a time.
+"""Keep the processes that judge: a few, each with one review at a time.
 
-One that takes too long is ended and another started in its place, and the review is refused in words. Addresses take turns, so that one
-with many reviews does not delay the others.
+If a process takes too long, it is ended and another one started in its place, and the review is refused in words. Addresses take turns, so
+that an address with many reviews does not delay the others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import aiohttp
 import msgspec
 
-from controller.webhook.judge import LENGTH, LIMIT_S, Asked, Judged, Ready, Said, Unreadable
-from controller.webhook.review import Subject, refused
+from controller.deciding.trainjobs.admission import RuntimeSight
+from controller.webhook.answers import Subject, refused
+from controller.webhook.judge import LENGTH, LIMIT_S, Asked, Judged, Said, Unreadable, Wanted
 from elastic.api.errors import Problem
+from elastic.api.trainer.modes import Mode
+from elastic.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +35,14 @@ ENDS_WITHIN_S = 1.0
 MOST_START_AGAIN_S = 30.0
 WAIT_S = 0.9
 """An API server waits three seconds for its answer: of what waits longer than this, the time for judging would be cut."""
+LOOK_UP_S = 0.5
+"""Seconds until a TrainJob is judged without its runtime."""
 MOST_WAITING = 256
 MOST_SAID = 1024 * 1024
+
+
+LookUp = Callable[[str, str, str], Awaitable[RuntimeSight]]
+"""Find the runtime of this kind, namespace and name."""
 
 
 class Busy(Exception):
@@ -80,7 +90,7 @@ class Turns:
         self._some = asyncio.Event()
 
     def add(self, address: str, asking: _Asking) -> None:
-        """Raises Busy where too many wait, of this address or in all."""
+        """Add a review. Raises Busy if too many wait, of this address or in all."""
         own = self._waiting.get(address, ())
         if len(own) >= self._most // 2 or sum(map(len, self._waiting.values())) >= self._most:
             raise Busy
@@ -103,8 +113,17 @@ class Turns:
 class Judges:
     """Answers while it is run."""
 
-    def __init__(self, command: Sequence[str], *, size: int = SIZE, limit_s: float = LIMIT_S, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        look_up: LookUp | None = None,
+        size: int = SIZE,
+        limit_s: float = LIMIT_S,
+        wait_s: float = WAIT_S,
+    ) -> None:
         self._command = command
+        self._look_up = look_up
         self._size = size
         self._limit_s = limit_s
         self._wait_s = wait_s
@@ -112,11 +131,11 @@ class Judges:
         self._is_ready = asyncio.Event()
 
     async def wait_ready(self) -> None:
-        """Until the first process can judge; who asks before waits for it as for any that is busy."""
+        """Return once the first process can judge. Reviews that come before wait for it."""
         await self._is_ready.wait()
 
     async def judge(self, body: bytes, *, address: str) -> Verdict:
-        """Raises Busy or NoReview."""
+        """Have a review judged. Raises Busy or NoReview."""
         asking = _Asking(body, asyncio.Event(), asyncio.get_running_loop().create_future())
         self._turns.add(address, asking)
         try:
@@ -133,7 +152,7 @@ class Judges:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Starts the processes, which may take a while, and ends them with the block."""
+        """Start the processes, which may take a while, and end them with the block."""
         tasks = [asyncio.create_task(self._work()) for _ in range(self._size)]
         try:
             yield
@@ -201,6 +220,9 @@ class Judges:
                 match await _heard(process, None):
                     case Asked(subject):
                         said = await _heard(process, subject)
+                        if isinstance(said, Wanted):
+                            await _tell(process, msgspec.json.encode(await self._looked_up(said)))
+                            said = await _heard(process, subject)
                     case said:
                         pass
         except TimeoutError:
@@ -212,10 +234,21 @@ class Judges:
                 raise NoReview(why)
         raise _Died(subject, f"it said {said} instead of a judgement")
 
+    async def _looked_up(self, wanted: Wanted) -> RuntimeSight:
+        """Return the runtime in time, or that nobody knows."""
+        if self._look_up is None:
+            return RuntimeSight()
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                return await self._look_up(wanted.kind, wanted.namespace, wanted.name)
+        except (KubeError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.info("a TrainJob is judged without its runtime", extra={"runtime": wanted.name, "error": repr(error)})
+            return RuntimeSight()
 
-def command(*, kinds: Collection[str], namespace: str | None) -> list[str]:
-    """That starts a process which judges those kinds."""
-    options = ["--kinds", ",".join(kinds), *(() if namespace is None else ("--namespace", namespace))]
+
+def command(*, kinds: Collection[str], namespace: str | None, mode: Mode = Mode.OFF) -> list[str]:
+    """Return the command that starts a process which judges these kinds, and TrainJobs by this mode."""
+    options = ["--kinds", ",".join(kinds), "--trainjobs", mode, *(() if namespace is None else ("--namespace", namespace))]
     return [sys.executable, "-P", "-m", "controller.webhook.judge", *options]
 
 
@@ -232,13 +265,13 @@ async def _tell(process: Process, body: bytes) -> None:
         await process.stdin.drain()
 
 
-async def _heard(process: Process, subject: Subject | None) -> Ready | Unreadable | Asked | Judged:
+async def _heard(process: Process, subject: Subject | None) -> Said:
     assert process.stdout is not None
     try:
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
         if length > MOST_SAID:
             raise _Died(subject, "its answer is too long")
-        said: Ready | Unreadable | Asked | Judged = msgspec.json.decode(await process.stdout.readexactly(length), type=Said)
+        said: Said = msgspec.json.decode(await process.stdout.readexactly(length), type=Said)
     except asyncio.IncompleteReadError:
         raise _Died(subject, "the process that judged it ended") from None
     return said

@@ -15,6 +15,8 @@ from typing import Any
 from elastic.api import webhook
 from elastic.api.generated import keep
 from elastic.api.kinds import GROUP, KINDS, TRAIN_JOBS
+from elastic.api.trainer.modes import TRAINER_LEASE
+from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 
 RBAC = "rbac.authorization.k8s.io"
 CONTROLLER, AUTOSCALER, DASHBOARD = "elastic-controller", "elastic-autoscaler", "elastic-dashboard"
@@ -135,6 +137,8 @@ class Role:
     is_everywhere: bool
     """The role applies to all namespaces, not only to the one in which the account lives."""
     account: str = CONTROLLER
+    place: str = ""
+    """Namespace of the role if it is not the account's."""
 
 
 def roles(*, everywhere: bool = True, kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
@@ -163,8 +167,24 @@ def train_job_roles() -> list[Role]:
         ),
         _right(TRAIN_JOBS, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
         _right(GROUP, KINDS["PyTorchJob"].plural, ("create", "patch"), "A TrainJob becomes a job of its own, which follows it."),
+        _right(
+            "admissionregistration.k8s.io",
+            "validatingwebhookconfigurations",
+            ("get", "patch"),
+            "The CA to trust is written into the configuration that asks our webhook about TrainJobs.",
+            names=(f"{webhook.NAME}{webhook.FOR_TRAIN_JOBS}",),
+        ),
     )
     return [Role(f"{CONTROLLER}-trainjobs", found, True)]
+
+
+def trainer_lease_roles() -> list[Role]:
+    """Return the role of a controller that serves TrainJobs in place of Kubeflow Trainer's own one, and therefore takes its Lease."""
+    lease = (
+        _right("coordination.k8s.io", "leases", ("create",), "The Lease of Kubeflow Trainer's own controller keeps the two apart."),
+        _right("coordination.k8s.io", "leases", ("get", "update"), "It is renewed.", names=(TRAINER_LEASE,)),
+    )
+    return [Role(f"{CONTROLLER}-trainer", lease, False, place=TRAINER_NAMESPACE)]
 
 
 def autoscaler_roles(kinds: Iterable[str] = tuple(KINDS)) -> list[Role]:
@@ -222,7 +242,7 @@ def as_objects(role: Role, *, home: str = SYSTEM) -> tuple[Object, Object]:
     """Return the role, and its binding to its account in the namespace `home`; kustomize fills in an empty one."""
     kind = "ClusterRole" if role.is_everywhere else "Role"
     place = {"namespace": home} if home else {}
-    metadata = {"name": role.name} | ({} if role.is_everywhere else place)
+    metadata = {"name": role.name} | ({} if role.is_everywhere else {"namespace": role.place} if role.place else place)
     api: Object = {"apiVersion": f"{RBAC}/v1"}
     binding = {
         "kind": f"{kind}Binding",
@@ -263,7 +283,7 @@ def _flow(value: Any) -> str:
 def files(deploy: Path) -> Iterator[tuple[Path, str]]:
     yield deploy / "overlays" / "standalone" / "rights.yaml", as_yaml(roles(), home=SYSTEM)
     yield deploy / "overlays" / "namespaced" / "rights.yaml", as_yaml(roles(everywhere=False), home="")
-    yield deploy / "components" / "trainjobs" / "rights.yaml", as_yaml(train_job_roles(), home=SYSTEM)
+    yield deploy / "components" / "trainjobs" / "rights.yaml", as_yaml([*train_job_roles(), *trainer_lease_roles()], home=SYSTEM)
     yield deploy / "components" / "autoscaler" / "rights.yaml", as_yaml(autoscaler_roles(), home=SYSTEM)
     yield deploy / "components" / "dashboard" / "rights.yaml", as_yaml(dashboard_roles(), home=SYSTEM)
     yield deploy / "components" / "autoscaler-metrics-api" / "rights.yaml", as_yaml(metrics_api_roles(), home=SYSTEM)

@@ -51,9 +51,10 @@ async def _apply(kube: Kube, resource: Resource, body: Object) -> None:
 
 
 async def open_door(kube: Kube, server: str) -> None:
-    """Let the API server ask a controller about jobs."""
-    body = webhook.configuration({"url": f"{server}{webhook.PATH}"}, timeout_s=DOOR_S)
-    await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, body, kind=Patch.APPLY, field_manager=MANAGER, force=True)
+    """Let the API server ask a controller about jobs, TrainJobs and runtimes."""
+    client = {"url": f"{server}{webhook.PATH}"}
+    for made in (webhook.configuration, webhook.train_job_configuration):
+        await _apply(kube, VALIDATING_WEBHOOK_CONFIGURATIONS, made(client, timeout_s=DOOR_S))
 
 
 async def offer_metrics(kube: Kube, host: str, port: int) -> None:

@@ -1,4 +1,7 @@
-"""A controller serves TrainJobs at an API server without nodes: it creates and changes jobs, with the rights of one role."""
+"""A controller serves TrainJobs at an API server without nodes: it creates and changes jobs, with the rights of its roles.
+
+Next to Kubeflow Trainer's own controller it serves only the TrainJobs that ask for it; in its place, it takes its Lease first.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,27 @@ from control_plane import RIGHTS, SYSTEM, api_server, controller, controller_acc
 from rights_used import granted, used
 from train_job_builders import runtime, train_job
 
-from elastic.api.rights import as_objects, train_job_roles
+from elastic.api import webhook
+from elastic.api.rights import as_objects, train_job_roles, trainer_lease_roles
 from elastic.api.trainer.crd import definitions
+from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, holder_of_trainer
+from elastic.api.trainer.shipped import NAMESPACE
+from elastic.api.trainer.train_job import MULTI_KUEUE
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, CUSTOM_RESOURCE_DEFINITIONS, TRAIN_JOBS, TRAINING_RUNTIMES, Object, Resource
+from elastic.kube.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    LEASES,
+    NAMESPACES,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Object,
+    Resource,
+)
+from elastic.local.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 PATIENCE_S = 120
@@ -60,24 +78,110 @@ def named(name: str, **spec: Any) -> Object:
     return {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": name}, "spec": made["spec"]}
 
 
+def plain_job(name: str) -> Object:
+    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
+    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}}
+    return job | {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}}
+
+
+CHECKED = {"checked": "yes"}
 REFUSED = [("Failed", "True", "TrainingRuntimeNotSupported")]
 
 
-async def test_train_jobs_are_served_with_the_rights_of_their_role_and_no_others(kubeconfig: Path, tmp_path: Path) -> None:
-    account = await controller_account(kubeconfig, tmp_path)
+async def test_train_jobs_are_served_with_the_rights_of_their_roles_and_no_others(kubeconfig: Path, tmp_path: Path) -> None:
     async with connect(kubeconfig) as kube:
-        for role in train_job_roles():
-            for item in as_objects(role, home=SYSTEM):
-                await kube.create(RIGHTS[item["kind"]], item)
-        with controller(account, "--trainjobs", "instead", folder=tmp_path):
-            for definition in definitions():  # only now: the controller finds them
-                await kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+        account, port = await account_for_train_jobs(kubeconfig, kube, tmp_path), free_port()
+        asked = webhook.train_job_configuration({"url": f"https://127.0.0.1:{port}{webhook.PATH}"})
+        asked["webhooks"][0]["objectSelector"] = {"matchLabels": CHECKED}
+        await kube.create(VALIDATING_WEBHOOK_CONFIGURATIONS, asked)
+        flags = ["--leader-elect", "--lease-namespace", SYSTEM, "--webhook-port", str(port)]
+        with controller(account, "--trainjobs", "instead", *flags, folder=tmp_path):
+            await define(kube)  # only now: the controller finds them
             await _without_a_runtime(kube)
             await _suspended_and_resumed(kube)
             await _beside_another_job(kube)
-        audit = tmp_path / "audit.jsonl"
+            await _asked_about_it(kube)
+        audit, roles = tmp_path / "audit.jsonl", [*train_job_roles(), *trainer_lease_roles()]
         assert used(audit, allowed=False) == set()
-        assert granted(train_job_roles()) - used(audit) == set()
+        assert granted(roles) - used(audit) == set()
+
+
+async def account_for_train_jobs(kubeconfig: Path, kube: Kube, folder: Path) -> Path:
+    """Return a kubeconfig of the controller's account with the rights to serve TrainJobs."""
+    account = await controller_account(kubeconfig, folder)
+    await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    for role in (*train_job_roles(), *trainer_lease_roles()):
+        for item in as_objects(role, home=SYSTEM):
+            await kube.create(RIGHTS[item["kind"]], item, namespace=item["metadata"].get("namespace"))
+    return account
+
+
+async def define(kube: Kube) -> None:
+    for definition in definitions():
+        await kube.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+
+
+async def _asked_about_it(kube: Kube) -> None:
+    """Check that the API server asks the webhook, and the webhook the controller for the runtime."""
+
+    def labelled(item: Object) -> Object:
+        return item | {"metadata": item["metadata"] | {"labels": CHECKED}}
+
+    with pytest.raises(KubeError, match="ClusterTrainingRuntime none does not exist; create it or name another"):
+        await kube.create(TRAIN_JOBS, labelled(named("refused", runtimeRef={"name": "none"})), namespace="default")
+    two = runtime() | {"kind": TRAINING_RUNTIMES.kind, "metadata": {"name": "two"}}
+    two["spec"]["template"]["spec"]["replicatedJobs"][0]["replicas"] = 2
+    with pytest.raises(KubeError, match=r"replicatedJobs\[0\].replicas: replicas is 2, but"):
+        await kube.create(TRAINING_RUNTIMES, labelled(two), namespace="default")
+    await kube.create(TRAIN_JOBS, labelled(named("taken-in")), namespace="default")
+    await until(kube, PYTORCH_JOBS, "taken-in", lambda found: found is not None)
+
+
+async def test_in_the_place_of_kubeflow_trainer_it_serves_none_before_it_has_its_lease(kubeconfig: Path, tmp_path: Path) -> None:
+    async with connect(kubeconfig) as kube:
+        account = await account_for_train_jobs(kubeconfig, kube, tmp_path)
+        spec = {"holderIdentity": "trainer_1", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"}
+        await kube.create(LEASES, {"metadata": {"name": TRAINER_LEASE}, "spec": spec}, namespace=NAMESPACE)
+        await define(kube)
+        await _create_early(kube, CLUSTER_TRAINING_RUNTIMES, runtime())
+        await _create_early(kube, TRAIN_JOBS, named("patient"))
+        with controller(account, "--trainjobs", "instead", "--leader-elect", "--lease-namespace", SYSTEM, folder=tmp_path) as log:
+            async with asyncio.timeout(PATIENCE_S):
+                while "trainer_1" not in log.read_text():  # noqa: ASYNC110 - a line in a file wakes nobody
+                    await asyncio.sleep(0.2)
+            # A PyTorchJob that a user makes is served meanwhile.
+            await kube.create(PYTORCH_JOBS, plain_job("own"), namespace="default")
+            await until(kube, PYTORCH_JOBS, "own", lambda found: bool((found.get("status") or {}).get("conditions")))
+            assert await until(kube, PYTORCH_JOBS, "patient", lambda found: True) is None
+            await kube.delete(LEASES, TRAINER_LEASE, namespace=NAMESPACE)
+            await until(kube, PYTORCH_JOBS, "patient", lambda found: found is not None)
+            held = (await kube.get(LEASES, TRAINER_LEASE, namespace=NAMESPACE))["spec"]["holderIdentity"]
+            assert held == holder_of_trainer(SYSTEM)
+        assert "holderIdentity" not in (await kube.get(LEASES, TRAINER_LEASE, namespace=NAMESPACE))["spec"], "it is given back"
+
+
+async def test_next_to_kubeflow_trainer_it_serves_only_those_that_ask_for_it(kubeconfig: Path, tmp_path: Path) -> None:
+    async with connect(kubeconfig) as kube:
+        account = await account_for_train_jobs(kubeconfig, kube, tmp_path)
+        await define(kube)
+        await _create_early(kube, CLUSTER_TRAINING_RUNTIMES, runtime())
+        for name, labels, facts in (
+            ("theirs", {}, {}),
+            ("only-labelled", {LABEL: VALUE}, {}),
+            ("elsewhere", {}, {"managedBy": MULTI_KUEUE}),
+            ("ours", {LABEL: VALUE}, {"managedBy": MULTI_KUEUE}),
+        ):
+            item = named(name, **facts)
+            await _create_early(kube, TRAIN_JOBS, item | {"metadata": {"name": name, "labels": labels}})
+        flags = ["--leader-elect", "--lease-namespace", SYSTEM]
+        with controller(account, "--trainjobs", "beside", *flags, folder=tmp_path):
+            await until(kube, PYTORCH_JOBS, "ours", lambda found: found is not None)
+            await kube.patch(TRAIN_JOBS, "ours", {"spec": {"suspend": True}}, namespace="default")
+            await until(kube, TRAIN_JOBS, "ours", lambda found: conditions(found) == [("Suspended", "True", "Suspended")])
+            assert [item["metadata"]["name"] for item in (await kube.list(PYTORCH_JOBS, namespace="default")).items] == ["ours"]
+            others = [item for item in (await kube.list(TRAIN_JOBS, namespace="default")).items if item["metadata"]["name"] != "ours"]
+            assert [item.get("status") for item in others] == [None, None, None]
+            assert (await kube.list(LEASES, namespace=NAMESPACE)).items == []
 
 
 async def _without_a_runtime(kube: Kube) -> None:
@@ -122,10 +226,7 @@ async def _suspended_and_resumed(kube: Kube) -> None:
 
 async def _beside_another_job(kube: Kube) -> None:
     """Check that a PyTorchJob of this name that somebody else made blocks the TrainJob until it is gone."""
-    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
-    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "taken"}}
-    job["spec"] = {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}
-    await kube.create(PYTORCH_JOBS, job, namespace="default")
+    await kube.create(PYTORCH_JOBS, plain_job("taken"), namespace="default")
     namespaced = runtime() | {"kind": TRAINING_RUNTIMES.kind}
     await kube.create(TRAINING_RUNTIMES, namespaced, namespace="default")
     reference = {"kind": TRAINING_RUNTIMES.kind, "name": namespaced["metadata"]["name"]}

@@ -12,6 +12,7 @@ from built_overlays import DEPLOY, OVERLAYS, Build, containers, only, pods
 from autoscale.running.main import main as autoscaler_main
 from dashboard.running.main import main as dashboard_main
 from elastic import certificates
+from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.rights import (
     AUTOSCALER,
@@ -24,6 +25,7 @@ from elastic.api.rights import (
     dashboard_roles,
     metrics_api_roles,
     train_job_roles,
+    trainer_lease_roles,
 )
 from elastic.api.trainer.crd import definitions
 from elastic.api.trainer.shipped import objects
@@ -171,8 +173,11 @@ def test_train_jobs_come_with_their_kinds_runtimes_and_rights(build: Build) -> N
         assert only(found, "CustomResourceDefinition", definition["metadata"]["name"]) == definition
     for item in objects():
         assert only(found, item["kind"], item["metadata"]["name"]) == item
-    for role in train_job_roles():
+    for role in (*train_job_roles(), *trainer_lease_roles()):
         for item in as_objects(role, home=SYSTEM):
             assert only(found, item["kind"], item["metadata"]["name"]) == item
     (container,) = [each for _, each in containers(found) if each["name"] == "controller"]
     assert "--trainjobs=instead" in container["args"]
+    service = only(found, "ValidatingWebhookConfiguration", webhook.NAME)["webhooks"][0]["clientConfig"]["service"]
+    asked = webhook.train_job_configuration({"service": service})
+    assert only(found, "ValidatingWebhookConfiguration", asked["metadata"]["name"]) == asked

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_kube_client import refusal, served
 
-from controller.webhook.configuration import Configuration
+from controller.webhook.configuration import Configurations
 from controller.webhook.door import Door
 from elastic.api.webhook import PATH
 from elastic.certificates import TEN_YEARS, Pair, issue, make_ca
@@ -169,7 +169,7 @@ class Api:
 
 
 def keeping(kube: Kube, *, later: timedelta = timedelta()) -> Keeping:
-    return Keeping(kube, PLACE, Configuration(kube, PLACE.name).trust, clock=lambda: NOW + later, every_s=0.01)
+    return Keeping(kube, PLACE, Configurations(kube, [PLACE.name]).trust, clock=lambda: NOW + later, every_s=0.01)
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -184,7 +184,7 @@ async def shows_what_is_stored(running: Keeping, api: Api) -> bool:
 
 
 async def shown(tls: ssl.SSLContext, api: Api) -> bytes:
-    """The certificate that a client sees who trusts what the configuration says."""
+    """Return the certificate that a client sees if it trusts the CA in the configuration."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
     async with server:
         client = ssl.create_default_context(cadata=base64.b64decode(api.bundles[0]).decode())

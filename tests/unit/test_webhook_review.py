@@ -1,4 +1,4 @@
-"""What the webhook says about a job that somebody creates or changes."""
+"""The webhook judges a job that somebody creates or changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_jobs import job, job_names, merged, mistakes
 
-from controller.webhook.review import LONGEST_WARNING, MOST_TOLD, Kind, Request, Response, answer
+from controller.webhook.answers import LONGEST_WARNING, MOST_TOLD, Kind, Request, Response
+from controller.webhook.review import answer
 from elastic.api import KINDS, kind_of
 
 ELASTIC = {"spec": {"elasticPolicy": {"minReplicas": 2, "maxReplicas": 3}, "pytorchReplicaSpecs": {"Worker": {"replicas": 3}}}}

@@ -89,6 +89,11 @@ def runtime_key(train_job: Object) -> tuple[str, str, str]:
     return kind, train_job["metadata"].get("namespace", "") if kind == api.RUNTIME else "", found.get("name") or ""
 
 
+def missing(kind: str, name: str) -> Problem:
+    """Return the problem of a TrainJob whose runtime does not exist."""
+    return Problem(RUNTIME_REF, f"{kind} {name} does not exist; create it or name another")
+
+
 def snapshot(runtime: Object) -> Object:
     """Return the part of a runtime that its TrainJobs are made from."""
     metadata = runtime["metadata"]
@@ -130,7 +135,7 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
         problems.append(Problem(RUNTIME_REF, f"unsupported runtime: {reference.kind}.{reference.api_group}"))
         return None
     if runtime is None:
-        problems.append(Problem(RUNTIME_REF, f"{reference.kind} {reference.name} does not exist; create it or name another"))
+        problems.append(missing(reference.kind, reference.name))
         return None
     at = (reference.kind, reference.name)
     kept = snapshot(runtime)

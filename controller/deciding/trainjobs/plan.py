@@ -24,7 +24,8 @@ from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, as_owned
 from elastic.api.names import NODES, REPORT, STOPPED
-from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
+from elastic.api.trainer.modes import Mode, serves
+from elastic.api.trainer.train_job import TrainJobStatus
 from elastic.membership.training import Progress
 
 
@@ -37,6 +38,7 @@ class TrainJobView:
     named: Object | None
     now: datetime
     progress: Progress | None = None
+    mode: Mode = Mode.INSTEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class TrainJobPlan:
 
 def plan(view: TrainJobView) -> TrainJobPlan:
     """Return what to do now."""
-    metadata, spec = view.train_job["metadata"], view.train_job.get("spec") or {}
-    if metadata.get("deletionTimestamp") or spec.get("managedBy") == MULTI_KUEUE:
+    metadata = view.train_job["metadata"]
+    if metadata.get("deletionTimestamp") or not serves(view.mode, view.train_job):
         return TrainJobPlan()
     known, named = _known(view.train_job), view.named
     is_over = statuses.is_finished(known)

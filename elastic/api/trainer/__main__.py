@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from elastic.api import webhook
 from elastic.api.generated import keep
+from elastic.api.rights import SYSTEM
 from elastic.api.trainer.crd import definitions
 from elastic.api.trainer.shapes import Object
 from elastic.api.trainer.shipped import objects
@@ -20,6 +22,8 @@ def files() -> Iterator[tuple[Path, str]]:
     """Yield the files, with their text."""
     yield FOLDER / "definitions.yaml", _documents(definitions())
     yield FOLDER / "objects.yaml", _documents(objects())
+    service = {"namespace": SYSTEM, "name": webhook.NAME, "path": webhook.PATH, "port": 443}
+    yield FOLDER / "webhook.yaml", _documents([webhook.train_job_configuration({"service": service})])
 
 
 def _documents(items: Iterator[Object] | list[Object]) -> str:
