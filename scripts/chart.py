@@ -17,20 +17,23 @@ import yaml
 
 from elastic.api.rights import SYSTEM
 from elastic.cli.installing import manifests
-from elastic.cli.installing.components import STANDALONE
+from elastic.cli.installing.components import STANDALONE, TRAIN_JOBS
 from elastic.cli.installing.manifests import VALUE, WITH, WITHOUT
 from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
+NEVER = "never"
+"""Condition of the parts that the chart does not have: Helm would overwrite objects that have the names of Kubeflow Trainer's."""
 CONDITIONS = {
     "without-mpi": "not .Values.mpi",
     "etcd": ".Values.etcd",
     "autoscaler": ".Values.autoscaler",
     "autoscaler-metrics-api": "and .Values.autoscaler .Values.metricsApi",
     "dashboard": ".Values.dashboard",
+    TRAIN_JOBS: NEVER,
     "monitoring": ".Values.monitoring",
 }
-"""By component."""
+"""Conditions by component."""
 OPPOSITE = {"not .Values.mpi": ".Values.mpi"}
 VALUES = """\
 # REGISTRY/elastic-training:TAG, built with deploy/Dockerfile.
@@ -54,7 +57,7 @@ Helm leaves the kinds (CRDs) as they are on upgrade and uninstall; deleting them
 
 
 def condition(node: Any) -> str:
-    """Under which values it is there; empty: always."""
+    """Return the values under which a part is there; empty: always."""
     if not isinstance(node, dict) or VALUE not in node:
         return ""
     return CONDITIONS[node[WITH]] if WITH in node else OPPOSITE[CONDITIONS[node[WITHOUT]]]
@@ -65,7 +68,7 @@ def bare(node: Any) -> Any:
 
 
 def lines(node: Any, indent: int = 0) -> Iterator[str]:
-    """The tree as a template, with each scalar in quotes as JSON has them."""
+    """Yield the tree as a template, with each scalar in quotes as JSON has them."""
     space = " " * indent
     if isinstance(node, dict):
         for key, entry in node.items():
@@ -90,15 +93,17 @@ def inline(value: Any) -> str:
 
 
 def conditional(when: str, inner: list[str]) -> list[str]:
+    if when == NEVER:
+        return []
     return inner if not when else [f"{{{{- if {when} }}}}", *inner, "{{- end }}"]
 
 
 def templates() -> dict[str, str]:
-    """By file name; a file for each object."""
+    """Return the files by name, one for each object."""
     made = {}
     for entry in manifests.tree()[STANDALONE]:
         there = bare(entry)
-        if there["kind"] != "Namespace":
+        if there["kind"] != "Namespace" and condition(entry) != NEVER:
             text = "\n".join(conditional(condition(entry), list(lines(there)))) + "\n"
             made[f"{there['kind'].lower()}-{there['metadata']['name']}.yaml"] = text
     return made

@@ -1,7 +1,7 @@
-"""What kustomize makes of deploy/, for who applies it without kustomize: each overlay, and what each component adds or takes away.
+"""Build deploy/ with kustomize, for users without it: each overlay, and the changes that each component makes.
 
-It writes this into the package `elastic.cli.installing`, where `elastic install` and scripts/chart.py read it. Needs kubectl; a test says
-whether what lies there is current.
+It writes the result into the package `elastic.cli.installing`, where `elastic install` and scripts/chart.py read it. It needs kubectl. A
+test says whether the written file is current.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from elastic.api.rights import SYSTEM
-from elastic.cli.installing.components import COMPONENTS, OVERLAYS
+from elastic.cli.installing import trainer
+from elastic.cli.installing.components import COMPONENTS, OVERLAYS, TRAIN_JOBS
 from elastic.cli.installing.manifests import FILE, VALUE, WITH, WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,13 +29,19 @@ BASE = ""
 
 
 def built(overlay: str, components: Sequence[str]) -> list[Object]:
-    """What kustomize makes of an overlay with these components, in the namespace of the control plane, without the kinds."""
+    """Return the objects of an overlay with these components, in the namespace of the control plane.
+
+    Kinds are not among them, and neither are the objects of TrainJobs in other namespaces, which `elastic install` makes itself.
+    """
     (ROOT / ".cache").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
         copy = Path(folder) / "overlays" / overlay
         shutil.copytree(ROOT / "deploy/overlays" / overlay, copy)
-        for name in ("base", "components"):
-            (Path(folder) / name).symlink_to(ROOT / "deploy" / name)
+        (Path(folder) / "base").symlink_to(ROOT / "deploy/base")
+        shutil.copytree(ROOT / "deploy/components", Path(folder) / "components")
+        # The namespace below would be that of these objects, too.
+        served = Path(folder) / "components" / TRAIN_JOBS / "kustomization.yaml"
+        served.write_text(served.read_text().replace("- definitions.yaml\n- objects.yaml\n", ""))
         kustomization = copy / "kustomization.yaml"
         kustomization.write_text(kustomization.read_text().replace("- ../../crds\n", ""))
         users = Path(folder) / "users"
@@ -46,11 +53,13 @@ def built(overlay: str, components: Sequence[str]) -> list[Object]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     if done.returncode:
         raise SystemExit(f"manifests: kubectl kustomize failed: {done.stderr.strip()}")
-    return list(yaml.load_all(done.stdout, Loader=yaml.CSafeLoader))
+    found = yaml.load_all(done.stdout, Loader=yaml.CSafeLoader)
+    outside = {(item["kind"], item["metadata"]["name"]) for item in trainer.lease_objects(SYSTEM)}
+    return [item for item in found if (item["kind"], item["metadata"]["name"]) not in outside]
 
 
 def builds_of(overlay: str) -> dict[str, list[Object]]:
-    """By component, with what it needs; first that without any."""
+    """Return the builds by component, each with the components that it needs; the first build has none."""
     chosen = {name: (*one.needs, name) for name, one in COMPONENTS.items() if overlay in one.overlays}
     return {BASE: built(overlay, ())} | {name: built(overlay, names) for name, names in chosen.items()}
 
@@ -88,7 +97,7 @@ def united(builds: Mapping[str, Any]) -> Any:
 
 
 def _entries(builds: Mapping[str, list[Any]]) -> Iterator[Mapping[str, Any]]:
-    """What stands for the same entry in the lists of all builds."""
+    """Yield the places of the same entry in the lists of all builds."""
     named: dict[str, dict[str, Any]] = {}
     are_alike = len({len(value) for value in builds.values()}) == 1
     for name, value in builds.items():
@@ -98,7 +107,7 @@ def _entries(builds: Mapping[str, list[Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def identity(item: Any) -> str:
-    """What makes two entries of a list the same one."""
+    """Return the text that two entries of a list share if they are the same one."""
     if isinstance(item, dict) and {"kind", "metadata"} <= item.keys():
         return f"{item['kind']}/{item['metadata']['name']}"
     if isinstance(item, dict) and "name" in item:

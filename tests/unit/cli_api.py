@@ -23,8 +23,12 @@ from elastic.kube.resources import TRAIN_JOBS
 
 PYTORCH = KINDS["PyTorchJob"]
 Object = dict[str, Any]
-OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods"}
-OF_CLUSTER = {"CustomResourceDefinition": "customresourcedefinitions", "APIService": "apiservices"}
+OF_GROUPS = {"Lease": "leases", "PodMetrics": "pods", "JobSet": "jobsets"}
+OF_CLUSTER = {
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "APIService": "apiservices",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+}
 
 
 def path_of(object: Object) -> str:

@@ -1,22 +1,32 @@
-"""Makes objects in a cluster, waits until they work, and removes them, each with a line of what happens."""
+"""Make objects in a cluster, wait until they work, and remove them. Each step prints a line."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import click
 
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.api.rights import AUTOSCALER, MANAGED_BY
-from elastic.cli.installing import looking, manifests, readiness, shared_secret
+from elastic.cli.installing import looking, manifests, readiness, shared_secret, trainer
 from elastic.cli.installing.manifests import WORKLOADS
 from elastic.cli.installing.obstacles import MANAGER
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, PODS, SECRETS, Object, Resource
+from elastic.kube.resources import (
+    API_SERVICES,
+    CLUSTER_TRAINING_RUNTIMES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    Object,
+    Resource,
+)
 
 LOOK_EVERY_S = 0.5
 SAY_AGAIN_S = 10.0
@@ -28,7 +38,7 @@ async def apply(kube: Kube, item: Object, *, force: bool, dry_run: bool = False)
 
 
 async def define(kube: Kube) -> None:
-    """The kinds. Nobody else has a say in their fields, so conflicts are ours to win."""
+    """Apply the kinds. Nobody else has a say in their fields, so conflicts are ours to win."""
     for kind in KINDS.values():
         await _apply(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(kind), title=f"definition {kind.crd_name}", force=True)
 
@@ -54,7 +64,7 @@ async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, fo
 
 
 async def ensure_secret(kube: Kube, namespace: str) -> None:
-    """The key that controller and rendezvous server share. One that is there stays: running jobs depend on it."""
+    """Create the key that controller and rendezvous server share. An existing key stays, because running jobs depend on it."""
     if await looking.read(kube, SECRETS, shared_secret.NAME, namespace=namespace) is not None:
         return
     try:
@@ -66,12 +76,34 @@ async def ensure_secret(kube: Kube, namespace: str) -> None:
         click.echo(f"Secret {namespace}/{shared_secret.NAME} is made, with a new key")
 
 
-async def until_defined(kube: Kube, timeout_s: float) -> None:
+async def until_defined(kube: Kube, timeout_s: float, names: Sequence[str] = looking.OUR_KINDS) -> None:
     async def look() -> str:
-        found = await looking.definitions(kube)
-        return readiness.of_definitions(found) if len(found) == len(KINDS) else f"definitions: {len(found)} of {len(KINDS)} are there"
+        found = await looking.definitions(kube, names)
+        return readiness.of_definitions(found) if len(found) == len(names) else f"definitions: {len(found)} of {len(names)} are there"
 
     await until(look, timeout_s)
+
+
+async def bring_train_jobs(kube: Kube, items: Sequence[Object], *, force: bool, timeout_s: float) -> None:
+    """Apply what TrainJobs need outside of the control plane: definitions first, because runtimes need them."""
+    is_defined = False
+    for item in items:
+        if item["kind"] == CLUSTER_TRAINING_RUNTIMES.kind and not is_defined:
+            await until_defined(kube, timeout_s, trainer.DEFINITIONS)
+            await until(partial(_runtimes_to_come, kube), timeout_s)
+            is_defined = True
+        await apply(kube, item, force=force)
+
+
+async def _runtimes_to_come(kube: Kube) -> str:
+    """Wait for an API server that has established the definition and does not serve it yet."""
+    try:
+        await kube.request("GET", CLUSTER_TRAINING_RUNTIMES.path(), params={"limit": "1"})
+    except KubeError as error:
+        if error.code != 404:
+            raise
+        return "the API server to serve runtimes"
+    return ""
 
 
 async def until_ready(kube: Kube, objects: Sequence[Object], timeout_s: float) -> None:
@@ -86,7 +118,7 @@ async def until_ready(kube: Kube, objects: Sequence[Object], timeout_s: float) -
 
 
 async def _pods(kube: Kube, workload: Object) -> list[Object]:
-    """Those that it selects, while it is not ready."""
+    """Return the pods that an unready workload selects."""
     if not readiness.unready(workload):
         return []
     labels = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"].get("matchLabels", {}).items())
@@ -94,7 +126,7 @@ async def _pods(kube: Kube, workload: Object) -> list[Object]:
 
 
 async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
-    """Until `look` has nothing to wait for. Says what that is whenever it changes, and every ten seconds."""
+    """Wait until `look` has nothing to wait for. Print its words whenever they change, and every ten seconds."""
     loop = asyncio.get_running_loop()
     began, words, said, said_at = loop.time(), "", "", 0.0
     try:
@@ -112,10 +144,10 @@ async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
 
 
 async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
-    """The last that was made goes first, and before all the APIs that the autoscaler registered.
+    """Remove the objects in the reverse order, and before them the APIs that the autoscaler registered.
 
-    One without its server holds up the deletion of every namespace. Processes keep their rights until they have ended, and so can give up
-    their Leases.
+    An API without its server holds up the deletion of every namespace. Processes keep their rights until they have ended, and so can give
+    up their Leases.
     """
     await _remove_apis(kube)
     workloads = [item for item in items if item["kind"] in WORKLOADS]
@@ -149,7 +181,7 @@ async def delete(kube: Kube, resource: Resource, item: Object, *, title: str) ->
 
 
 async def until_gone(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
-    """With the pods of workloads."""
+    """Wait until the objects are gone, and the pods of workloads."""
 
     async def look() -> str:
         left = [manifests.name(item) for item in items if await looking.there(kube, item) is not None]
@@ -163,10 +195,10 @@ async def until_gone(kube: Kube, items: Sequence[Object], timeout_s: float) -> N
 
 
 async def until_removed(kube: Kube, definitions: Sequence[str], namespace: str | None, timeout_s: float) -> None:
-    """Both end later than their deletion is accepted, and until then nothing can be installed again."""
+    """Wait for the end of both, which comes later than the deletion is accepted. Until then nothing can be installed again."""
 
     async def look() -> str:
-        there = {one["metadata"]["name"] for one in await looking.definitions(kube)}
+        there = {one["metadata"]["name"] for one in await looking.definitions(kube, definitions)}
         left = [f"definition {name}" for name in definitions if name in there]
         if namespace is not None and await looking.read(kube, NAMESPACES, namespace) is not None:
             left.append(f"namespace {namespace}")

@@ -1,4 +1,4 @@
-"""`elastic install`: brings the control plane into a cluster, or up to this release; refuses first what would go wrong later."""
+"""Run `elastic install`: bring the control plane into a cluster, or up to this release. It refuses first what would go wrong later."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import click
 from elastic.api.crd import as_yaml, crd
 from elastic.api.kinds import KINDS
 from elastic.api.rights import SYSTEM
+from elastic.api.trainer.modes import Mode
 from elastic.cli.cluster_choice import KUBECONFIG, Cluster, choose
-from elastic.cli.installing import changing, looking, manifests, obstacles, rights, shared_secret
-from elastic.cli.installing.components import COMPONENTS, NAMESPACED, NONE, OVERLAYS, STANDALONE, in_order, problems
+from elastic.cli.installing import changing, looking, looking_trainer, manifests, obstacles, rights, shared_secret, trainer
+from elastic.cli.installing.components import BY_NAME, COMPONENTS, NAMESPACED, NONE, OVERLAYS, STANDALONE, TRAIN_JOBS, in_order, problems
 from elastic.cli.installing.obstacles import Wanted
 from elastic.cli.jobs.found import check_namespace
 from elastic.cli.options import Seconds
@@ -27,7 +28,7 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 IMAGE = re.compile(r"[A-Za-z0-9][\w.\-:/@]{0,500}")
 """Nearly what registries take; the kubelet knows better."""
 GRANTING = ("ClusterRole", "Role")
-CHOICES = "; ".join(f"{name}: {one.what}" for name, one in COMPONENTS.items())
+CHOICES = "; ".join(f"{name}: {COMPONENTS[name].what}" for name in BY_NAME)
 CONTEXT = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
 HOME = click.option(
     "--namespace", "-n", help=f"Where the control plane is.  [default: {SYSTEM}; with --overlay {NAMESPACED} it must be given]"
@@ -52,13 +53,15 @@ TIMEOUT = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for."""
+    """The user's options."""
 
     image: str | None
     overlay: str
     namespace: str
     components: tuple[str, ...] | None
     """None: those that are installed."""
+    train_jobs: Mode | None
+    """None: the installed one."""
     upgrades: bool
     takes_over: bool
     is_trial: bool
@@ -77,8 +80,15 @@ class Options:
     "components",
     multiple=True,
     metavar="NAME",
-    type=click.Choice([*COMPONENTS, NONE]),
+    type=click.Choice([*BY_NAME, NONE]),
     help=f"Again for each. {CHOICES}; {NONE}: without all of them.  [default: those that are installed]",
+)
+@click.option(
+    "--trainjobs",
+    "train_jobs",
+    type=click.Choice([mode.value for mode in Mode]),
+    help="Serve the TrainJobs of Kubeflow Trainer: all, instead of its own controller; those that ask for it, beside it; or none.  "
+    "[default: as installed, else off]",
 )
 @click.option("--upgrade", "upgrades", is_flag=True, help="Replace an older release.")
 @click.option("--force-conflicts", "takes_over", is_flag=True, help="Take over what kubectl, Helm or another operator has made.")
@@ -97,6 +107,7 @@ def install(
     context: str | None,
     image: str | None,
     overlay: str,
+    train_jobs: str | None,
     upgrades: bool,
     takes_over: bool,
     is_trial: bool,
@@ -109,6 +120,7 @@ def install(
         overlay=overlay,
         namespace=home(namespace, overlay),
         components=in_order(set(components) - {NONE}) if components else None,
+        train_jobs=Mode(train_jobs) if train_jobs is not None else None,
         upgrades=upgrades,
         takes_over=takes_over,
         is_trial=is_trial,
@@ -123,7 +135,7 @@ def install(
         _print(options, output)
         return
     cluster = chosen(kubeconfig, context, options.namespace)
-    cluster.ask(lambda kube, _: _install(kube, options))
+    cluster.ask(lambda kube, _: carry_out(kube, options))
 
 
 def _checked_image(image: str | None) -> str | None:
@@ -155,13 +167,14 @@ def release() -> str:
 
 
 def _print(options: Options, output: str) -> None:
-    """All that would be made, but for the key, which is made once and in the cluster."""
+    """Print all objects except the key, which is made once and in the cluster."""
     if options.image is None:
         raise click.UsageError(f"--image is missing; {BUILD}")
-    components = options.components or ()
+    mode = options.train_jobs or Mode.OFF
+    components = trainer.with_mode(options.components or (), mode)
     _check(options, components)
     kinds = KINDS.values() if options.overlay == STANDALONE else ()
-    items = _objects(options, components, options.image)
+    items = [*_outside(options, mode), *_objects(options, components, mode, options.image)]
     if output == "json":
         click.echo(as_data({"apiVersion": "v1", "kind": "List", "items": [*map(crd, kinds), *items]}, output))
     else:
@@ -174,29 +187,44 @@ def _check(options: Options, components: tuple[str, ...]) -> None:
         raise click.UsageError("; ".join(wrong))
 
 
-def _objects(options: Options, components: tuple[str, ...], image: str) -> list[Object]:
+def _objects(options: Options, components: tuple[str, ...], mode: Mode, image: str) -> list[Object]:
     made = manifests.objects(options.overlay, components, namespace=options.namespace, image=image)
-    return [obstacles.marked(item, release(), components) for item in made]
+    return [obstacles.marked(item, release(), components) for item in trainer.adapted(made, mode)]
 
 
-async def _install(kube: Kube, options: Options) -> None:
+def _outside(options: Options, mode: Mode) -> list[Object]:
+    return [obstacles.marked(item, release(), ()) for item in trainer.outside(mode, home=options.namespace)]
+
+
+async def carry_out(kube: Kube, options: Options) -> None:
+    """Install the control plane as the options say."""
     before = await looking.controller(kube, options.namespace)
-    components = options.components if options.components is not None else obstacles.components_of(before) if before else ()
+    was = trainer.mode_of(before)
+    mode = was if options.train_jobs is None else options.train_jobs
+    asked = options.components if options.components is not None else obstacles.components_of(before) if before else ()
+    components = trainer.with_mode(asked, mode)
     _check(options, components)
-    await _check_rights(kube, options, components)
+    await _check_rights(kube, options, components, mode)
     found = await looking.seen(kube, options.overlay, options.namespace, components=components)
     if words := obstacles.obstacle(found, options.wanted(components)):
         raise click.ClickException(plain(words))
+    if mode != Mode.OFF or was is not mode:
+        sight = await looking_trainer.seen(kube)
+        if wrong := next(trainer.obstacles(sight, before=was, wanted=mode), None):
+            raise click.ClickException(plain(wrong))
     image = options.image or _installed_image(before)
-    items = await _without_foreign_namespace(kube, _objects(options, components, image))
-    surplus = await _surplus(kube, options, items) if before else []
+    outside = await _without_foreign(kube, _outside(options, mode))
+    items = await _without_foreign_namespace(kube, _objects(options, components, mode, image))
+    surplus = await _surplus(kube, options, items, mode) if before else []
     await _try_grants(kube, items, options)
     if options.is_trial:
-        await _say_plan(kube, options, items, surplus)
+        await _say_plan(kube, options, [*outside, *items], surplus)
         return
-    if components:
-        click.echo(f"components: {', '.join(components)}")
-    await _make(kube, options, items, surplus)
+    if named := [name for name in components if name != TRAIN_JOBS]:
+        click.echo(f"components: {', '.join(named)}")
+    if mode is not Mode.OFF:
+        click.echo(f"TrainJobs: {mode}")
+    await _make(kube, options, outside, items, surplus)
     click.echo(f"elastic-training {release()} is {'ready' if options.waits else 'made'} in namespace {options.namespace}; {_next(options)}")
 
 
@@ -207,20 +235,22 @@ def _next(options: Options) -> str:
 
 
 def _installed_image(controller: Object | None) -> str:
-    """That of this release; the image of another one would not fit what is made."""
+    """Return the installed image if it is of this release. Another one would not fit the objects that are made."""
     if controller is not None and obstacles.version_of(controller) == release() and (image := obstacles.image_of(controller)):
         return image
     raise click.UsageError(f"--image is missing; {BUILD}")
 
 
-async def _check_rights(kube: Kube, options: Options, components: tuple[str, ...]) -> None:
-    """Before obstacles are looked for: what cannot be read would look as if it were not there."""
+async def _check_rights(kube: Kube, options: Options, components: tuple[str, ...], mode: Mode) -> None:
+    """Check rights before obstacles are looked for. An object that cannot be read would look as if it did not exist."""
     items = manifests.objects(options.overlay, components, namespace=options.namespace, image=manifests.IMAGE)
+    items += trainer.outside(mode, home=options.namespace)
     asked = rights.over(items, rights.INSTALLING)
     secret = {"kind": "Secret", "metadata": {"name": shared_secret.NAME, "namespace": options.namespace}}
     asked += [right for right in rights.over([secret], ("get", "create")) if right not in asked]
     if options.overlay == STANDALONE:
-        asked += [rights.Right(verb, CUSTOM_RESOURCE_DEFINITIONS) for verb in rights.INSTALLING]
+        defining = [rights.Right(verb, CUSTOM_RESOURCE_DEFINITIONS) for verb in rights.INSTALLING]
+        asked += [right for right in defining if right not in asked]
         asked.append(rights.Right("list", DEPLOYMENTS))
     if lacking := await rights.missing(kube, asked):
         advice = f", or install for one namespace with --overlay {NAMESPACED}" if options.overlay == STANDALONE else ""
@@ -228,7 +258,7 @@ async def _check_rights(kube: Kube, options: Options, components: tuple[str, ...
 
 
 async def _without_foreign_namespace(kube: Kube, items: list[Object]) -> list[Object]:
-    """A namespace that others made stays as it is: our labels would refuse their pods."""
+    """Leave out a namespace that others made. It stays as it is, because our labels would refuse their pods."""
     kept = []
     for item in items:
         if item["kind"] == "Namespace" and (there := await looking.there(kube, item)) is not None and not obstacles.is_managed(there):
@@ -238,11 +268,23 @@ async def _without_foreign_namespace(kube: Kube, items: list[Object]) -> list[Ob
     return kept
 
 
-async def _surplus(kube: Kube, options: Options, items: list[Object]) -> list[Object]:
-    """What an earlier choice of components made, and this one does not have."""
+async def _without_foreign(kube: Kube, items: list[Object]) -> list[Object]:
+    """Leave out the objects of TrainJobs that somebody else has made or changed."""
+    kept = []
+    for item in items:
+        if (there := await looking.there(kube, item)) is not None and not trainer.is_only_ours(there):
+            click.echo(f"{manifests.name(item)} is there already and stays as it is", err=True)
+            continue
+        kept.append(item)
+    return kept
+
+
+async def _surplus(kube: Kube, options: Options, items: list[Object], mode: Mode) -> list[Object]:
+    """Return the objects that an earlier choice of components and mode made, and this one does not have."""
     kept = {manifests.name(item) for item in items}
     gone = []
-    for item in manifests.every_object(options.overlay, namespace=options.namespace):
+    others = trainer.lease_objects(options.namespace) if mode is not Mode.INSTEAD else []
+    for item in (*others, *manifests.every_object(options.overlay, namespace=options.namespace)):
         if item["kind"] == "Namespace" or manifests.name(item) in kept:
             continue
         there = await looking.there(kube, item)
@@ -252,7 +294,7 @@ async def _surplus(kube: Kube, options: Options, items: list[Object]) -> list[Ob
 
 
 async def _try_grants(kube: Kube, items: list[Object], options: Options) -> None:
-    """Nobody may grant more than they have, and the API server says so before anything is changed. Roles wait for their namespace."""
+    """Try to apply roles before anything changes, because nobody may grant more than they have. Roles wait for their namespace."""
     if options.overlay == NAMESPACED:
         await check_namespace(kube, options.namespace)
     for item in items:
@@ -274,17 +316,18 @@ async def _say_plan(kube: Kube, options: Options, items: list[Object], surplus: 
     click.echo("Nothing was changed.")
 
 
-async def _make(kube: Kube, options: Options, items: list[Object], surplus: list[Object]) -> None:
+async def _make(kube: Kube, options: Options, outside: list[Object], items: list[Object], surplus: list[Object]) -> None:
     if options.overlay == STANDALONE:
         await changing.define(kube)
         await changing.until_defined(kube, options.timeout_s)
         click.echo(f"{len(KINDS)} definitions of kinds are established")
+    await changing.bring_train_jobs(kube, outside, force=options.takes_over, timeout_s=options.timeout_s)
     for item in (item for item in items if item["kind"] == "Namespace"):
         await changing.apply(kube, item, force=options.takes_over)
     await changing.ensure_secret(kube, options.namespace)
     for item in (item for item in items if item["kind"] != "Namespace"):
         await changing.apply(kube, item, force=options.takes_over)
-    click.echo(f"{len(items)} objects are applied")
+    click.echo(f"{len(outside) + len(items)} objects are applied")
     if surplus:
         await changing.remove(kube, surplus, options.timeout_s)
     if options.waits:

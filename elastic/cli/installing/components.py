@@ -1,4 +1,4 @@
-"""What can be chosen of the control plane, under the names that deploy/ has for it. Pure."""
+"""List the parts of the control plane that can be chosen, under the names that deploy/ has for them. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 STANDALONE, NAMESPACED = "standalone", "namespaced"
 OVERLAYS = {STANDALONE: "for all namespaces", NAMESPACED: "for the jobs of one namespace, without cluster-wide rights"}
 NONE = "none"
+TRAIN_JOBS = "trainjobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,14 @@ COMPONENTS = {
     "autoscaler": Component("elastic-autoscaler", (STANDALONE,)),
     "autoscaler-metrics-api": Component("its figures for HorizontalPodAutoscalers", (STANDALONE,), ("autoscaler",)),
     "dashboard": Component("elastic-dashboard", (STANDALONE,)),
+    TRAIN_JOBS: Component("TrainJobs, which --trainjobs chooses", (STANDALONE,)),
     "monitoring": Component(
         "monitors, alerts and a Grafana dashboard", group="monitoring.coreos.com", brought_by="the Prometheus operator"
     ),
 }
+
+BY_NAME = tuple(name for name in COMPONENTS if name != TRAIN_JOBS)
+"""Components that `--component` chooses."""
 
 
 def problems(overlay: str, chosen: Sequence[str]) -> Iterator[str]:

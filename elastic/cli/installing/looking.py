@@ -1,6 +1,8 @@
-"""Reads from a cluster what decides whether it can take the control plane. What the caller may not read counts as not there."""
+"""Read the facts that decide whether a cluster can take the control plane. An object that the caller may not read counts as absent."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from elastic.api.kinds import KINDS
 from elastic.api.rights import CONTROLLER
@@ -12,6 +14,8 @@ from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
+
+OUR_KINDS = tuple(kind.crd_name for kind in KINDS.values())
 
 
 async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[str, ...] = tuple(COMPONENTS)) -> Seen:
@@ -30,13 +34,13 @@ async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[st
 
 
 async def _controllers(kube: Kube, namespace: str) -> list[Object]:
-    """Of all namespaces: one that is installed for the whole cluster acts on the jobs of each. Without that right, of our own."""
+    """Return the controllers of all namespaces, because one for the whole cluster acts on all jobs. Without that right, return our own."""
     return await listed(kube, DEPLOYMENTS, labels=OUR_LABEL) or await listed(kube, DEPLOYMENTS, namespace=namespace, labels=OUR_LABEL)
 
 
-async def definitions(kube: Kube) -> list[Object]:
-    """Of the kinds that we control; one by one, for those of a whole cluster may be many and large."""
-    found = [await read(kube, CUSTOM_RESOURCE_DEFINITIONS, kind.crd_name) for kind in KINDS.values()]
+async def definitions(kube: Kube, names: Iterable[str] = OUR_KINDS) -> list[Object]:
+    """Return the definitions of these names that exist. They are read one by one, because a cluster may have many and large ones."""
+    found = [await read(kube, CUSTOM_RESOURCE_DEFINITIONS, name) for name in names]
     return [one for one in found if one is not None]
 
 
@@ -59,7 +63,7 @@ async def read(kube: Kube, resource: Resource, name: str, *, namespace: str | No
 
 
 async def there(kube: Kube, item: Object) -> Object | None:
-    """The object as the cluster has it."""
+    """Return the object as the cluster has it."""
     return await read(kube, manifests.resource(item), item["metadata"]["name"], namespace=item["metadata"].get("namespace"))
 
 
@@ -78,7 +82,7 @@ async def _is_served(kube: Kube, group: str) -> bool:
 
 
 async def unserved_kinds(kube: Kube, namespace: str) -> list[str]:
-    """Those of ours that the API server does not know."""
+    """Return the kinds of ours that the API server does not know."""
     missing = []
     for kind in KINDS.values():
         try:

@@ -1,6 +1,6 @@
-"""The objects of the control plane in a cluster.
+"""List the objects of the control plane in a cluster.
 
-They come from deploy/: scripts/manifests.py makes manifests.json from it. Pure but for reading that file.
+They come from deploy/: scripts/manifests.py makes manifests.json from it. Pure, except that it reads that file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from elastic.api.rights import SYSTEM
 from elastic.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
+    CLUSTER_TRAINING_RUNTIMES,
     CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
     DEPLOYMENTS,
     NAMESPACES,
     NETWORK_POLICIES,
@@ -40,6 +42,7 @@ _MONITORING = [("ServiceMonitor", "servicemonitors"), ("PodMonitor", "podmonitor
 RESOURCES = {
     one.kind: one
     for one in (
+        CUSTOM_RESOURCE_DEFINITIONS,
         NAMESPACES,
         PRIORITY_CLASSES,
         SERVICE_ACCOUNTS,
@@ -55,15 +58,16 @@ RESOURCES = {
         DEPLOYMENTS,
         STATEFUL_SETS,
         VALIDATING_WEBHOOK_CONFIGURATIONS,
+        CLUSTER_TRAINING_RUNTIMES,
         *(Resource("monitoring.coreos.com", "v1", plural, kind=kind) for kind, plural in _MONITORING),
     )
 }
-"""In the order in which objects are made: first what others refer to."""
+"""Kinds in the order in which objects are made: others refer to the first ones."""
 WORKLOADS = (DEPLOYMENTS.kind, STATEFUL_SETS.kind)
 
 
 def objects(overlay: str, components: Sequence[str], *, namespace: str, image: str) -> list[Object]:
-    """What is to be in the cluster beside the kinds, in the order in which it is made."""
+    """Return the objects apart from the kinds, in the order in which they are made."""
 
     def text(value: str) -> str:
         return image if value == IMAGE else value.replace(SYSTEM, namespace)
@@ -73,7 +77,7 @@ def objects(overlay: str, components: Sequence[str], *, namespace: str, image: s
 
 
 def every_object(overlay: str, *, namespace: str) -> list[Object]:
-    """Whatever may be there of any choice of components: only what identifies it."""
+    """Return all objects of any choice of components, with only the fields that identify them."""
     found = [item.get(VALUE, item) for item in tree()[overlay]]
     named = [{key: item[key] for key in ("apiVersion", "kind")} | {"metadata": _identity(item)} for item in found]
     return _ordered([_resolved(item, lambda _: True, lambda value: value.replace(SYSTEM, namespace)) for item in named])
@@ -81,7 +85,7 @@ def every_object(overlay: str, *, namespace: str) -> list[Object]:
 
 @functools.cache
 def tree() -> dict[str, list[Any]]:
-    """By overlay."""
+    """Return the objects by overlay."""
     made: dict[str, list[Any]] = json.loads(FILE.read_bytes())
     return made
 
@@ -91,7 +95,7 @@ def resource(item: Object) -> Resource:
 
 
 def name(item: Object) -> str:
-    """As people call it."""
+    """Return the name by which people call an object."""
     metadata = item["metadata"]
     where = f"{metadata['namespace']}/" if metadata.get("namespace") else ""
     return f"{item['kind']} {where}{metadata['name']}"

@@ -1,4 +1,4 @@
-"""`elastic uninstall`: takes the control plane out of a cluster. Kinds, jobs and the key stay, unless the user asks for their deletion."""
+"""Run `elastic uninstall`: take the control plane out of a cluster. Kinds, jobs and the key stay, unless the user says otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic.api.counting import counted
 from elastic.api.kinds import GROUP
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import KUBECONFIG
-from elastic.cli.installing import changing, looking, manifests, obstacles, rights, shared_secret
+from elastic.cli.installing import changing, looking, manifests, obstacles, rights, shared_secret, trainer
 from elastic.cli.installing.command import CONTEXT, HOME, OVERLAY, TIMEOUT, chosen, home
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.jobs import found
@@ -21,19 +21,19 @@ from elastic.client.summary import summary
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Object
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, TRAIN_JOBS, Object
 
 MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is there to be removed."""
+    """The objects that can be removed."""
 
     items: Sequence[Object]
-    """What `elastic install` made, without the namespace."""
+    """Objects that `elastic install` made, without the namespace."""
     namespace: Object | None
-    """That it made."""
+    """The namespace, if `elastic install` made it."""
     has_secret: bool
     definitions: Sequence[Object]
     jobs: Sequence[Found]
@@ -106,6 +106,9 @@ async def _look(kube: Kube, overlay: str, namespace: str, *, takes_jobs: bool) -
         there = await looking.there(kube, item)
         if there is not None and obstacles.is_managed(there):
             items.append(item)
+    for item in trainer.removable(namespace, takes_jobs=takes_jobs) if overlay == STANDALONE else ():
+        if (there := await looking.there(kube, item)) is not None and trainer.is_only_ours(there):
+            items.insert(0, item)
     asked = rights.over(items, rights.REMOVING)
     asked += [rights.Right("delete", CUSTOM_RESOURCE_DEFINITIONS)] if takes_jobs else []
     if lacking := await rights.missing(kube, asked):
@@ -114,9 +117,16 @@ async def _look(kube: Kube, overlay: str, namespace: str, *, takes_jobs: bool) -
         items=[item for item in items if item["kind"] != "Namespace"],
         namespace=next((item for item in items if item["kind"] == "Namespace"), None),
         has_secret=await looking.read(kube, SECRETS, shared_secret.NAME, namespace=namespace) is not None,
-        definitions=[one for one in await looking.definitions(kube) if obstacles.is_ours(one)] if overlay == STANDALONE else [],
+        definitions=await _definitions(kube) if overlay == STANDALONE else [],
         jobs=await _jobs(kube, None if overlay == STANDALONE else namespace),
     )
+
+
+async def _definitions(kube: Kube) -> list[Object]:
+    """Return the definitions that are ours. TrainJobs come first, because they own jobs."""
+    of_train_jobs = await looking.definitions(kube, trainer.DEFINITIONS)
+    found = [one for one in await looking.definitions(kube) if obstacles.is_ours(one)]
+    return [*(one for one in of_train_jobs if trainer.is_only_ours(one)), *found]
 
 
 async def _jobs(kube: Kube, namespace: str | None) -> list[Found]:
@@ -127,7 +137,7 @@ async def _jobs(kube: Kube, namespace: str | None) -> list[Found]:
 
 
 async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs: bool, timeout_s: float) -> None:
-    """Jobs first, while a controller cleans up behind them; the kinds last, or the API server would delete the jobs without one."""
+    """Delete jobs first, while a controller cleans up behind them, and the kinds last: with them the API server deletes their objects."""
     if takes_jobs:
         await _delete_jobs(kube, there.jobs, timeout_s)
     await changing.remove(kube, there.items, timeout_s)
@@ -150,8 +160,10 @@ async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs:
 async def _delete_jobs(kube: Kube, jobs: Sequence[Found], timeout_s: float) -> None:
     for job in jobs:
         key = job.key
+        # The controller would make the job of a TrainJob again.
+        resource, uid = (TRAIN_JOBS, None) if job.kind.role else (resource_of(job.kind), key.uid)
         try:
-            await kube.delete(resource_of(job.kind), key.name, namespace=key.namespace, propagation="Background", uid=key.uid)
+            await kube.delete(resource, key.name, namespace=key.namespace, propagation="Background", uid=uid)
         except KubeError as error:
             if error.code not in (404, 409):
                 raise

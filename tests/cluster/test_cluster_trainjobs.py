@@ -1,0 +1,186 @@
+"""`elastic install --trainjobs` on a real API server, and the controller with the rights that it brings.
+
+The test plays Kubeflow Trainer's controller: it holds its Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from control_plane import controller
+from real_servers import ControlPlane
+from train_job_builders import train_job
+
+from elastic.api import webhook
+from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, holder_of_trainer
+from elastic.api.trainer.shipped import NAMESPACE
+from elastic.api.trainer.train_job import MULTI_KUEUE
+from elastic.kube import connect
+from elastic.kube.client import Kube, Patch
+from elastic.kube.errors import KubeError
+from elastic.kube.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    LEASES,
+    SERVICE_ACCOUNTS,
+    TRAIN_JOBS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Object,
+    Resource,
+)
+from elastic.local.ports import free_port
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+IMAGE = "registry.example.com/elastic-training:1"
+SYSTEM = "elastic-system"
+PATIENCE_S = 120
+PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
+
+
+@pytest.fixture
+def kubeconfig(real_assets: Path, tmp_path: Path) -> Iterator[Path]:
+    """Start a server of its own, because the test is about a whole cluster."""
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    with ControlPlane(real_assets, folder, has_scheduler=False) as plane:
+        yield plane.kubeconfig
+
+
+@pytest.fixture
+async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
+    async with connect(kubeconfig) as client:
+        yield client
+
+
+async def elastic(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "elastic.cli", words[0], "--kubeconfig", str(kubeconfig), *words[1:]]
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=500)
+
+
+async def account(kube: Kube, kubeconfig: Path, folder: Path) -> Path:
+    """Return a kubeconfig of the account that was installed."""
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    token = await kube.create(SERVICE_ACCOUNTS, asked, namespace=SYSTEM, name="elastic-controller", subresource="token")
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token["status"]["token"]}
+    path = folder / "controller.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await holds():  # noqa: ASYNC110 - an object that changes wakes nobody
+            await asyncio.sleep(0.2)
+
+
+async def names(kube: Kube, resource: Resource) -> set[str]:
+    return {item["metadata"]["name"] for item in (await kube.list(resource, namespace="default")).items}
+
+
+def named(name: str, *, labels: dict[str, str] | None = None, **spec: object) -> Object:
+    made = train_job(**spec)
+    return {
+        "apiVersion": made["apiVersion"],
+        "kind": made["kind"],
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": made["spec"],
+    }
+
+
+@contextlib.asynccontextmanager
+async def trainers_controller(kube: Kube) -> AsyncIterator[None]:
+    """Hold the Lease as Kubeflow Trainer's controller does, which leaves its name there when it ends."""
+
+    async def renew() -> None:
+        while True:
+            lease = await kube.find(LEASES, TRAINER_LEASE, namespace=NAMESPACE)
+            spec = {
+                "holderIdentity": "trainer_1",
+                "leaseDurationSeconds": 4,
+                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            }
+            if lease is None:
+                await kube.create(LEASES, {"metadata": {"name": TRAINER_LEASE}, "spec": spec}, namespace=NAMESPACE)
+            else:
+                await kube.patch(LEASES, TRAINER_LEASE, {"spec": spec}, namespace=NAMESPACE)
+            await asyncio.sleep(0.5)
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def test_the_two_controllers_share_a_cluster_or_take_turns(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
+    said = await elastic(kubeconfig, "install", "--image", IMAGE, "--no-wait", "--trainjobs", "instead")
+    assert said.returncode == 0, said.stderr
+    assert len((await kube.list(CLUSTER_TRAINING_RUNTIMES)).items) == 4
+    again = await elastic(kubeconfig, "install", "--no-wait")
+    assert (again.returncode, "stays as it is" in again.stderr) == (0, False), again.stderr
+    ours = await account(kube, kubeconfig, tmp_path)
+    flags = ["--leader-elect", "--lease-namespace", SYSTEM]
+
+    async with trainers_controller(kube):
+        await until(lambda: _holds(kube, "trainer_1"))
+        refused = await elastic(kubeconfig, "install", "--no-wait")
+        assert (refused.returncode, "holds its Lease in kubeflow-system: trainer_1" in refused.stderr) == (1, True), refused.stderr
+        said = await elastic(kubeconfig, "install", "--no-wait", "--trainjobs", "beside")
+        assert said.returncode == 0, said.stderr
+        await kube.create(TRAIN_JOBS, named("theirs"), namespace="default")
+        await kube.create(TRAIN_JOBS, named("ours", labels={LABEL: VALUE}, managedBy=MULTI_KUEUE), namespace="default")
+        with controller(ours, "--trainjobs", "beside", *flags, folder=tmp_path):
+            await until(lambda: _there(kube, "ours"))
+            assert await names(kube, PYTORCH_JOBS) == {"ours"}
+            assert await _holds(kube, "trainer_1")
+
+    said = await elastic(kubeconfig, "install", "--no-wait", "--trainjobs", "instead")
+    assert said.returncode == 0, said.stderr
+    port = free_port()
+    with controller(ours, "--trainjobs", "instead", "--webhook-port", str(port), *flags, folder=tmp_path):
+        await until(lambda: _there(kube, "theirs"))
+        assert await _holds(kube, holder_of_trainer(SYSTEM))
+        await _asks(kube, port)
+    said = await elastic(kubeconfig, "uninstall", "--yes", "--delete-jobs")
+    assert said.returncode == 0, said.stderr
+    with pytest.raises(KubeError, match="not found"):
+        await kube.list(TRAIN_JOBS)
+
+
+async def _holds(kube: Kube, holder: str) -> bool:
+    lease = await kube.find(LEASES, TRAINER_LEASE, namespace=NAMESPACE)
+    return ((lease or {}).get("spec") or {}).get("holderIdentity") == holder
+
+
+async def _there(kube: Kube, name: str) -> bool:
+    return name in await names(kube, PYTORCH_JOBS)
+
+
+async def _asks(kube: Kube, port: int) -> None:
+    """Check that a TrainJob is refused by the webhook. The API server hears of the changed configuration a moment later."""
+    name = f"{webhook.NAME}{webhook.FOR_TRAIN_JOBS}"
+    client = {"url": f"https://127.0.0.1:{port}{webhook.PATH}", "service": None}
+    (hook,) = webhook.train_job_configuration(client)["webhooks"]
+    change = {"webhooks": [{"name": hook["name"], "clientConfig": client, "timeoutSeconds": 30}]}
+    await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, name, change, kind=Patch.STRATEGIC)
+
+    async def is_refused() -> bool:
+        try:
+            await kube.create(TRAIN_JOBS, named("lost", runtimeRef={"name": "none"}), namespace="default")
+        except KubeError as error:
+            return "ClusterTrainingRuntime none does not exist; create it or name another" in error.message
+        await kube.delete(TRAIN_JOBS, "lost", namespace="default")
+        return False
+
+    await until(is_refused)
+    await kube.create(TRAIN_JOBS, named("found"), namespace="default")
+    await until(lambda: _there(kube, "found"))
