@@ -1,4 +1,4 @@
-"""`elastic doctor`: looks at everything that a run needs, from the disk to the controller, and says what to do about what is amiss."""
+"""Run `elastic doctor`: look at everything that a run needs, from the disk to the controller, and say what to do about each problem."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from elastic.api import webhook
 from elastic.api.counting import counted
 from elastic.api.kinds import GROUP, KINDS
 from elastic.api.words import GPU
@@ -25,10 +26,11 @@ from elastic.cli.installing import looking, rights
 from elastic.cli.jobs.found import NotFound, check_namespace
 from elastic.cli.options import command
 from elastic.cli.printing import as_data, coloured, output_option, plain
+from elastic.cli.served_train_jobs import BAD, NOTE, OK, facts, verdict
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
-from elastic.kube.resources import LEASES, NODES, Object
+from elastic.kube.resources import LEASES, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 from elastic.local.agent.roster import played
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive, layout_of
@@ -37,7 +39,6 @@ from elastic.runtime.signal_file import table_of
 LEASE = "elastic-controller"
 SILENT_S = 60
 WITHOUT_ONLY = "`elastic down`, then `elastic up` without --cluster-only"
-OK, NOTE, BAD = "ok", "note", "bad"
 COLOURS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
 
@@ -135,6 +136,7 @@ async def _asked(kube: Kube, namespace: str, cluster: Cluster) -> list[Finding]:
     findings.append(await _rights(kube, namespace))
     findings.append(await _nodes(kube))
     findings.append(await _controller(kube, state))
+    findings += await _train_jobs(kube, state)
     return findings
 
 
@@ -213,6 +215,23 @@ async def _controller(kube: Kube, laptop: ClusterState | None) -> Finding:
     return Finding(OK, "controller", f"led by {where}")
 
 
+async def _train_jobs(kube: Kube, laptop: ClusterState | None) -> list[Finding]:
+    """Say who serves TrainJobs. On the laptop, the controller serves all of them without a Lease, unless it has joined another cluster."""
+    if laptop is not None:
+        name = f"{webhook.NAME}{webhook.FOR_TRAIN_JOBS}"
+        is_asked = await looking.read(kube, VALIDATING_WEBHOOK_CONFIGURATIONS, name) is not None
+        return [Finding(OK, "TrainJobs", "all by our controller")] if laptop.control_plane and is_asked else []
+    try:
+        leases = (await kube.list(LEASES)).items
+    except KubeError as error:
+        if error.code == 403:
+            return [Finding(NOTE, "TrainJobs", "you may not look at Leases, which say who serves them")]
+        raise
+    live = [lease for lease in leases if (silent_s := _silent_s(lease)) is not None and silent_s <= SILENT_S]
+    state, words = verdict(await facts(kube, live))
+    return [Finding(state, "TrainJobs", words)]
+
+
 def _age(lease: Object) -> tuple[bool, float]:
     """Less for the Lease of a controller that lives than for one that an earlier installation left."""
     silent_s = _silent_s(lease)
@@ -220,7 +239,7 @@ def _age(lease: Object) -> tuple[bool, float]:
 
 
 def _silent_s(lease: Object) -> float | None:
-    """Since it was last renewed."""
+    """Return the seconds since a Lease was last renewed."""
     try:
         return (datetime.now(UTC) - datetime.fromisoformat(str((lease.get("spec") or {}).get("renewTime")))).total_seconds()
     except (ValueError, TypeError):

@@ -23,11 +23,13 @@ from elastic.api import webhook
 from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, holder_of_trainer
 from elastic.api.trainer.shipped import NAMESPACE
 from elastic.api.trainer.train_job import MULTI_KUEUE
+from elastic.cli.installing.looking_trainer import MUTATING_WEBHOOK_CONFIGURATIONS
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    DEPLOYMENTS,
     LEASES,
     SERVICE_ACCOUNTS,
     TRAIN_JOBS,
@@ -154,6 +156,56 @@ async def test_the_two_controllers_share_a_cluster_or_take_turns(kubeconfig: Pat
     assert said.returncode == 0, said.stderr
     with pytest.raises(KubeError, match="not found"):
         await kube.list(TRAIN_JOBS)
+
+
+async def test_train_jobs_are_taken_over_from_kubeflow_trainer_and_given_back(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
+    said = await elastic(kubeconfig, "install", "--image", IMAGE, "--no-wait", "--trainjobs", "instead")  # for the definitions
+    assert said.returncode == 0, said.stderr
+    said = await elastic(kubeconfig, "install", "--no-wait", "--trainjobs", "off")
+    assert said.returncode == 0, said.stderr
+    await kube.create(DEPLOYMENTS, trainer_deployment(), namespace=NAMESPACE)
+    for resource, name in HOOKS:
+        await kube.create(resource, hooks(name))
+    await kube.create(TRAIN_JOBS, named("fit", suspend=True), namespace="default")
+    file = tmp_path / "kept.json"
+    shown = await elastic(kubeconfig, "adopt", "--trainer", "--save", str(file))
+    assert (shown.returncode, len(shown.stdout.splitlines()) > 5, file.exists()) == (0, True, False), shown.stderr
+    said = await elastic(kubeconfig, "adopt", "--trainer", "--save", str(file), "--yes")
+    assert said.returncode == 0, said.stderr
+    assert await _serving(kube) == (["--trainjobs=instead"], 0, [False, False])
+    said = await elastic(kubeconfig, "adopt", "--back", str(file), "--yes")
+    assert said.returncode == 0, said.stderr
+    assert await _serving(kube) == ([], 2, [True, True])
+
+
+HOOKS = [
+    (VALIDATING_WEBHOOK_CONFIGURATIONS, "validator.trainer.kubeflow.org"),
+    (MUTATING_WEBHOOK_CONFIGURATIONS, "defaulter.trainer.kubeflow.org"),
+]
+
+
+def hooks(name: str) -> Object:
+    """Return a configuration of Kubeflow Trainer's that refuses nothing while its server is away, so that the test can go on."""
+    rules = [{"apiGroups": ["trainer.kubeflow.org"], "apiVersions": ["v1alpha1"], "resources": ["trainjobs"], "operations": ["CREATE"]}]
+    service = {"namespace": NAMESPACE, "name": "kubeflow-trainer-controller-manager", "path": "/x"}
+    hook = {"name": name, "rules": rules, "clientConfig": {"service": service}, "failurePolicy": "Ignore", "sideEffects": "None"}
+    return {"metadata": {"name": name}, "webhooks": [hook | {"admissionReviewVersions": ["v1"], "timeoutSeconds": 1}]}
+
+
+def trainer_deployment() -> Object:
+    labels = {"app.kubernetes.io/name": "trainer"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "manager", "image": "trainer-controller-manager:v2.3.0"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": pod}
+    return {"metadata": {"name": "kubeflow-trainer-controller-manager", "labels": labels}, "spec": spec}
+
+
+async def _serving(kube: Kube) -> tuple[list[str], int, list[bool]]:
+    """Return our controller's flag, the replicas of Kubeflow Trainer's controller, and whether its webhooks are there."""
+    ours = await kube.get(DEPLOYMENTS, "elastic-controller", namespace=SYSTEM)
+    args = ours["spec"]["template"]["spec"]["containers"][0]["args"]
+    theirs = await kube.get(DEPLOYMENTS, "kubeflow-trainer-controller-manager", namespace=NAMESPACE)
+    there = [await kube.find(resource, name) is not None for resource, name in HOOKS]
+    return [flag for flag in args if flag.startswith("--trainjobs")], theirs["spec"]["replicas"], there
 
 
 async def _holds(kube: Kube, holder: str) -> bool:

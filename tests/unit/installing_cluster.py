@@ -28,7 +28,7 @@ class Cluster(Api):
         self.denied: set[tuple[str, str]] = set()
         """Verb and resource."""
         self.applied: list[tuple[str, Object]] = []
-        """What was applied, with its path, without dry runs."""
+        """Applied objects with their paths, without dry runs."""
         self.kubernetes = "v1.36.2"
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
@@ -41,7 +41,7 @@ class Cluster(Api):
             return 201, {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
         if split.path == "/apis/monitoring.coreos.com/v1":
             return 404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such group"}
-        if method != "PATCH" or query.get("fieldManager") != ["elastic-install"]:
+        if method != "PATCH" or query.get("fieldManager") not in (["elastic-install"], ["elastic-adopt"]):
             return super().answer(method, url, body)
         if query.get("dryRun") != ["All"]:
             self.applied.append((split.path, body))
@@ -68,7 +68,7 @@ def uninstall(cluster: Cluster, folder: Path, *words: str) -> Result:
 
 
 MADE: dict[tuple[str, ...], dict[str, Object]] = {}
-"""What an installation with these words leaves; made once, because it takes half a second of CPU."""
+"""Objects that an installation with these words leaves, made once, because it takes half a second of CPU."""
 
 
 def installed(folder: Path, *words: str) -> Cluster:

@@ -1,4 +1,4 @@
-"""`elastic adopt`: shows what taking over from the Training Operator would change; with --yes does it, and --back undoes it."""
+"""Run `elastic adopt`: show what taking over from another controller would change, do it with --yes, and undo it with --back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ import msgspec
 
 from elastic.api.crd import crd
 from elastic.api.kinds import API_VERSION, KINDS
+from elastic.api.trainer.modes import TRAINER_LEASE, Mode
 from elastic.cli.adopting import definitions, mpi_operator, plan
+from elastic.cli.adopting import trainer as trainer_plan
 from elastic.cli.adopting.plan import Annotate, Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
+from elastic.cli.adopting.trainer import AwaitEnd, DeleteConfiguration, DeleteIdle, Serve
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.documents import as_json
 from elastic.cli.failures import said
-from elastic.cli.installing.obstacles import OUR_LABEL
+from elastic.cli.installing import looking_trainer
+from elastic.cli.installing.command import carry_out, release, serving
+from elastic.cli.installing.components import STANDALONE
+from elastic.cli.installing.obstacles import OUR_LABEL, overlay_of, version_of
+from elastic.cli.installing.trainer import TrainerSeen, mode_of, of_ours
 from elastic.cli.jobs import found
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube, Patch
@@ -26,9 +33,13 @@ from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 
-APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, VALIDATING_WEBHOOK_CONFIGURATIONS)}
+APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, *looking_trainer.WEBHOOKS)}
+IDLE = {one.kind: one for one in (looking_trainer.JOB_SETS, looking_trainer.OWNED)}
+END_S = 90.0
 MANAGER = "elastic-adopt"
 MOST_BYTES = 64 << 20
+NEXT_OF_TRAINER = "Now install the control plane with `elastic install --trainjobs instead`; until it runs, no TrainJob starts."
+DONE = "Our controller serves all TrainJobs once it has restarted; `elastic doctor` says who serves which."
 NEXT = "Now install the control plane (`elastic install`, docs/deploy.md); until it runs, nothing starts or is replaced."
 
 
@@ -38,11 +49,13 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     operators: list[Object]
     objects: list[Object]
     jobs: list[Object] = []
-    """Of the MPI Operator, which went with their definition."""
+    """Jobs of the MPI Operator, which went with their definition."""
     waiting: list[str] = []
-    """Those that were not over, as NAMESPACE/NAME."""
+    """Jobs that were not over, as NAMESPACE/NAME."""
     definition: str = ""
     """The uid of the MPI Operator's definition."""
+    mode: Mode | None = None
+    """Mode in which our controller served TrainJobs before it took Kubeflow Trainer's over."""
 
     @property
     def is_of_mpi_operator(self) -> bool:
@@ -59,15 +72,21 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     help="Where to keep what is replaced.",
 )
 @click.option("--mpi-operator", "mpi", is_flag=True, help="From the MPI Operator (v2beta1) instead: its MPIJobs, which must not run.")
+@click.option("--trainer", "is_trainer", is_flag=True, help="From Kubeflow Trainer (v2) instead: its TrainJobs, none of which may train.")
 @click.option("--back", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Give all back that this file keeps.")
 @cluster_options
-def adopt(yes: bool, save: Path, mpi: bool, back: Path | None, cluster: Cluster) -> None:
+def adopt(yes: bool, save: Path, mpi: bool, is_trainer: bool, back: Path | None, cluster: Cluster) -> None:
     """Take a cluster's jobs over from the Training Operator, or give them back. It shows first what it would change."""
+    if mpi and is_trainer:
+        raise click.UsageError("--mpi-operator and --trainer exclude each other; take over from one after the other")
     if back is not None:
         _give_back(cluster, _read(back), back, yes)
         return
     if mpi:
         _adopt_mpi(cluster, save, yes)
+        return
+    if is_trainer:
+        _adopt_trainer(cluster, save, yes)
         return
     seen = cluster.ask(_look)
     if wrong := list(plan.obstacles(seen)):
@@ -79,7 +98,28 @@ def adopt(yes: bool, save: Path, mpi: bool, back: Path | None, cluster: Cluster)
     _take_over(cluster, changes, plan.saved(seen), save=save, yes=yes)
 
 
-def _take_over(cluster: Cluster, changes: Sequence[Change], kept: Object, *, save: Path, yes: bool) -> None:
+def _adopt_trainer(cluster: Cluster, save: Path, yes: bool) -> None:
+    seen, controller = cluster.ask(_look_at_trainer)
+    if wrong := list(trainer_plan.obstacles(seen)):
+        raise click.ClickException("\n".join(wrong))
+    ours = _installed_in(controller)
+    changes = list(trainer_plan.takeover(seen, ours=ours))
+    _take_over(cluster, changes, trainer_plan.saved(seen, mode_of(controller)), save=save, yes=yes, then=DONE if ours else NEXT_OF_TRAINER)
+
+
+def _installed_in(controller: Object | None) -> str | None:
+    """Return the namespace of our control plane if the command of this release has made it for the whole cluster."""
+    if controller is None or version_of(controller) != release() or overlay_of(controller) != STANDALONE:
+        return None
+    return str(controller["metadata"]["namespace"])
+
+
+async def _look_at_trainer(kube: Kube, namespace: str) -> tuple[TrainerSeen, Object | None]:
+    ours = await _our_controllers(kube, namespace)
+    return await looking_trainer.seen(kube), ours[0] if ours else None
+
+
+def _take_over(cluster: Cluster, changes: Sequence[Change], kept: Object, *, save: Path, yes: bool, then: str = NEXT) -> None:
     if save.exists():
         raise click.ClickException(
             f"{save} is there already, from an earlier take-over. If that was broken off, `elastic adopt --back {save}` first: "
@@ -89,12 +129,12 @@ def _take_over(cluster: Cluster, changes: Sequence[Change], kept: Object, *, sav
         return
     _write(save, kept)
     click.echo(f"what is replaced is kept in {save}; `elastic adopt --back {save}` gives it back")
-    _carry_out_all(cluster, changes, remedy=f"`elastic adopt --back {save}` gives back what was done")
+    _carry_out_all(cluster, changes, remedy=f"`elastic adopt --back {save}` gives back what was done", then=then)
 
 
-def _carry_out_all(cluster: Cluster, changes: Sequence[Change], *, remedy: str) -> None:
+def _carry_out_all(cluster: Cluster, changes: Sequence[Change], *, remedy: str, then: str = NEXT) -> None:
     cluster.ask(lambda kube, _: _carry_out(kube, changes, remedy=remedy))
-    click.echo(NEXT)
+    click.echo(then)
 
 
 def _adopt_mpi(cluster: Cluster, save: Path, yes: bool) -> None:
@@ -140,7 +180,14 @@ async def _look_at_mpi(kube: Kube, namespace: str) -> mpi_operator.Seen | None:
 def _give_back(cluster: Cluster, kept: Kept, file: Path, yes: bool) -> None:
     ours = cluster.ask(_our_controllers)
     changes: list[Change]
-    if kept.is_of_mpi_operator:
+    if kept.mode is not None:
+        seen, controller = cluster.ask(_look_at_trainer)
+        if wrong := list(of_ours(seen)):
+            raise click.ClickException("\n".join(wrong))
+        if mode_of(controller) is Mode.INSTEAD and _installed_in(controller) is None:
+            raise click.ClickException(f"our controller serves all TrainJobs; change its flag --trainjobs to {kept.mode} first")
+        changes = list(trainer_plan.return_(msgspec.to_builtins(kept), seen, ours=_installed_in(controller)))
+    elif kept.is_of_mpi_operator:
         jobs = cluster.ask(lambda kube, _: definitions.listed(kube, API_VERSION))
         definition = cluster.ask(lambda kube, _: kube.find(CUSTOM_RESOURCE_DEFINITIONS, mpi_operator.MPI.crd_name))
         if wrong := list(mpi_operator.return_obstacles(msgspec.to_builtins(kept), jobs)):
@@ -187,7 +234,7 @@ async def _carry_out(kube: Kube, changes: Sequence[Change], *, remedy: str) -> N
 
 
 async def _do(kube: Kube, change: Change) -> None:
-    """It may be done already, by an earlier try."""
+    """Make one change. An earlier try may have made it already."""
     match change:
         case Annotate(_, kind, namespace, name):
             body = {"metadata": {"annotations": {plan.COMPAT: plan.STRICT}}}
@@ -196,6 +243,18 @@ async def _do(kube: Kube, change: Change) -> None:
             await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
         case DeleteWebhook(_, name):
             await _unless_gone(kube.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, name))
+        case DeleteConfiguration(_, kind, name):
+            await _unless_gone(kube.delete(APPLIED[kind], name))
+        case DeleteIdle(_, objects):
+            for one in objects:
+                metadata = one["metadata"]
+                resource = IDLE[one["kind"]]
+                await _unless_gone(kube.delete(resource, metadata["name"], namespace=metadata["namespace"], propagation="Background"))
+        case AwaitEnd():
+            if holder := await looking_trainer.until_ended(kube, END_S):
+                raise click.ClickException(f"the Lease {TRAINER_LEASE} is still renewed in {holder}; stop that process")
+        case Serve(_, mode, namespace):
+            await carry_out(kube, serving(mode, namespace))
         case DeleteDefinition():
             await definitions.delete(kube, change)
         case Create():
@@ -215,7 +274,7 @@ async def _unless_gone(asked: Awaitable[object]) -> None:
 
 
 def _write(file: Path, kept: Object) -> None:
-    """It appears whole or not at all, and replaces nothing: somebody may need what is there."""
+    """Write the file whole or not at all. It replaces no file, because somebody may need that one."""
     text = as_json(kept).encode()
     if len(text) > MOST_BYTES:
         raise click.ClickException(f"what is to be kept has more than {MOST_BYTES >> 20} MiB; delete jobs that are over first")

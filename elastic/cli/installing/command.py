@@ -196,6 +196,22 @@ def _outside(options: Options, mode: Mode) -> list[Object]:
     return [obstacles.marked(item, release(), ()) for item in trainer.outside(mode, home=options.namespace)]
 
 
+def serving(mode: Mode, namespace: str) -> Options:
+    """Return the options that change only the mode of an installed control plane."""
+    return Options(
+        image=None,
+        overlay=STANDALONE,
+        namespace=namespace,
+        components=None,
+        train_jobs=mode,
+        upgrades=False,
+        takes_over=False,
+        is_trial=False,
+        waits=False,
+        timeout_s=300,
+    )
+
+
 async def carry_out(kube: Kube, options: Options) -> None:
     """Install the control plane as the options say."""
     before = await looking.controller(kube, options.namespace)

@@ -27,6 +27,8 @@ JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", kind="JobSet")
 MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False, kind="MutatingWebhookConfiguration"
 )
+WEBHOOKS = (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
+OWNED = resource_of(KINDS["PyTorchJob"])
 LONGEST_LEASE_S = 30.0
 LOOK_EVERY_S = 0.5
 
@@ -36,11 +38,10 @@ async def seen(kube: Kube) -> TrainerSeen:
     if await looking.read(kube, CUSTOM_RESOURCE_DEFINITIONS, trainer.DEFINITIONS[0]) is None:
         return TrainerSeen(deployments=await controllers(kube), webhooks=await webhooks(kube))
     found = await controllers(kube)
-    theirs, ours, idle = trainer.sorted_out(
-        await looking.listed(kube, TRAIN_JOBS),
-        jobs=await looking.listed(kube, resource_of(KINDS["PyTorchJob"])),
-        job_sets=await looking.listed(kube, JOB_SETS),
-    )
+    train_jobs = await looking.listed(kube, TRAIN_JOBS)
+    jobs = [_named(one, OWNED) for one in trainer.lowered(await looking.listed(kube, OWNED))]
+    theirs, idle_job_sets = trainer.going_and_idle(train_jobs, [_named(one, JOB_SETS) for one in await looking.listed(kube, JOB_SETS)])
+    ours, idle_jobs = trainer.going_and_idle(train_jobs, jobs)
     return TrainerSeen(
         deployments=found,
         holders=() if any(map(replicas, found)) else await _holders(kube),
@@ -49,8 +50,19 @@ async def seen(kube: Kube) -> TrainerSeen:
         is_defined=True,
         theirs=theirs,
         ours=ours,
-        idle_job_sets=idle,
+        idle_job_sets=idle_job_sets,
+        idle_jobs=idle_jobs,
     )
+
+
+async def until_ended(kube: Kube, timeout_s: float) -> str:
+    """Wait until nobody renews Kubeflow Trainer's Lease. Return who still does after this time; empty: nobody."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + timeout_s
+    while holders := await _holders(kube):
+        if loop.time() >= until:
+            return holders[0]
+    return ""
 
 
 async def controllers(kube: Kube) -> list[Object]:
@@ -60,11 +72,13 @@ async def controllers(kube: Kube) -> list[Object]:
 
 async def webhooks(kube: Kube) -> list[Object]:
     """Return Kubeflow Trainer's webhook configurations."""
-    found = [one | {"kind": r.kind, "apiVersion": r.api_version} for r in WEBHOOKS for one in await looking.listed(kube, r)]
+    found = [_named(one, resource) for resource in WEBHOOKS for one in await looking.listed(kube, resource)]
     return [one for one in found if trainer.is_theirs(one)]
 
 
-WEBHOOKS = (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
+def _named(item: Object, resource: Resource) -> Object:
+    """Return an object of a list with its kind, which entries of a list lack."""
+    return item | {"kind": resource.kind, "apiVersion": resource.api_version}
 
 
 async def version(kube: Kube) -> str:

@@ -48,6 +48,8 @@ class TrainerSeen:
     """TrainJobs that train in a job of ours, and that Kubeflow Trainer would start again."""
     idle_job_sets: Sequence[Object] = ()
     """JobSets of suspended TrainJobs."""
+    idle_jobs: Sequence[Object] = ()
+    """Jobs of ours of suspended TrainJobs."""
 
     @property
     def running(self) -> str:
@@ -64,21 +66,28 @@ def obstacles(seen: TrainerSeen, *, before: Mode, wanted: Mode) -> Iterator[str]
                 f"Kubeflow Trainer runs here ({running}), and two controllers would run each TrainJob twice; "
                 "take its TrainJobs over with `elastic adopt --trainer`, or leave them to it with --trainjobs beside"
             )
-        yield from _of_theirs(seen)
+        yield from of_theirs(seen)
     elif wanted is Mode.BESIDE:
         if not seen.is_defined:
             yield f"--trainjobs {wanted} needs Kubeflow Trainer, which is not here; install it first, or give --trainjobs {Mode.INSTEAD}"
-        elif (release := _version(seen.version)) and release < LEAVES_OTHERS_ALONE:
-            wants = ".".join(map(str, LEAVES_OTHERS_ALONE))
-            yield (
-                f"Kubeflow Trainer is {seen.version}, which runs every TrainJob; upgrade it to {wants}, which leaves alone those of "
-                f"other controllers, or give --trainjobs {Mode.INSTEAD}"
-            )
+        elif reason := runs_all(seen.version):
+            yield f"{reason}, or give --trainjobs {Mode.INSTEAD}"
     if before is Mode.INSTEAD and wanted is not Mode.INSTEAD:
         yield from of_ours(seen)
 
 
-def _of_theirs(seen: TrainerSeen) -> Iterator[str]:
+def runs_all(version: str) -> str:
+    """Return why a release of Kubeflow Trainer runs the TrainJobs of other controllers, too; empty if it does not, or nobody knows."""
+    release, wanted = _version(version), ".".join(map(str, LEAVES_OTHERS_ALONE))
+    if not release or release >= LEAVES_OTHERS_ALONE:
+        return ""
+    return (
+        f"Kubeflow Trainer is {version}, which runs every TrainJob; upgrade it to {wanted}, which leaves alone those of other controllers"
+    )
+
+
+def of_theirs(seen: TrainerSeen) -> Iterator[str]:
+    """Yield why our controller cannot have the TrainJobs now."""
     if seen.theirs:
         yield (
             f"{_named(seen.theirs)} in a JobSet of Kubeflow Trainer, and our controller would start it a second time; "
@@ -175,15 +184,17 @@ def runs(train_job: Object) -> bool:
     return not (is_over or is_of_another(train_job) or (train_job.get("spec") or {}).get("suspend"))
 
 
-def sorted_out(
-    train_jobs: Sequence[Object], *, jobs: Sequence[Object], job_sets: Sequence[Object]
-) -> tuple[list[str], list[str], list[Object]]:
-    """Return the TrainJobs that train in JobSets, those that train in our jobs, and the JobSets of suspended TrainJobs."""
-    owned = {where(job) for job in jobs if as_owned(KINDS["PyTorchJob"], job["metadata"]).role}
-    sets = {where(one): one for one in job_sets}
+def going_and_idle(train_jobs: Sequence[Object], behind: Sequence[Object]) -> tuple[list[str], list[Object]]:
+    """Return the TrainJobs that train in one of these objects behind them, and the objects behind suspended TrainJobs."""
+    found = {where(one): one for one in behind}
     going = {where(one) for one in train_jobs if runs(one)}
     suspended = {where(one) for one in train_jobs if (one.get("spec") or {}).get("suspend") and not is_of_another(one)}
-    return sorted(going & sets.keys()), sorted(going & owned), [sets[name] for name in sorted(suspended & sets.keys())]
+    return sorted(going & found.keys()), [found[name] for name in sorted(suspended & found.keys())]
+
+
+def lowered(jobs: Sequence[Object]) -> list[Object]:
+    """Return the jobs that belong to TrainJobs."""
+    return [job for job in jobs if as_owned(KINDS["PyTorchJob"], job["metadata"]).role]
 
 
 def removable(home: str, *, takes_jobs: bool) -> list[Object]:
