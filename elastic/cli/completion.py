@@ -1,7 +1,7 @@
-"""Names that the shell completes: of jobs, namespaces and nodes.
+"""Find the names of jobs, namespaces and nodes that the shell completes.
 
-They are asked of the cluster that the rest of the line names; where none answers within a second there are none, and no error: the user is
-still typing.
+The cluster that the rest of the line names is asked for them. If it does not answer within a second, nothing is completed, and no error is
+shown, because the user is still typing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
     async def read(kube: Kube, namespace: str) -> list[str]:
         kind, given = found.split([*(ctx.params.get("words") or ()), *([f"{prefix}/"] if slash else [])])
-        there = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None)
+        there = await found.jobs(kube, None if everywhere else namespace, [kind] if kind is not None else None, with_bare=True)
         names = dict.fromkeys(job.key.name for job in there if job.key.name not in given)
         return [f"{prefix}{slash}{name}" for name in names]
 
@@ -48,7 +48,7 @@ def namespaces(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Of the laptop cluster."""
+    """Return the nodes of the laptop cluster."""
     from elastic.cli.cluster_choice import Cluster
     from elastic.cli.options import data_dir
     from elastic.kube.resources import NODES

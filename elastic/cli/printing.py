@@ -1,6 +1,6 @@
-"""How commands print: tables for people, JSON and YAML for programs, colour on a terminal only.
+"""Print what commands say: tables for people, JSON and YAML for programs, colour on a terminal only.
 
-What clusters say may hold anything: control characters are escaped, for a terminal would obey them.
+Words of clusters may hold anything. Control characters in them are escaped, because a terminal would obey them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_
 STATES = {
     "Succeeded": "green",
     "Failed": "red",
+    "Refused": "red",
     "Running": "cyan",
     "Restarting": "yellow",
     "Waiting": "yellow",

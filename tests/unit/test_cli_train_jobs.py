@@ -1,10 +1,11 @@
 """The commands about jobs show a TrainJob, and change it instead of the job that belongs to it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_api import Api, Object, elastic, served
+from cli_api import Api, Object, elastic, served, status
 from train_job_builders import owned, train_job
 
 from elastic.kube.resources import TRAIN_JOBS
@@ -28,6 +29,95 @@ def changes(api: Api) -> list[tuple[str, str, Any]]:
 def run(tmp_path: Path, api: Api, *words: str) -> Any:
     with served(api, tmp_path) as kubeconfig:
         return elastic(kubeconfig, *words, "--namespace", "team")
+
+
+def bare(state: str = "", reason: str = "", message: str = "", **spec: Any) -> Object:
+    """Return a TrainJob to which no job belongs."""
+    conditions = [{"type": state, "status": "True", "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    made = train_job(status={"conditions": conditions} if state else {}, **spec)
+    return made | {"metadata": made["metadata"] | {"name": "bare", "uid": "t-2"}}
+
+
+def with_bare(api: Api, made: Object) -> Object:
+    api.objects[TRAIN_JOBS.path(namespace="team", name="bare")] = made
+    return made
+
+
+LOST = "spec.runtimeRef: ClusterTrainingRuntime lost does not exist; create it or name another"
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "words"),
+    [
+        (bare("Failed", "TrainingRuntimeNotSupported", LOST), "Refused", LOST),
+        (bare("Failed", "DeadlineExceeded", "late"), "Failed", ""),
+        (bare("Suspended", "Suspended", suspend=True), "Suspended", ""),
+        (bare("Complete", "AllJobsCompleted"), "Succeeded", ""),
+        (bare(), "Pending", "`elastic doctor` says which one serves TrainJobs"),
+    ],
+)
+def test_get_shows_a_train_job_without_a_job_with_its_condition(tmp_path: Path, api: Api, made: Object, state: str, words: str) -> None:
+    with_bare(api, made)
+    for asked in (["get"], ["get", "trainjobs"], ["get", "trainjob/bare"], ["get", "-l", "!x"]):
+        said = run(tmp_path, api, *asked)
+        (line,) = [line for line in said.stdout.splitlines() if line.startswith("bare ")]
+        assert line.split()[:4] == ["bare", "TrainJob", state, "0/2"], said.output
+        assert words in line
+        assert said.stdout.count("fit ") == (asked[-1] != "trainjob/bare"), "a TrainJob with a job is shown once"
+    shown = json.loads(run(tmp_path, api, "get", "trainjob/bare", "-o", "json").stdout)
+    assert (shown["kind"], shown["spec"]["runtimeRef"]) == ("TrainJob", {"name": "torch-distributed"})
+
+
+def test_a_train_job_without_a_job_can_be_looked_at_suspended_and_deleted(tmp_path: Path, api: Api) -> None:
+    with_bare(api, bare("Failed", "TrainingRuntimeNotSupported", LOST))
+    assert "TrainJob bare is refused" in run(tmp_path, api, "explain", "bare").stdout
+    assert LOST in run(tmp_path, api, "describe", "bare").stdout
+    said = run(tmp_path, api, "scale", "bare", "--workers", "3")
+    assert f"TrainJob bare has no nodes yet; it is refused: {LOST}" in said.stderr
+    assert run(tmp_path, api, "suspend", "bare").exit_code == 0
+    assert changes(api)[-1][2] == {"spec": {"suspend": True}, "metadata": {"uid": "t-2"}}
+    said = run(tmp_path, api, "delete", "trainjob/bare")
+    assert (said.exit_code, changes(api)[-1][:2]) == (0, ("DELETE", TRAIN_JOBS.path(namespace="team", name="bare"))), said.output
+
+
+def test_data_names_the_kind_that_the_user_knows(tmp_path: Path, api: Api) -> None:
+    with_bare(api, bare())
+    top = json.loads(run(tmp_path, api, "top", "-o", "json").stdout)
+    assert [one["kind"] for one in top["jobs"]] == ["TrainJob", "TrainJob"]
+    assert json.loads(run(tmp_path, api, "explain", "fit", "-o", "json").stdout)["kind"] == "TrainJob"
+    said = run(tmp_path, api, "wait", "bare", "--timeout", "1", "-o", "json")
+    assert json.loads(said.stdout)["kind"] == "TrainJob"
+    assert "waits for a controller" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "what", "code", "words"),
+    [
+        (bare("Complete", "AllJobsCompleted"), "succeeded", 0, "TrainJob bare: succeeded"),
+        (bare("Failed", "FailedJobs"), "over", 1, "TrainJob bare: failed"),
+        (bare("Failed", "TrainingRuntimeNotSupported", LOST), "over", 1, f"Refused: {LOST}"),
+    ],
+)
+def test_wait_sees_how_a_train_job_without_a_job_ends(tmp_path: Path, api: Api, made: Object, what: str, code: int, words: str) -> None:
+    with_bare(api, made)
+    said = run(tmp_path, api, "wait", "trainjob/bare", "--for", what, "--timeout", "1")
+    assert (said.exit_code, words in said.output) == (code, True), said.output
+
+
+def test_a_cluster_without_train_jobs_and_a_user_who_may_not_see_them_get_the_other_jobs(tmp_path: Path, api: Api) -> None:
+    del api.objects[TRAIN_JOB]
+
+    class Without(Api):
+        code = 404
+
+        def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+            return status(self.code, "no") if "/trainjobs" in url else super().answer(method, url, body)
+
+    for code in (403, 404):
+        other = Without()
+        other.code, other.objects = code, api.objects
+        said = run(tmp_path, other, "get")
+        assert "fit " in said.stdout, said.output
 
 
 def test_get_shows_a_train_job_by_its_kind(tmp_path: Path, api: Api) -> None:

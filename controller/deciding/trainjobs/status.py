@@ -14,11 +14,11 @@ from elastic.api import status_of as status_of_job
 from elastic.api.errors import Problem
 from elastic.api.job import JobStatus, Object
 from elastic.api.kinds import WORKER
-from elastic.api.trainer.train_job import ChildStatus, Condition, TrainJobStatus
+from elastic.api.trainer.train_job import NOT_SUPPORTED, ChildStatus, Condition, TrainJobStatus
 from elastic.api.words import ConditionType
 
 SUSPENDED, COMPLETE, FAILED = "Suspended", "Complete", "Failed"
-NOT_SUPPORTED, DEADLINE = "TrainingRuntimeNotSupported", "DeadlineExceeded"
+DEADLINE = "DeadlineExceeded"
 ALL_COMPLETED, FAILED_JOBS = "AllJobsCompleted", "FailedJobs"
 """Reasons that a JobSet gives, and Kubeflow Trainer repeats."""
 LONGEST_MESSAGE = 4000

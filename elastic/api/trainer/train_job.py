@@ -34,6 +34,8 @@ ANCESTOR, ANCESTOR_TRAINER = "trainer.kubeflow.org/trainjob-ancestor-step", "tra
 OURS = "trainer.kubeflow.org/trainjob-controller"
 """Value of managedBy that means the controller of TrainJobs, which is also the default."""
 MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
+NOT_SUPPORTED = "TrainingRuntimeNotSupported"
+"""Reason of the condition Failed of a TrainJob that the controller cannot carry out as it is. It starts once that has changed."""
 
 
 class RuntimeRef(Wire, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from elastic.cli import completion
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
+from elastic.cli.jobs.bare_train_jobs import state_of
 from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.in_files import Named, named_in
 from elastic.cli.options import JOB, JOBS, Seconds
@@ -94,6 +95,9 @@ def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
 
 def _check_nodes(job: Found, workers: int) -> None:
     """Raise an error if a TrainJob may not have so many nodes."""
+    if job.bare is not None:
+        state, words = state_of(job.bare)
+        raise click.ClickException(plain(f"{job.title} has no nodes yet; it is {state.lower()}" + (f": {words}" if words else "")))
     policy = job.object["spec"].get("elasticPolicy") or {}
     least, most = policy.get("minReplicas"), policy.get("maxReplicas")
     if least is None or most is None:
@@ -124,6 +128,8 @@ async def _patch_train_job(kube: Kube, job: Found, body: Object) -> None:
 
 
 def _train_job_uid(job: Found) -> str:
+    if job.bare is not None:
+        return str(job.bare["metadata"]["uid"])
     owners = job.object["metadata"]["ownerReferences"]
     return next(str(owner["uid"]) for owner in owners if owner.get("controller"))
 
@@ -181,7 +187,7 @@ def delete(
             jobs = [job for one in _in_files(files, cluster) for job in await find(kube, one.namespace or namespace, one.kind, [one.name])]
         elif not all_jobs:
             jobs = await find(kube, namespace, kind, names)
-        elif not (jobs := await found.jobs(kube, namespace, [kind] if kind is not None else None)):
+        elif not (jobs := await found.jobs(kube, namespace, [kind] if kind is not None else None, with_bare=True)):
             await found.check_namespace(kube, namespace)
             click.echo(f"there are no jobs in namespace {namespace}", err=True)
         elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes, is_shown=output == "table"):
@@ -242,8 +248,9 @@ async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
 
 
 async def _is_there(kube: Kube, job: Found) -> bool:
+    resource = resource_of(job.kind) if job.bare is None else TRAIN_JOBS
     try:
-        there = await kube.get(resource_of(job.kind), job.key.name, namespace=job.key.namespace)
+        there = await kube.get(resource, job.key.name, namespace=job.key.namespace)
     except KubeError as error:
         if error.code == 404:
             return False

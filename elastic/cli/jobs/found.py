@@ -1,6 +1,6 @@
 """Find jobs in a cluster by the words that a user types: NAME, KIND/NAME, or KIND and NAME. One line says if a job does not exist.
 
-A TrainJob is found as the PyTorchJob that belongs to it, and shown as a TrainJob.
+A TrainJob is found as the PyTorchJob that belongs to it, and shown as a TrainJob. If it has none, it is found as the outline of one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import click
 from elastic.api.kinds import KINDS, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
+from elastic.cli.jobs.bare_train_jobs import outline, without_job
 from elastic.client.summary import is_number
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import JobKey, resource_of
 from elastic.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Object
+from elastic.kube.resources import TRAIN_JOBS as TRAIN_JOB_RESOURCE
 from elastic.local.agent.roster import PLAYED_BY
 
 WORDS = {word.lower(): kind for kind in KINDS.values() for word in (kind.name, kind.plural, kind.singular, kind.crd_name)}
@@ -39,6 +41,8 @@ class NoJob(NotFound):
 class Found:
     kind: Kind
     object: Object
+    bare: Object | None = None
+    """The TrainJob itself if no job of ours belongs to it; `object` is its outline then."""
 
     @property
     def key(self) -> JobKey:
@@ -76,11 +80,20 @@ def _kind(word: str) -> Kind:
     return kind
 
 
-async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None, *, labels: str | None = None) -> list[Found]:
-    """Return the jobs of these kinds and labels, sorted by name; namespace None: of all namespaces."""
+async def jobs(
+    kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None, *, labels: str | None = None, with_bare: bool = False
+) -> list[Found]:
+    """Return the jobs of these kinds and labels, sorted by name; namespace None: of all namespaces.
+
+    with_bare: also TrainJobs to which no job belongs.
+    """
     wanted = list(kinds or KINDS.values())
     async with asyncio.TaskGroup() as tasks:
         listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
+        asks_for_bare = with_bare and (kinds is None or TORCH_NODES in wanted)
+        train_jobs = tasks.create_task(_train_jobs(kube, namespace, labels)) if asks_for_bare else None
+        # The jobs of labelled TrainJobs need not have these labels.
+        owned = tasks.create_task(_listed(kube, TORCH_NODES, namespace, None)) if asks_for_bare and labels is not None else None
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
         names = wanted[0].title if len(wanted) == 1 else "any kind of job"
@@ -90,6 +103,9 @@ async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None =
     ]
     if wanted == [TORCH_NODES]:
         found = [job for job in found if job.kind.role]
+    if train_jobs is not None:
+        behind = (owned.result() or []) if owned is not None else [job.object for job in found]
+        found += [Found(TORCH_NODES, outline(one), one) for one in without_job(train_jobs.result(), behind)]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
 
@@ -100,6 +116,16 @@ async def how_to_define(kube: Kube) -> str:
     except KubeError:
         return DEFINE
     return DEFINE_ON_LAPTOP if is_laptop else DEFINE
+
+
+async def _train_jobs(kube: Kube, namespace: str | None, labels: str | None) -> list[Object]:
+    """Return the TrainJobs, if the cluster knows them and the user may see them."""
+    try:
+        return (await kube.list(TRAIN_JOB_RESOURCE, namespace=namespace, labels=labels)).items
+    except KubeError as error:
+        if error.code in (403, 404):
+            return []
+        raise
 
 
 async def _listed(kube: Kube, kind: Kind, namespace: str | None, labels: str | None) -> list[Object] | None:
@@ -127,12 +153,12 @@ async def some(kube: Kube, namespace: str, words: Sequence[str]) -> list[Found]:
 
 async def named(kube: Kube, namespace: str | None, kind: Kind | None, names: Sequence[str]) -> list[Found]:
     """Return the jobs of these names. Each must exist once; with namespace None, in any number of namespaces."""
-    return await _picked(kube, namespace, names, await jobs(kube, namespace, [kind] if kind is not None else None))
+    return await _picked(kube, namespace, names, await jobs(kube, namespace, [kind] if kind is not None else None, with_bare=True))
 
 
 async def those_there(kube: Kube, namespace: str, kind: Kind | None, names: Sequence[str]) -> list[Found]:
     """Return the jobs of these names that exist."""
-    there = await jobs(kube, namespace, [kind] if kind is not None else None)
+    there = await jobs(kube, namespace, [kind] if kind is not None else None, with_bare=True)
     known = {job.object["metadata"]["name"] for job in there}
     return await _picked(kube, namespace, [name for name in names if name in known], there)
 
@@ -188,7 +214,8 @@ def _place(pod: Object) -> tuple[str, int, str]:
 
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
     """Return the Events of the job and its pods, the oldest first. Events stay for an hour."""
-    uids = {job.object["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
+    owners = [owner.get("uid") for owner in job.object["metadata"].get("ownerReferences") or ()] if job.kind.role else []
+    uids = {job.object["metadata"]["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
     listed = (await kube.list(EVENTS, namespace=job.object["metadata"]["namespace"])).items
     name = job.object["metadata"]["name"]
 
@@ -207,7 +234,7 @@ async def events_of_jobs(kube: Kube, namespace: str | None) -> list[Object]:
 
     def is_of(event: Object) -> bool:
         about = event.get("involvedObject") or {}
-        return about.get("kind") in KINDS or about.get("uid") in uids
+        return about.get("kind") in (*KINDS, TRAIN_JOB_RESOURCE.kind) or about.get("uid") in uids
 
     return sorted((event for event in listed if is_of(event)), key=moment_of)
 

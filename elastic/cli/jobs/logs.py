@@ -1,4 +1,4 @@
-"""`elastic logs`: what the training containers of a job print, each line with its pod."""
+"""Run `elastic logs`: show the lines that the training containers of a job print, each with its pod."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from elastic.api.template import default_container
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
+from elastic.cli.jobs.beginning import until_begun
 from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found, NotFound
@@ -58,6 +59,11 @@ def logs(
 
     async def read(kube: Kube, namespace: str) -> None:
         job = await found.one(kube, namespace, words)
+        if follows and job.bare is not None:
+            begun = await until_begun(kube, job, say=_aside)
+            if not isinstance(begun, Found):
+                raise NotFound(f"{job.title} has no pods of ours, and so no logs; it has ended or was deleted")
+            job = begun
         pods = await found.pods_of(kube, job)
         if follows:
             wanted = _wanted(job, pods, rank=rank, index=index, pod_name=pod_name)
@@ -87,7 +93,7 @@ def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | Non
 
 @dataclass(slots=True)
 class Wanted:
-    """Whose lines are shown while a job is followed: of all pods, of one, or of the one that has a rank."""
+    """The pods whose lines are shown while a job is followed: all, one, or the one that has a rank."""
 
     pod: str | None = None
     """None: of all; empty: of none yet."""
@@ -97,7 +103,7 @@ class Wanted:
         return self.pod is None or self.pod == pod
 
     def see(self, known: Ranks) -> str:
-        """Who has the rank now, in words, where that has changed."""
+        """Return the words that say which pod has the rank now, if that has changed."""
         if self.rank is None or not known.by_pod:
             return ""
         before, self.pod = self.pod, next((pod for pod, rank in known.by_pod.items() if rank == self.rank), "")
@@ -183,5 +189,5 @@ class Printer:
 
 
 def _aside(text: str) -> None:
-    """Beside what was asked for."""
+    """Print a remark next to the output."""
     click.echo(plain(text), err=True)

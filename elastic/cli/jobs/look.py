@@ -21,6 +21,7 @@ from elastic.client.ages import age
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
 from elastic.kube.client import Kube
+from elastic.kube.resources import TRAIN_JOBS as TRAIN_JOB_RESOURCE
 from elastic.kube.resources import Object
 
 LATEST_EVENTS = 15
@@ -49,7 +50,7 @@ def get(
         if names:
             listed = await found.named(kube, where, kind, names)
         else:
-            listed = await found.jobs(kube, where, [kind] if kind is not None else None, labels=labels)
+            listed = await found.jobs(kube, where, [kind] if kind is not None else None, labels=labels, with_bare=True)
         if not listed and not everywhere:
             await found.check_namespace(kube, namespace)
         return listed, await live(kube, cluster, url) if listed and output in ("table", "wide") else {}
@@ -225,8 +226,10 @@ def _word(job: Found) -> str:
 
 
 def _identified(job: Found) -> dict[str, Any]:
-    """As `kubectl get -o` has it: without who wrote which field."""
+    """Return the object as `kubectl get -o` has it, without the managers of its fields."""
     metadata = {key: value for key, value in job.object["metadata"].items() if key != "managedFields"}
+    if job.bare is not None:
+        return {"apiVersion": TRAIN_JOB_RESOURCE.api_version, "kind": TRAIN_JOB_RESOURCE.kind, **job.bare, "metadata": metadata}
     return {"apiVersion": f"{job.kind.crd_name.partition('.')[2]}/v1", "kind": job.kind.name, **job.object, "metadata": metadata}
 
 

@@ -71,7 +71,7 @@ def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, ur
 
     async def read(kube: Kube, namespace: str) -> Seen:
         where = None if everywhere else namespace
-        jobs = await (found.named(kube, where, kind, names) if names else found.jobs(kube, where, [kind] if kind else None))
+        jobs = await (found.named(kube, where, kind, names) if names else found.jobs(kube, where, [kind] if kind else None, with_bare=True))
         if not jobs and where is not None:
             await found.check_namespace(kube, where)
         pods = [(job, await found.pods_of(kube, job)) for job in jobs]
@@ -155,7 +155,7 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
     newest = sample or Sample(uid="")
     return {
         "job": told.name,
-        "kind": told.kind.name,
+        "kind": told.kind.title,
         "world": world_of(told, sample),
         "step": told.step if newest.step is None else newest.step,
         "speed": newest.rate,

@@ -1,4 +1,4 @@
-"""`elastic wait` and `elastic explain`: until when, and why."""
+"""Run `elastic wait`, which waits for a state of a job, and `elastic explain`, which says why the job is as it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.jobs import found
+from elastic.cli.jobs.beginning import until_begun
 from elastic.cli.jobs.change import until_gone
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
@@ -31,11 +32,11 @@ WORDS = {"over": None, "running": "Running", "succeeded": "Succeeded", "failed":
 
 
 class _TooLong(Exception):
-    """What was waited for has not come true in the time that the user gave."""
+    """The job has not reached the state in the time that the user gave."""
 
 
 class _Met(Exception):
-    """What was waited for has come true."""
+    """The job has reached the state."""
 
 
 @click.command()
@@ -45,16 +46,16 @@ class _Met(Exception):
 @output_option()
 @cluster_options
 def wait(words: tuple[str, ...], what: str, timeout_s: float | None, output: str, cluster: Cluster) -> None:
-    """Wait until a job is over, running or deleted.
+    """Wait until a job has ended, runs or is deleted.
 
-    Exit code: 0 it is so, 1 it can no longer be so or the time is over. With --for over, 1 if the job failed or was deleted.
+    Exit code: 0 it is so, 1 it can no longer be so or the time has passed. With --for over, 1 if the job failed or was deleted.
     """
     what = "deleted" if what == KUBECTLS else what
     about: dict[str, str] = {}
 
     async def watch(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
         job = await found.one(kube, namespace, words)
-        about.update(kind=job.kind.name, namespace=job.key.namespace, name=job.key.name)
+        about.update(kind=job.kind.title, namespace=job.key.namespace, name=job.key.name)
         return job, await _until(kube, job, what, Milestone(cluster.data_dir))
 
     async def bounded(kube: Kube, namespace: str) -> tuple[Found, Outcome | None]:
@@ -89,7 +90,7 @@ def wait(words: tuple[str, ...], what: str, timeout_s: float | None, output: str
 
 
 async def _until(kube: Kube, job: Found, what: str, milestone: Milestone) -> Outcome | None:
-    """How the job ended; None where it came so far as was asked for, first."""
+    """Return how the job ended; None if it has reached the state that the user asked for before its end."""
 
     def tell(happening: Happening) -> bool:
         milestone.hear(happening)
@@ -103,6 +104,11 @@ async def _until(kube: Kube, job: Found, what: str, milestone: Milestone) -> Out
     if what == "deleted":
         await until_gone(kube, job)
         return Outcome.DELETED
+    if job.bare is not None:
+        begun = await until_begun(kube, job, say=lambda text: click.echo(plain(text), err=True), running_is_enough=what == "running")
+        if not isinstance(begun, Found):
+            return begun
+        job = begun
     outcome: Outcome | None = None
     try:
         outcome = await followed(kube, job.key, tell=tell, say=lambda text: click.echo(plain(text), err=True), ahead=milestone.ahead)
@@ -129,4 +135,4 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
     if output == "table":
         click.echo("\n".join(map(plain, lines)))
     else:
-        click.echo(as_data({"kind": job.kind.name, "name": job.key.name, "namespace": job.key.namespace, "explanation": lines}, output))
+        click.echo(as_data({"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace, "explanation": lines}, output))
