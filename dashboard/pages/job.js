@@ -95,7 +95,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const draw = () => {
     if (!page) return;
     const job = page.job;
-    put(head, el("p", {}, state(job.state), ` ${job.kind}`, job.created ? [" · ", time(job.created, `created ${ago(job.created)}`)] : []));
+    put(head, el("p", {}, state(job.state), ` ${job.title}`, job.created ? [" · ", time(job.created, `created ${ago(job.created)}`)] : []));
     // The list has the beginning of a message only.
     const failure = job.state === "Failed" ? (page.conditions.findLast((one) => one.type === "Failed")?.message ?? job.message) : "";
     put(notices, failure ? [el("p", { class: "failure" }, failure)] : [],

@@ -29,7 +29,7 @@ export function showJobs(main, session, live, refuse) {
       { name: "Restarts", number: true, cell: (job) => number(sum(job.restarts)) },
       { name: "Age", keep: true, cell: (job) => time(job.created, ago(job.created).replace(" ago", "")) },
       { name: "Namespace", cell: (job) => job.namespace },
-      { name: "Kind", cell: (job) => job.kind },
+      { name: "Kind", cell: (job) => job.title },
       { name: "Waits for", wide: true, cell: (job) => job.waitsFor || (job.notices ? `${count(job.notices, "worker")} given notice` : "") },
     ],
   });
@@ -40,7 +40,7 @@ export function showJobs(main, session, live, refuse) {
     const wanted = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
     const all = [...jobs.values()].sort((a, b) => NAMES.compare(a.namespace, b.namespace) || NAMES.compare(a.name, b.name) || NAMES.compare(a.kind, b.kind));
     const found = all.filter((job) => (over.checked || !job.isOver)
-      && wanted.every((word) => `${job.name} ${job.namespace} ${job.kind} ${job.state}`.toLowerCase().includes(word)));
+      && wanted.every((word) => `${job.name} ${job.namespace} ${job.title} ${job.state}`.toLowerCase().includes(word)));
     const running = all.filter((job) => job.state === "Running");
     told.textContent = `${count(all.length, "job")}, ${running.length} running with ${count(sum(running.map((job) => job.world ?? 0)), "worker")}`
       + (found.length === all.length ? "" : `; ${found.length} found`) + (found.length > MOST_SHOWN ? `, the first ${MOST_SHOWN} shown` : "");

@@ -1,7 +1,7 @@
-"""What a user may ask for where the dashboard was started with --allow-changes.
+"""Make the changes that a user asks for, if the dashboard was started with --allow-changes.
 
-Another number of workers, a pause, and on the laptop the reclaim of a node. It is done with the caller's own rights; the control plane does
-the rest.
+A user may change the number of workers, suspend a job, and on the laptop reclaim a node. The API server checks the caller's own rights, and
+the control plane does the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dashboard.watching.seen import JobSeen, NodeSeen
 from elastic.api.counting import counted
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.resources import TRAIN_JOBS, Resource
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 100_000
@@ -48,13 +49,18 @@ async def scale(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
 async def suspend(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
     is_suspended = msgspec.json.decode(body, type=Suspend).suspended
     words = f"{job.key.name} is {'suspended' if is_suspended else 'resumed'}"
+    if job.summary.kind.role:
+        # The job of a TrainJob follows its TrainJob.
+        return await _patched(kube, job, {"spec": {"suspend": is_suspended}}, words=words, resource=TRAIN_JOBS)
     return await _patched(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}}, words=words)
 
 
-async def _patched(kube: Kube, job: JobSeen, body: object, *, words: str, subresource: str | None = None) -> web.Response:
+async def _patched(
+    kube: Kube, job: JobSeen, body: object, *, words: str, subresource: str | None = None, resource: Resource | None = None
+) -> web.Response:
     key = job.key
     try:
-        await kube.patch(JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource)
+        await kube.patch(resource or JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource)
     except KubeError as error:
         return web.json_response({"error": error.message}, status=error.code if 400 <= error.code < 500 else 502)
     except (aiohttp.ClientError, TimeoutError):
@@ -64,7 +70,7 @@ async def _patched(kube: Kube, job: JobSeen, body: object, *, words: str, subres
 
 
 class Reclaims:
-    """Plays the reclaim of a node by a command (`elastic node reclaim --seconds 120 NODE`), for it outlasts the request."""
+    """Play the reclaim of a node by a command (`elastic node reclaim --seconds 120 NODE`), because it outlasts the request."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)

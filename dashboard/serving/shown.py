@@ -19,6 +19,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class JobRow(Shown, frozen=True):
     uid: str
     kind: str
+    title: str
+    """The kind that the user knows: TrainJob, if the job belongs to one."""
     namespace: str
     name: str
     state: str

@@ -63,6 +63,7 @@ class Views:
         return JobRow(
             uid=job.uid,
             kind=job.key.kind,
+            title=told.kind.title,
             namespace=job.key.namespace,
             name=job.key.name,
             state=told.state,

@@ -13,7 +13,7 @@ from autoscale.figures import JobKey
 from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
 from elastic.api.counting import continued
-from elastic.api.kinds import KINDS, WORKER, Kind
+from elastic.api.kinds import KINDS, WORKER, Kind, as_owned
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import GPU
 from elastic.client.summary import Summary, budget_used, conditions_of, is_number, pod_restarts, pod_state, ranks, summary
@@ -126,7 +126,7 @@ class EventSeen:
 
 def job_seen(kind: Kind, raw: Object) -> JobSeen:
     metadata = raw["metadata"]
-    told = summary(kind, raw)
+    told = summary(as_owned(kind, metadata), raw)
     elastic = _dict(_dict(raw.get("status")).get("elastic"))
     policy = _dict(_dict(raw.get("spec")).get("runPolicy"))
     return JobSeen(

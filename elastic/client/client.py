@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastic.api.kinds import GROUP, KINDS, VERSION, Kind
+from elastic.api.kinds import GROUP, KINDS, VERSION, Kind, as_owned
 from elastic.client import errors
 from elastic.client.cluster import TIMEOUT_S, Cluster, connect, speaking
 from elastic.client.job import Job
@@ -51,7 +51,7 @@ class Client:
         packages: Sequence[str] = (),
         replace: bool = False,
     ) -> Job:
-        """Runs a function or a script on `workers` workers: a number, (min, max) or "min:max". Returns at once.
+        """Run a function or a script on `workers` workers: a number, (min, max) or "min:max". Return at once.
 
         `args` and `kwargs` are the function's, and travel as JSON; a script takes `args` as its words. `image` is needed in a cluster, and
         ignored by the laptop's sandboxes unless it is one of their image folders. A job of the same name that is over is replaced.
@@ -69,7 +69,7 @@ class Client:
         return self.create(made, replace=replace)
 
     def create(self, job: Mapping[str, Any], *, replace: bool = False) -> Job:
-        """Creates a job from what its YAML would say."""
+        """Create a job from the content of its YAML."""
         metadata = _metadata(job)
         kind, name, namespace = _kind(str(job.get("kind"))), metadata["name"], metadata.get("namespace")
         if namespace not in (None, self.namespace):
@@ -94,14 +94,16 @@ class Client:
 
     def get(self, name: str, kind: str = "PyTorchJob") -> Job:
         of = _kind(kind)
-        return Job(self._cluster, of, name, Job(self._cluster, of, name).object["metadata"]["uid"])
+        metadata = Job(self._cluster, of, name).object["metadata"]
+        return Job(self._cluster, as_owned(of, metadata), name, metadata["uid"])
 
     def jobs(self, kind: str = "PyTorchJob") -> list[Job]:
-        """All jobs of this kind in the namespace."""
+        """Return all jobs of this kind in the namespace. Jobs of TrainJobs are among the PyTorchJobs."""
         of = _kind(kind)
         with speaking(f"the {of.plural} of {self.namespace}"):
             found = self._cluster.jobs.list_namespaced_custom_object(GROUP, VERSION, self.namespace, of.plural, _request_timeout=TIMEOUT_S)
-        return [Job(self._cluster, of, item["metadata"]["name"], item["metadata"]["uid"]) for item in found["items"]]
+        known = (item["metadata"] for item in found["items"])
+        return [Job(self._cluster, as_owned(of, metadata), metadata["name"], metadata["uid"]) for metadata in known]
 
     @property
     def namespace(self) -> str:

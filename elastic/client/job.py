@@ -25,6 +25,7 @@ from elastic.client.program import MARK, result_in
 from elastic.client.sample import Sample
 from elastic.client.summary import Summary, pod_state, rank_of, ranks, summary
 from elastic.kube.lines import Lines
+from elastic.kube.resources import TRAIN_JOBS
 
 watches: Any = _watch  # its functions have no types
 LOOK_EVERY_S = 0.3
@@ -42,7 +43,7 @@ class Job:
         self.kind, self.namespace, self.name = kind, cluster.namespace, name
 
     def __repr__(self) -> str:
-        return f"<{self.kind.name} {self.namespace}/{self.name}>"
+        return f"<{self.kind.title} {self.namespace}/{self.name}>"
 
     def _repr_html_(self) -> str:
         found = self.object
@@ -52,7 +53,7 @@ class Job:
     @property
     def object(self) -> dict[str, Any]:
         """The job as the API server has it."""
-        with speaking(f"{self.kind.name} {self.name}"):
+        with speaking(f"{self.kind.title} {self.name}"):
             found: dict[str, Any] = self._cluster.jobs.get_namespaced_custom_object(**self._at, name=self.name, _request_timeout=TIMEOUT_S)
         if self._uid not in (None, found["metadata"]["uid"]):
             raise self._replaced()
@@ -131,7 +132,7 @@ class Job:
             timeout_seconds=seconds,
             _request_timeout=(TIMEOUT_S[0], seconds + TIMEOUT_S[1]),
         )
-        with contextlib.closing(events), speaking(f"{self.kind.name} {self.name}"):
+        with contextlib.closing(events), speaking(f"{self.kind.title} {self.name}"):
             for event in events:
                 if event["type"] == "DELETED":
                     raise errors.JobFailed(f"{self.name} was deleted", name=self.name)
@@ -213,8 +214,24 @@ class Job:
         self._suspend(is_suspended=False, doing="resuming")
 
     def _suspend(self, *, is_suspended: bool, doing: str) -> None:
-        body = {"spec": {"runPolicy": {"suspend": is_suspended}}}
-        self._patch(self._cluster.jobs.patch_namespaced_custom_object, body, f"{doing} {self.name}")
+        change, doing = self._cluster.jobs.patch_namespaced_custom_object, f"{doing} {self.name}"
+        if (owner := self._train_job()) is None:
+            self._patch(change, {"spec": {"runPolicy": {"suspend": is_suspended}}}, doing)
+            return
+        body = {"metadata": {"uid": owner}, "spec": {"suspend": is_suspended}}
+        with speaking(doing):
+            change(**self._at_train_job, name=self.name, body=body, _request_timeout=TIMEOUT_S)
+
+    def _train_job(self) -> str | None:
+        """Return the uid of the TrainJob that owns this job, if one does. The job follows it, so it is changed instead."""
+        if not self.kind.role:
+            return None
+        owners = self.object["metadata"]["ownerReferences"]
+        return next(str(owner["uid"]) for owner in owners if owner.get("controller"))
+
+    @property
+    def _at_train_job(self) -> dict[str, str]:
+        return {"group": TRAIN_JOBS.group, "version": TRAIN_JOBS.version, "namespace": self.namespace, "plural": TRAIN_JOBS.plural}
 
     def _patch(self, change: Callable[..., Any], body: dict[str, Any], doing: str) -> None:
         """Patch this job only. The server refuses the uid of another job, which may have got the name a moment ago."""
@@ -237,10 +254,10 @@ class Job:
         """Delete the job with its pods, and return when they are gone."""
         end = time.monotonic() + timeout
         uid = self.object["metadata"]["uid"]
+        owner = self._train_job()
+        at, of = (self._at, uid) if owner is None else (self._at_train_job, owner)
         with self._being_this_one(uid, f"deleting {self.name}"):
-            self._cluster.jobs.delete_namespaced_custom_object(
-                **self._at, name=self.name, body=_foreground(uid), _request_timeout=TIMEOUT_S
-            )
+            self._cluster.jobs.delete_namespaced_custom_object(**at, name=self.name, body=_foreground(of), _request_timeout=TIMEOUT_S)
         while self._is_there(uid):
             if time.monotonic() > end:
                 raise errors.TimedOut(f"{self.name} is not gone after {timeout:g} s")

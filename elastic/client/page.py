@@ -26,7 +26,7 @@ def row(job: Summary, sample: Sample | None = None) -> tuple[str, ...]:
     restarts = ", ".join(f"{number} {cause}" for cause, number in sorted(job.restarts.items()) if number) or "0"
     said = job.message if job.state == "Failed" else job.waits_for
     progress = (_or_dash(newest.step), newest.speed or "-", "-" if newest.loss is None else shortened(newest.loss))
-    return (f"{job.kind.name} {job.name}", job.state, f"{job.running} of {job.wanted}", _or_dash(world), *progress, restarts, said)
+    return (f"{job.kind.title} {job.name}", job.state, f"{job.running} of {job.wanted}", _or_dash(world), *progress, restarts, said)
 
 
 def _or_dash(value: int | None) -> str:
@@ -41,7 +41,7 @@ def as_html(job: Summary, explanation: str = "", sample: Sample | None = None) -
 
 
 class Table:
-    """What IPython displays."""
+    """The table that IPython displays."""
 
     def __init__(self, job: Summary, sample: Sample | None) -> None:
         self._job, self._sample = job, sample
@@ -57,7 +57,7 @@ class Table:
 
 
 def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> None:
-    """`sample` asks anew how far training is: at each change, and every two seconds until the job is over."""
+    """Show each change. `sample` asks again how far training is, at each change and every two seconds until the job has ended."""
     handle: Any = None
     display = _display()
     printed_at, printed = 0.0, ""

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import urllib3
 from client_api import Api, Fake, refusal
+from train_job_builders import owned, train_job
 
 import elastic
 from elastic.api import parse
 from elastic.api.kinds import KINDS
 from elastic.client import client as module
-from elastic.client import errors
+from elastic.client import errors, page
 from elastic.client import job as job_module
 from elastic.client.client import Client
 from elastic.client.cluster import connect, speaking
@@ -258,3 +259,35 @@ def test_arguments_of_a_wrong_type_are_named(monkeypatch: pytest.MonkeyPatch) ->
         client.create(None)  # type: ignore[arg-type]
     with pytest.raises(errors.Refused, match="metadata is None, but must be a mapping that names the job"):
         client.create({"kind": "PyTorchJob"})
+
+
+class OfTrainJobs(Api):
+    """An API server with a TrainJob and the job that belongs to it. It notes which of them is changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects["fit"] = owned(train_job())
+        self.changed: list[tuple[str, Any]] = []
+
+    def patch_namespaced_custom_object(self, *, name: str, body: dict[str, Any], **at: Any) -> None:
+        self.changed.append((at["plural"], body))
+
+    def delete_namespaced_custom_object(self, *, name: str, body: Any, **at: Any) -> None:
+        self.changed.append((at["plural"], body.preconditions.uid))
+        del self.objects[name]
+
+    def list_namespaced_custom_object(self, *_: Any, **at: Any) -> Any:
+        return {"items": list(self.objects.values())}
+
+
+def test_the_job_of_a_train_job_is_called_a_train_job_and_changed_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = OfTrainJobs()
+    monkeypatch.setattr(module, "connect", lambda *_, **__: Fake(api, "team", True))
+    client = Client()
+    job = client.get("fit")
+    assert (repr(job), repr(client.jobs()[0])) == ("<TrainJob team/fit>", "<TrainJob team/fit>")
+    assert page.row(job.status)[0] == "TrainJob fit"
+    job.suspend()
+    assert api.changed.pop() == ("trainjobs", {"metadata": {"uid": "t-1"}, "spec": {"suspend": True}})
+    job.delete()
+    assert api.changed.pop() == ("trainjobs", "t-1")

@@ -1,4 +1,4 @@
-"""Who is let in, what each answer says to browsers, and what streams send."""
+"""The dashboard's server lets users in, answers them by their rights, and makes the changes that they ask for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from cli_api import Api, running, served
+from cli_api import Api, path_of, running, served
 from dashboard_scene import HOSTILE, Scene, job, kube, owned, pod, read, scene, send, until
 from prometheus_client import CollectorRegistry, generate_latest
+from train_job_builders import owned as lowered
+from train_job_builders import train_job
 
 from dashboard.running import metrics
 from dashboard.serving.guard import HEADERS
@@ -176,6 +178,17 @@ async def test_changes_are_made_in_the_users_name(tmp_path: Path):
             assert (await send(browser, "/api/jobs/default/train/suspend", {"suspended": True}))[0] == 200
     changes = [(path.rpartition("/")[2], body) for method, path, body in api.asked if method == "PATCH"]
     assert changes == [("scale", {"spec": {"replicas": 2}}), ("train", {"spec": {"runPolicy": {"suspend": True}}})]
+
+
+async def test_the_job_of_a_train_job_is_shown_as_a_train_job_and_suspended_by_it(tmp_path: Path):
+    api = Api(lowered(train_job()), train_job())
+    with served(api, tmp_path) as kubeconfig:
+        shown = Scene(lowered(train_job()))
+        async with shown.served(tmp_path, allows_changes=True, api=from_kubeconfig(kubeconfig).server) as browser:
+            row = json.loads((await read(browser, "/api/jobs/team/fit"))[1])["job"]
+            assert (row["title"], row["kind"], row["wanted"]) == ("TrainJob", "PyTorchJob", 2)
+            assert (await send(browser, "/api/jobs/team/fit/suspend", {"suspended": True}))[0] == 200
+    assert [(path, body) for method, path, body in api.asked if method == "PATCH"] == [(path_of(train_job()), {"spec": {"suspend": True}})]
 
 
 async def test_a_refusal_of_the_api_server_reaches_the_user(tmp_path: Path):
