@@ -73,6 +73,7 @@ class Seat(_Record, frozen=True):
 class Round(_Record, frozen=True):
     reason: Words
     cause: CauseWord
+    planned: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
 class End(_Record, frozen=True):

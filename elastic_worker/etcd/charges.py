@@ -36,7 +36,10 @@ def ends_of(group: Group) -> typing.List[End]:
         return []
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
     troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
-    causes = [(name, group.leaving(name) or DISRUPTION) for name in lost] + [(name, DISRUPTION) for name in troubled]
+    # A controller may have told a member to go that another pod of its name has replaced since.
+    planned = world.round.planned if world.round is not None else ()
+    causes = [(name, PLAN if group.ranks[name] in planned else group.leaving(name) or DISRUPTION) for name in lost]
+    causes += [(name, DISRUPTION) for name in troubled]
     if world.round is None:
         taken = {name: cause for name, cause in group.taken_away().items() if name not in dict(causes)}
         causes += taken.items()

@@ -87,10 +87,11 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Why the members of this world are asked back to the barrier."""
+    """Why the members of this world are asked back to the barrier. planned: the ranks of those that leave it by plan."""
 
     reason: str
     cause: str
+    planned: typing.Tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,7 +270,7 @@ def _world(fields: Fields) -> World:
         cause=fields.words("cause"),
         restarts=fields.counts("restarts"),
         ends=tuple(_end(end) for end in fields.inners("ends"))[-MOST_ENDS:],
-        round=Round(round.words("reason"), round.words("cause")) if round is not None else None,
+        round=Round(round.words("reason"), round.words("cause"), round.ranks("planned")) if round is not None else None,
         closed=fields.words("closed"),
         fruitless=fields.integer("fruitless", 0, MOST_RESTARTS) or 0,
         step=fields.step("step"),

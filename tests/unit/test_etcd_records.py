@@ -49,7 +49,7 @@ FULL_WORLD = World(
     reason="w1 joined",
     cause="plan",
     restarts={"user": 2},
-    round=Round("w2 joined", "plan"),
+    round=Round("w2 joined", "plan", (1,)),
     closed="closed",
     ends=(End(6, "w1", "b", "hang", is_lost=True),),
     fruitless=2,
