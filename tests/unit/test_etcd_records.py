@@ -1,4 +1,4 @@
-"""What lies in etcd: our records come back as they were, and nothing else is ever taken for one."""
+"""Test the records in etcd: ours come back as they were, and nothing else is ever taken for one."""
 
 import dataclasses
 import json
@@ -92,7 +92,7 @@ anything = st.recursive(
 
 
 def sealed(key: str, body: str) -> bytes:
-    """What somebody with the job's token may write."""
+    """Return a record that somebody with the job's token may write."""
     return json.dumps({"v": 1, "seal": SEAL._sign(key, body), "body": body}).encode()
 
 
