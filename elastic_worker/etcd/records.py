@@ -5,8 +5,8 @@
     expected       the members that should be there, written by a controller, if there is one
     progress       how far training has come, if it reports its steps
 
-Anything else under the prefix is refused with a reason, and ignored. Nothing is unpickled. The seal covers the key, so that nobody without the token
-can write a record, or copy one to another key or job.
+Anything else under the prefix is refused with a reason, and ignored. Nothing is unpickled. The seal covers the key, so that nobody
+without the token can write a record, or copy one to another key or job.
 """
 
 import dataclasses
