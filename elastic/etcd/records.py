@@ -51,6 +51,7 @@ class Failed(_Record, frozen=True):
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     follows: bool = False
+    out_of_memory: bool = False
 
 
 class Member(_Record, frozen=True):

@@ -36,12 +36,14 @@ class Failed:
     """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
 
     at: the revision of the record that said so first; 0 in that record itself. follows: its error says that another worker was gone.
+    out_of_memory: the kernel killed it, because the memory of its container was used up.
     """
 
     generation: int
     status: typing.Optional[int] = None
     at: int = 0
     follows: bool = False
+    out_of_memory: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +256,8 @@ def _member(name: str, fields: Fields) -> Member:
 
 def _failed(fields: Fields) -> Failed:
     at = fields.integer("at", 0, 2**63) or 0
-    return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), at, fields.flag("follows"))
+    status = fields.integer("status", 0, 1024)
+    return Failed(fields.generation("generation"), status, at, fields.flag("follows"), fields.flag("out_of_memory"))
 
 
 def _world(fields: Fields) -> World:

@@ -1,4 +1,4 @@
-"""Which of several workers is blamed: the one that failed by itself, not one that fell because it was gone."""
+"""The agent blames one of several workers: the one that failed by itself, not one that fell because it was gone."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ from silent_rendezvous import SilentRendezvous
 from elastic.membership import peer_errors
 from elastic_worker.agent import first_failure
 from elastic_worker.agent.first_failure import End, first
+from elastic_worker.agent.memory import MemoryKills
 from elastic_worker.agent.worker_stderr import PipedStderr, WorkerStderr
 from elastic_worker.agent.workers import LocalWorkers
 
@@ -92,8 +93,33 @@ def silent() -> Iterator[int]:
     os.close(target)
 
 
+def test_a_worker_that_the_kernel_killed_is_reported_with_the_cause(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last line of stderr stood there as if it were the cause."""
+    monkeypatch.setattr(MemoryKills, "explain", lambda self, status, error: f"out of memory with {status}")
+    stderr, reports = WorkerStderr(), Reports()
+    workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event(), stderr=stderr)
+    workers.begin()
+    pipe = stderr._sources[0] = PipedStderr(3, target=silent)
+    pipe.begin()
+    program = "import os, sys; print('epoch 3', file=sys.stderr, flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    with open(pipe.path, "w") as file:
+        process = subprocess.Popen([sys.executable, "-IS", "-c", program], stderr=file, stdin=subprocess.PIPE)
+    pipe.close_writer()
+    deadline = time.monotonic() + 30
+    while not stderr._pids and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.communicate(b"\n")
+    with reports.changed:
+        assert reports.changed.wait_for(lambda: bool(reports.failed), 30)
+    workers.end()
+    failed = {name: reports.failed[name] for name in ("rank", "status", "error", "out_of_memory")}
+    assert failed == {"rank": 3, "status": 137, "error": "out of memory with 137", "out_of_memory": True}
+    assert workers.failure is not None
+    assert workers.failure.line == "out of memory with 137"
+
+
 def test_a_worker_that_ends_later_than_the_peer_that_it_brought_down_is_blamed(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two workers of one agent: the first to fail takes time to end, and its peer ends of a closed connection before."""
+    """The first of an agent's two workers to fail takes time to end, and its peer ends of a closed connection before."""
     monkeypatch.setattr("elastic_worker.agent.workers.PEERS_WAIT_S", 30.0)  # a slow machine
     stderr, reports = WorkerStderr(), Reports()
     workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event(), stderr=stderr)
