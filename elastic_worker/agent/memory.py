@@ -11,6 +11,8 @@ import typing
 SIGKILLED = 137
 OF_CHILD = re.compile(r"killed by signal: Killed")
 """Words of torch's error if the process that was killed is a loader process."""
+OF_GPU = re.compile(r"^(torch\.)?(cuda\.)?OutOfMemoryError\b|\b(CUDA|HIP) out of memory\b")
+"""Line of the exception if a GPU's memory is used up. It says what was tried, and of which GPU."""
 UNLIMITED = 1 << 60
 MOST_BYTES = 64 * 1024
 

@@ -11,7 +11,7 @@ import typing
 from elastic_worker.agent import children, first_failure
 from elastic_worker.agent.first_failure import End
 from elastic_worker.agent.last_words import Failure, exception_line
-from elastic_worker.agent.memory import MemoryKills
+from elastic_worker.agent.memory import OF_GPU, MemoryKills
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.worker_stderr import WorkerStderr
 from elastic_worker.gloo_deadlock import procfs
@@ -178,8 +178,10 @@ class LocalWorkers:
         if first.status is not None:
             fields["status"] = first.status
         memory = "" if first.pid in self._killed else self._memory.explain(first.status, first.error)
+        if memory or OF_GPU.search(first.error):
+            fields["out_of_memory"] = True
         if memory:
-            fields.update(out_of_memory=True, error=memory)
+            fields["error"] = memory
         source = self._stderr.of(first.pid)
         if source is not None:
             self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic_worker.agent.memory import UNLIMITED, MemoryKills
+from elastic_worker.agent.memory import OF_GPU, UNLIMITED, MemoryKills
 
 FIRST = ("memory.oom_control", "memory.limit_in_bytes", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", str(UNLIMITED * 7))
 SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n", "max\n")
@@ -71,6 +71,20 @@ def test_a_loader_process_that_was_killed_explains_the_end_of_its_worker(tmp_pat
     kill(1)
     words = kills.explain(1, "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed. ")
     assert words == RAISE.replace("the worker", "a process of the worker")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB", True),
+        ("torch.cuda.OutOfMemoryError: HIP out of memory. Tried to allocate 2 GiB", True),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10.76 GiB total capacity)", True),
+        ("ValueError: the OutOfMemoryError of the last run", False),
+        ("RuntimeError: CUDA error: device-side assert triggered", False),
+    ],
+)
+def test_an_exception_of_a_gpu_whose_memory_is_used_up_is_known(error: str, is_memory: bool) -> None:
+    assert bool(OF_GPU.search(error)) is is_memory
 
 
 @pytest.mark.parametrize("kind", [FIRST, SECOND])

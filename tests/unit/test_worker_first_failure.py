@@ -93,17 +93,30 @@ def silent() -> Iterator[int]:
     os.close(target)
 
 
-def test_a_worker_that_the_kernel_killed_is_reported_with_the_cause(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last line of stderr stood there as if it were the cause."""
-    monkeypatch.setattr(MemoryKills, "explain", lambda self, status, error: f"out of memory with {status}")
+KILLED = "print('epoch 3', file=sys.stderr, flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+GPU = "torch.OutOfMemoryError: CUDA out of memory."
+
+
+@pytest.mark.parametrize(
+    ("explained", "program", "status", "error"),
+    [
+        ("the kernel killed it", KILLED, 137, "the kernel killed it"),
+        ("", f"sys.stdin.readline(); print({GPU!r}, file=sys.stderr, flush=True); sys.exit(1)", 1, GPU),
+    ],
+)
+def test_a_worker_whose_memory_was_used_up_is_reported_with_the_cause(
+    silent: int, monkeypatch: pytest.MonkeyPatch, explained: str, program: str, status: int, error: str
+) -> None:
+    """If the kernel had killed it, its last line of stderr stood there as if it were the cause."""
+    monkeypatch.setattr(MemoryKills, "explain", lambda self, status, error: explained)
     stderr, reports = WorkerStderr(), Reports()
     workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event(), stderr=stderr)
     workers.begin()
     pipe = stderr._sources[0] = PipedStderr(3, target=silent)
     pipe.begin()
-    program = "import os, sys; print('epoch 3', file=sys.stderr, flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
     with open(pipe.path, "w") as file:
-        process = subprocess.Popen([sys.executable, "-IS", "-c", program], stderr=file, stdin=subprocess.PIPE)
+        command = [sys.executable, "-IS", "-c", f"import os, sys; print('begins', file=sys.stderr, flush=True); {program}"]
+        process = subprocess.Popen(command, stderr=file, stdin=subprocess.PIPE)
     pipe.close_writer()
     deadline = time.monotonic() + 30
     while not stderr._pids and time.monotonic() < deadline:
@@ -113,9 +126,9 @@ def test_a_worker_that_the_kernel_killed_is_reported_with_the_cause(silent: int,
         assert reports.changed.wait_for(lambda: bool(reports.failed), 30)
     workers.end()
     failed = {name: reports.failed[name] for name in ("rank", "status", "error", "out_of_memory")}
-    assert failed == {"rank": 3, "status": 137, "error": "out of memory with 137", "out_of_memory": True}
+    assert failed == {"rank": 3, "status": status, "error": error, "out_of_memory": True}
     assert workers.failure is not None
-    assert workers.failure.line == "out of memory with 137"
+    assert workers.failure.line == error
 
 
 def test_a_worker_that_ends_later_than_the_peer_that_it_brought_down_is_blamed(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
