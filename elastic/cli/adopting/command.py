@@ -34,7 +34,7 @@ from elastic.kube.following import resource_of
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 
 APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, *looking_trainer.WEBHOOKS)}
-IDLE = {one.kind: one for one in (looking_trainer.JOB_SETS, looking_trainer.OWNED)}
+IDLE = {one.kind: one for one in (looking_trainer.JOB_SETS, *looking_trainer.OWNED)}
 END_S = 90.0
 MANAGER = "elastic-adopt"
 MOST_BYTES = 64 << 20

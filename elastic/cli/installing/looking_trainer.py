@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from elastic.api.kinds import KINDS
 from elastic.api.trainer import shipped
 from elastic.api.trainer.modes import TRAINER_LEASE, is_ours
 from elastic.cli.installing import looking, trainer
@@ -28,7 +27,7 @@ MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False, kind="MutatingWebhookConfiguration"
 )
 WEBHOOKS = (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
-OWNED = resource_of(KINDS["PyTorchJob"])
+OWNED = tuple(resource_of(kind) for kind in trainer.OWNED)
 LONGEST_LEASE_S = 30.0
 LOOK_EVERY_S = 0.5
 
@@ -39,9 +38,9 @@ async def seen(kube: Kube) -> TrainerSeen:
         return TrainerSeen(deployments=await controllers(kube), webhooks=await webhooks(kube))
     found = await controllers(kube)
     train_jobs = await looking.listed(kube, TRAIN_JOBS)
-    jobs = [_named(one, OWNED) for one in trainer.lowered(await looking.listed(kube, OWNED))]
+    jobs = [_named(one, resource) for resource in OWNED for one in await looking.listed(kube, resource)]
     theirs, idle_job_sets = trainer.going_and_idle(train_jobs, [_named(one, JOB_SETS) for one in await looking.listed(kube, JOB_SETS)])
-    ours, idle_jobs = trainer.going_and_idle(train_jobs, jobs)
+    ours, idle_jobs = trainer.going_and_idle(train_jobs, trainer.lowered(jobs))
     return TrainerSeen(
         deployments=found,
         holders=() if any(map(replicas, found)) else await _holders(kube),

@@ -27,6 +27,8 @@ PROGRAM = "trainer-controller-manager"
 LEAVES_OTHERS_ALONE = (2, 3, 0)
 """First release of Kubeflow Trainer whose controller reads managedBy."""
 MOST_NAMED = 5
+OWNED = (KINDS["PyTorchJob"], KINDS["MPIJob"])
+"""Kinds that the job of a TrainJob may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ def going_and_idle(train_jobs: Sequence[Object], behind: Sequence[Object]) -> tu
 
 def lowered(jobs: Sequence[Object]) -> list[Object]:
     """Return the jobs that belong to TrainJobs."""
-    return [job for job in jobs if as_owned(KINDS["PyTorchJob"], job["metadata"]).role]
+    return [job for job in jobs if as_owned(KINDS[job["kind"]], job["metadata"]).role]
 
 
 def removable(home: str, *, takes_jobs: bool) -> list[Object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from elastic.api.kinds import KINDS, as_owned
+from elastic.api.kinds import as_owned
+from elastic.cli.installing.trainer import OWNED
 from elastic.cli.jobs.bare_train_jobs import REFUSED, UNSERVED, state_of
 from elastic.cli.jobs.found import Found
 from elastic.kube.client import Kube
@@ -32,10 +33,10 @@ async def until_begun(kube: Kube, job: Found, *, say: Callable[[str], None], run
             return outcome
         if running_is_enough and state == RUNNING:
             return None
-        owned = await kube.find(resource_of(job.kind), key.name, namespace=key.namespace)
-        owners = ((owned or {}).get("metadata") or {}).get("ownerReferences") or ()
-        if owned is not None and any(owner.get("uid") == key.uid for owner in owners):
-            return Found(as_owned(KINDS[job.kind.name], owned["metadata"]), owned)
+        for kind in OWNED:
+            owned = await kube.find(resource_of(kind), key.name, namespace=key.namespace)
+            if owned is not None and any(owner.get("uid") == key.uid for owner in owned["metadata"].get("ownerReferences") or ()):
+                return Found(as_owned(kind, owned["metadata"]), owned)
         words = f"{state}: {words}" if state == REFUSED else "" if state == RUNNING else f"waits for {UNSERVED}"
         if words and words != said:
             say(words)
