@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
+from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS
+from elastic.api.kinds import INITIALIZERS
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -103,10 +105,11 @@ class TrainJobs:
             uid = change.old["metadata"]["uid"]
             self._owned.pop(uid, None)
             self._progress.pop(uid, None)
-        if self._train_jobs.get(*change.key) is not None:
-            if change.new is not None:
-                self._owned[change.new["metadata"]["uid"]] = change.key
-            self._look_at(change.key)
+        for key in _train_jobs_of(change.key):
+            if self._train_jobs.get(*key) is not None:
+                if change.new is not None and key == change.key:
+                    self._owned[change.new["metadata"]["uid"]] = key
+                self._look_at(key)
 
     async def _listen(self, stream: Callable[[], AsyncIterator[Progress]]) -> None:
         """Keep the newest progress of the jobs of TrainJobs. A message that a job is forgotten may have its last one."""
@@ -148,7 +151,9 @@ class TrainJobs:
             named = self._jobs.get(*key)
             runtime = await self._runtime(train_job) if named is None else None
             progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
-            planned = plan(TrainJobView(train_job, runtime, named, now, progress))
+            jobs = ((step, self._jobs.get(key[0], initializer_name(key[1], step))) for step in INITIALIZERS)
+            there = {step: job for step, job in jobs if job is not None}
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there))
             await self._carry_out(key, train_job, named, planned, now=now)
             if planned.look_again_at is not None:
                 self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())
@@ -184,11 +189,25 @@ class TrainJobs:
                     raise  # if it exists, the next look sees whose it is
         if planned.change is not None and named is not None:
             await self._writer.patch(OWNED, name, _at(named, planned.change), namespace=namespace)
+        for job, change in planned.initializers:
+            await self._writer.patch(OWNED, job["metadata"]["name"], _at(job, change), namespace=namespace)
+        for job in planned.delete:
+            await self._delete(job)
         if planned.status is not None:
             body = _at(train_job, {"status": planned.status})
             await self._writer.patch(TRAIN_JOBS, name, body, namespace=namespace, subresource="status")
         about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
         await self._events.tell(about, planned.news, now=now)
+
+    async def _delete(self, job: Object) -> None:
+        metadata = job["metadata"]
+        try:
+            await self._writer.delete(
+                OWNED, metadata["name"], namespace=metadata["namespace"], propagation="Background", uid=metadata["uid"]
+            )
+        except KubeError as error:
+            if error.code != 404:
+                raise
 
 
 def _at(seen: Object, change: Object) -> Object:
@@ -200,6 +219,13 @@ def _at(seen: Object, change: Object) -> Object:
 def _read(raw: Object) -> Object:
     raw["metadata"].pop("managedFields", None)
     return raw
+
+
+def _train_jobs_of(key: Key) -> Iterator[Key]:
+    """Yield the TrainJobs whose jobs may have this name."""
+    yield key
+    namespace, name = key
+    yield from ((namespace, name.removesuffix(f"-{step}")) for step in INITIALIZERS if name.endswith(f"-{step}"))
 
 
 def _runtime(train_job: Object) -> list[str]:

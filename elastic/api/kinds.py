@@ -234,7 +234,10 @@ TORCH_NODES = replace(
 """Nodes of a TrainJob with the policy torch. This kind and the next one are never served: the API has them as PyTorchJobs."""
 PLAIN_NODES = replace(TORCH_NODES, native_elastic=False, is_plain=True)
 """Nodes of a TrainJob without a policy."""
-LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES}
+DATASET_INITIALIZER, MODEL_INITIALIZER = "dataset-initializer", "model-initializer"
+INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
+"""Steps of a TrainJob before its nodes start, by their names at Kubeflow Trainer, which are also those of their containers."""
+LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES} | {step: replace(PLAIN_NODES, container=step, role="") for step in INITIALIZERS}
 """The kinds of the jobs that TrainJobs own, by the value of the annotation POLICY."""
 POLICY = "elastic-training/policy"
 TRAIN_JOBS = "trainer.kubeflow.org"

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from control_plane import RIGHTS, SYSTEM, api_server, controller, controller_account, install_crds
 from rights_used import granted, used
-from train_job_builders import runtime, train_job
+from train_job_builders import initializer, runtime, train_job
 
+from elastic.api.names import WAITS_FOR
 from elastic.api.rights import as_objects, train_job_roles
 from elastic.api.trainer.crd import definitions
 from elastic.kube import connect
@@ -75,6 +76,7 @@ async def test_train_jobs_are_served_with_the_rights_of_their_role_and_no_others
             await _without_a_runtime(kube)
             await _suspended_and_resumed(kube)
             await _beside_another_job(kube)
+            await _after_an_initializer(kube)
         audit = tmp_path / "audit.jsonl"
         assert used(audit, allowed=False) == set()
         assert granted(train_job_roles()) - used(audit) == set()
@@ -120,12 +122,16 @@ async def _suspended_and_resumed(kube: Kube) -> None:
     await until(kube, PYTORCH_JOBS, "early", lambda found: found is None)
 
 
+def foreign(name: str) -> Object:
+    """Return a PyTorchJob that belongs to no TrainJob."""
+    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
+    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}}
+    return job | {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}}
+
+
 async def _beside_another_job(kube: Kube) -> None:
     """Check that a PyTorchJob of this name that somebody else made blocks the TrainJob until it is gone."""
-    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
-    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "taken"}}
-    job["spec"] = {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}
-    await kube.create(PYTORCH_JOBS, job, namespace="default")
+    await kube.create(PYTORCH_JOBS, foreign("taken"), namespace="default")
     namespaced = runtime() | {"kind": TRAINING_RUNTIMES.kind}
     await kube.create(TRAINING_RUNTIMES, namespaced, namespace="default")
     reference = {"kind": TRAINING_RUNTIMES.kind, "name": namespaced["metadata"]["name"]}
@@ -134,3 +140,29 @@ async def _beside_another_job(kube: Kube) -> None:
     await kube.delete(PYTORCH_JOBS, "taken", namespace="default")
     await until(kube, PYTORCH_JOBS, "taken", lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
     await until(kube, TRAIN_JOBS, "taken", lambda found: conditions(found) == [])
+
+
+async def _after_an_initializer(kube: Kube) -> None:
+    """Check that the nodes wait for an initializer, also for its name, and that it goes with the nodes' job after the end."""
+    loading, step = runtime(initializers=[initializer()]), "loads-dataset-initializer"
+    loading["metadata"]["name"] = "loading"
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, loading)
+    await kube.create(PYTORCH_JOBS, foreign(step), namespace="default")
+    await kube.create(TRAIN_JOBS, named("loads", runtimeRef={"name": "loading"}), namespace="default")
+    await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == REFUSED)
+    await kube.delete(PYTORCH_JOBS, step, namespace="default")
+    await until(kube, PYTORCH_JOBS, step, lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
+    await until(kube, PYTORCH_JOBS, "loads", lambda found: found["metadata"]["annotations"].get(WAITS_FOR) == "dataset-initializer")
+    await _succeed(kube, step)
+    await until(kube, PYTORCH_JOBS, "loads", lambda found: WAITS_FOR not in found["metadata"]["annotations"])
+    await _succeed(kube, "loads")
+    await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == [("Complete", "True", "AllJobsCompleted")])
+    await kube.delete(PYTORCH_JOBS, "loads", namespace="default")
+    await until(kube, PYTORCH_JOBS, step, lambda found: found is None)
+
+
+async def _succeed(kube: Kube, name: str) -> None:
+    """Let a job have ended well."""
+    await until(kube, PYTORCH_JOBS, name, lambda found: "status" in found)
+    condition = {"type": "Succeeded", "status": "True", "reason": "x", "message": "m"}
+    await kube.patch(PYTORCH_JOBS, name, {"status": {"conditions": [condition]}}, namespace="default", subresource="status")

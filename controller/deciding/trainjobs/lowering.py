@@ -1,7 +1,7 @@
-"""Turn a TrainJob and its runtime into the job that the controller runs for it.
+"""Turn a TrainJob and its runtime into the jobs that the controller runs for it: one of the nodes, and one of each initializer.
 
-The job has the TrainJob's name and belongs to it. An annotation of the job holds a copy of the runtime, so later changes of the runtime
-affect only new TrainJobs.
+The job of the nodes has the TrainJob's name. An annotation of it holds a copy of the runtime, so later changes of the runtime affect only
+new TrainJobs.
 """
 
 import json
@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import nodes, patches, policies, support
+from controller.deciding.trainjobs import initializers, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
+from controller.deciding.trainjobs.roles import Roles, limit, restart_problems, roles
 from elastic.api import names
-from elastic.api.errors import Path, Problem, SpecError, shown
+from elastic.api.errors import Path, Problem, SpecError
 from elastic.api.job import Object
 from elastic.api.kinds import API_VERSION, POLICY, WORKER
 from elastic.api.parser import parse
@@ -30,21 +31,21 @@ MOST_SNAPSHOT = 128 * 1024
 """Characters of this annotation; the API server takes 256 KiB for all annotations of an object."""
 RUNTIME_REF: Path = ("spec", "runtimeRef")
 TORCH_TUNE = ("tune", "run")
-BACKOFF_LIMIT = 6
-"""Failures after which a Job of Kubernetes gives up, if it does not name a number."""
-RESTARTED = ("OnFailure", None)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A TrainJob and its runtime as they were read, with the job of the nodes."""
+    """A TrainJob and its runtime as they were read, with the jobs of the runtime as the patches change them."""
 
     spec: TrainJobSpec
     runtime: Runtime
-    job: ReplicatedJob
-    pods: BatchJobSpec
+    roles: Roles
     bounds: Bounds
     count: int
+
+    @property
+    def job(self) -> ReplicatedJob:
+        return self.roles.nodes
 
     @property
     def trainer(self) -> Trainer:
@@ -74,12 +75,13 @@ def lower(train_job: Object, runtime: Object | None) -> tuple[list[Object], list
     draft = _draft(train_job, runtime, problems)
     if draft is None or runtime is None or problems:
         return [], problems
-    made = _job(train_job, draft, runtime)
-    try:
-        parse(made)
-    except SpecError as error:
-        return [], [Problem(RUNTIME_REF, f"the nodes would not be valid: {problem}") for problem in error.problems]
-    return [made], []
+    made = [_job(train_job, draft, runtime), *_initializers(train_job, draft)]
+    for whose, job in zip(("nodes", *(f"pod of {one.name}" for one in draft.roles.initializers)), made, strict=True):
+        try:
+            parse(job)
+        except SpecError as error:
+            problems += [Problem(RUNTIME_REF, f"the {whose} would not be valid: {problem}") for problem in error.problems]
+    return ([] if problems else made), problems
 
 
 def runtime_key(train_job: Object) -> tuple[str, str, str]:
@@ -98,13 +100,15 @@ def snapshot(runtime: Object) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Bounds and pods that a TrainJob asks of its job now, by the runtime that the job was made from."""
+    """Bounds, pods and initializers that a TrainJob asks for now, by the runtime that its job was made from."""
 
     bounds: Bounds
     template: Object
     """The nodes' pod template."""
     patches: str | None
     """Checksum of the patches in it."""
+    initializers: Mapping[str, Object]
+    """The initializers' jobs, by step."""
 
 
 def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Problem]]:
@@ -117,7 +121,9 @@ def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Pr
     draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
     if draft is None:
         return None, problems
-    return Wanted(draft.bounds, draft.template(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)), problems
+    template, checksum = draft.template(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)
+    jobs = zip((job.name for job in draft.roles.initializers), _initializers(train_job, draft), strict=True)
+    return Wanted(draft.bounds, template, checksum, dict(jobs)), problems
 
 
 def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
@@ -140,19 +146,18 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     problems += support.in_runtime(found, at)
     if len(json.dumps(kept)) > MOST_SNAPSHOT:
         problems.append(Problem(at, f"the runtime is longer than {MOST_SNAPSHOT} characters; shorten it"))
-    job = _nodes(found, at, problems)
-    if job is None:
+    jobs = roles(found, at, problems)
+    if jobs is None:
         return None
-    wrong = list(patches.problems([job], spec.runtime_patches))
+    problems += initializers.problems(spec, jobs.initializers)
+    wrong = list(patches.problems(jobs.all, spec.runtime_patches))
     problems += wrong
-    job = patches.applied(job, spec.runtime_patches if not wrong else ())
-    if job.template.spec is None:
-        return None
-    count = _count(spec, found, job.template.spec, problems)
+    jobs = jobs.changed(lambda job: patches.applied(job, spec.runtime_patches if not wrong else ()))
+    count = _count(spec, found, jobs.nodes.template.spec, problems)
     limits, wrong = bounds(annotations_of(train_job), annotations_of(kept), nodes=count)
     problems += wrong
-    draft = Draft(spec, found, job, job.template.spec, limits, count)
-    problems += _checks(draft, at)
+    draft = Draft(spec, found, jobs, limits, count)
+    problems += _checks(draft)
     return draft
 
 
@@ -164,39 +169,17 @@ def _read(value: object, cls: type[T], at: Path, problems: list[Problem]) -> T |
         return None
 
 
-def _nodes(runtime: Runtime, at: Path, problems: list[Problem]) -> ReplicatedJob | None:
-    """Return the only replicated job, which must be that of the nodes."""
-    job_set = runtime.spec.template.spec if runtime.spec.template is not None else None
-    found, at = None, (*at, "spec", "template", "spec", "replicatedJobs")
-    for i, job in enumerate(job_set.replicated_jobs if job_set is not None else ()):
-        labels = (job.template.metadata or {}).get("labels") or {}
-        if labels.get(api.ANCESTOR) == api.ANCESTOR_TRAINER and job.name == nodes.NODE and found is None:
-            found = job
-            problems.extend(support.in_job(job, (*at, i)))
-        else:
-            problems.append(Problem((*at, i), f"replicatedJob {shown(job.name)} {support.NOT_YET}"))
-    if found is None:
-        words = f"has no job {nodes.NODE} with the label {api.ANCESTOR}: {api.ANCESTOR_TRAINER}"
-        problems.append(Problem(at, f"the runtime {words}; add it"))
-        return None
-    containers = ((found.template.spec.template.get("spec") or {}) if found.template.spec is not None else {}).get("containers")
-    if not any(isinstance(c, dict) and c.get("name") == nodes.NODE for c in containers or ()):
-        problems.append(Problem(at, f"the job {nodes.NODE} has no container {nodes.NODE}; add it"))
-        return None
-    return found
-
-
-def _count(spec: TrainJobSpec, runtime: Runtime, pods: BatchJobSpec, problems: list[Problem]) -> int:
+def _count(spec: TrainJobSpec, runtime: Runtime, pods: BatchJobSpec | None, problems: list[Problem]) -> int:
     policy = runtime.spec.ml_policy
     wanted = spec.trainer.num_nodes if spec.trainer is not None else None
     if wanted is None:
-        wanted = policy.num_nodes if policy is not None else pods.parallelism
+        wanted = policy.num_nodes if policy is not None else pods.parallelism if pods is not None else None
     if wanted is not None and wanted < 1:
         problems.append(Problem(("spec", "trainer", "numNodes"), f"numNodes is {wanted}; at least 1 is needed"))
     return max(1, wanted if wanted is not None else 1)
 
 
-def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
+def _checks(draft: Draft) -> Iterator[Problem]:
     trainer, limits = draft.trainer, draft.bounds
     if not draft.is_torch and (limits.least, limits.most) != (draft.count, draft.count):
         message = f"only nodes with the policy torch can come and go yet; remove {', '.join(KNOWN)}"
@@ -213,20 +196,13 @@ def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
         yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
     if draft.is_torch and (trainer.command or ())[:2] == TORCH_TUNE:
         yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
-    yield from _of_pods(draft, (*at, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec"))
-
-
-def _of_pods(draft: Draft, at: Path) -> Iterator[Problem]:
-    policy = (draft.pods.template.get("spec") or {}).get("restartPolicy")
-    if policy not in RESTARTED and not (policy == "Never" and draft.pods.backoff_limit == 0):
-        message = f"restartPolicy is {shown(policy)}; use OnFailure, or Never with backoffLimit 0"
-        yield Problem((*at, "template", "spec", "restartPolicy"), message)
+    yield from restart_problems(draft.job, draft.roles.at)
 
 
 def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     metadata, spec, limits = train_job["metadata"], draft.spec, draft.bounds
     made = draft.template(metadata["name"])
-    failures = draft.pods.backoff_limit if draft.pods.backoff_limit is not None else BACKOFF_LIMIT
+    failures = limit(draft.job)
     job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
     ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
     policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend}
@@ -249,8 +225,16 @@ def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     }
 
 
+def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
+    checksum, spec = patches.checksum(draft.spec.runtime_patches), draft.spec
+    for job in draft.roles.initializers:
+        policy = {"suspend": spec.suspend, "backoffLimit": limit(job)}
+        source = initializers.source(spec, job.name)
+        yield initializers.lowered(_placed(train_job), job, source, checksum=checksum, run_policy=policy)
+
+
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
-    metadata, outer = train_job["metadata"], draft.runtime.spec.template
+    outer = draft.runtime.spec.template
     above = (outer.metadata if outer is not None else None) or {}
     parts: list[Mapping[str, Any]] = [above, *patches.metadata(draft.spec.runtime_patches), draft.job.template.metadata or {}]
     labels = {key: value for part in parts for key, value in (part.get("labels") or {}).items()}
@@ -259,10 +243,18 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
     annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
         annotations[patches.PATCHES] = checksum
+    if draft.roles.initializers:
+        annotations[names.WAITS_FOR] = ",".join(job.name for job in draft.roles.initializers)
     if draft.bounds.asked is not None:
         annotations[names.NODES] = str(draft.bounds.asked)
     if (report := annotations_of(train_job).get(names.REPORT)) is not None:
         annotations[names.REPORT] = report
+    return _placed(train_job) | {"labels": labels, "annotations": annotations}
+
+
+def _placed(train_job: Object) -> Object:
+    """Return the metadata of an object that belongs to a TrainJob: its name, its namespace and its owner."""
+    metadata = train_job["metadata"]
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.TRAIN_JOB,
@@ -271,5 +263,4 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    placed = {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
-    return {**placed, "labels": labels, "annotations": annotations, "ownerReferences": [owner]}
+    return {"name": metadata["name"], "namespace": metadata.get("namespace", "default"), "ownerReferences": [owner]}

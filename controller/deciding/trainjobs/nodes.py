@@ -19,7 +19,7 @@ def template(name: str, job: ReplicatedJob, trainer: Trainer) -> Object:
     assert job.template.spec is not None
     made: Object = json.loads(json.dumps(job.template.spec.template))
     metadata = made.setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), **_labels(name)}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels(name, NODE, step=ANCESTOR_TRAINER)}
     made["spec"].pop("restartPolicy", None)
     for container in made["spec"]["containers"]:
         if container.get("name") == NODE:
@@ -49,13 +49,13 @@ def _resources(under: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
     return {key: value for key, value in made.items() if value}
 
 
-def _labels(name: str) -> dict[str, str]:
-    """Return the labels that a pod has in a JobSet with one Job of nodes."""
+def labels(name: str, role: str, *, step: str) -> dict[str, str]:
+    """Return the labels that a pod of this role has in a JobSet of this name, which has one Job for each role."""
     return {
-        ANCESTOR: ANCESTOR_TRAINER,
-        "batch.kubernetes.io/job-name": f"{name}-{NODE}-0",
+        ANCESTOR: step,
+        "batch.kubernetes.io/job-name": f"{name}-{role}-0",
         f"{JOB_SET}/jobset-name": name,
-        f"{JOB_SET}/replicatedjob-name": NODE,
+        f"{JOB_SET}/replicatedjob-name": role,
         f"{JOB_SET}/replicatedjob-replicas": "1",
         f"{JOB_SET}/job-index": "0",
         f"{JOB_SET}/restart-attempt": "0",

@@ -10,7 +10,7 @@ from elastic.api.trainer.runtime import ReplicatedJob, Runtime
 from elastic.api.trainer.train_job import TrainJobSpec
 
 NOT_YET = "is not supported yet; remove it"
-TRAIN_JOB = ("runtime_ref", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
+TRAIN_JOB = ("runtime_ref", "initializer", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "template")
 POLICY = ("num_nodes", "torch", "jax", "xgboost")
 JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
@@ -38,9 +38,9 @@ def in_runtime(runtime: Runtime, at: Path) -> Iterator[Problem]:
             yield from _others(spec.template.spec, (*at, "spec"), known=JOB_SET)
 
 
-def in_job(job: ReplicatedJob, at: Path) -> Iterator[Problem]:
-    """Yield the fields of the nodes' job that are not supported."""
-    yield from _others(job, at, known=("name", "template"))
+def in_job(job: ReplicatedJob, at: Path, *, known: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """Yield the fields of a job of the runtime that are not supported. `known` are those that only this job may have."""
+    yield from _others(job, at, known=("name", "template", *known))
     at = (*at, "template")
     yield from _of_metadata(job.template.metadata, at)
     if job.template.spec is not None:
