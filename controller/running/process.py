@@ -201,7 +201,8 @@ class Process:
         if options.train_jobs == "off" or options.namespace is not None or jobs is None:
             return None
         progress = self._rendezvous.progress if self._rendezvous is not None else None
-        return TrainJobs(self._kube, ConsiderateWriter(self._writer()), jobs, clock=time.monotonic, progress=progress)
+        writer, scheduler = ConsiderateWriter(self._writer()), options.gang_scheduler
+        return TrainJobs(self._kube, writer, jobs, clock=time.monotonic, progress=progress, gang_scheduler=scheduler)
 
     def _left_s(self) -> float:
         return math.inf if self._election is None else self._election.left_s()

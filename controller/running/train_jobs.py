@@ -40,6 +40,7 @@ class TrainJobs:
         *,
         clock: Callable[[], float],
         progress: Callable[[], AsyncIterator[Progress]] | None = None,
+        gang_scheduler: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`jobs` is the view of PyTorchJobs, which somebody else feeds. `progress` is the rendezvous server's stream."""
@@ -48,7 +49,7 @@ class TrainJobs:
         self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
         self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, indexes={BY_RUNTIME: _runtime})
         self._runtimes = {r.kind: Cache(kube, r, project=_read) for r in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
-        self._clock, self._stream = clock, progress
+        self._clock, self._stream, self._gang_scheduler = clock, progress, gang_scheduler
         self._owned: dict[str, Key] = {}
         """The TrainJob of each job, by the job's uid."""
         self._progress: dict[str, Progress] = {}
@@ -153,7 +154,7 @@ class TrainJobs:
             progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
             jobs = ((step, self._jobs.get(key[0], initializer_name(key[1], step))) for step in INITIALIZERS)
             there = {step: job for step, job in jobs if job is not None}
-            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there))
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there, self._gang_scheduler))
             await self._carry_out(key, train_job, named, planned, now=now)
             if planned.look_again_at is not None:
                 self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())

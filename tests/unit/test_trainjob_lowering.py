@@ -163,7 +163,6 @@ def test_a_field_of_a_train_job_that_is_not_carried_out_is_named(at: str, value:
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        ("spec.podGroupPolicy", {"coscheduling": {}}),
         ("spec.mlPolicy.torch", {"envInjection": {"targets": [{"jobName": "node", "containerNames": ["x"]}]}}),
         ("spec.template.spec.network", {"subdomain": "x"}),
         ("spec.template.spec.failurePolicy", {"maxRestarts": 3}),

@@ -7,11 +7,11 @@ new TrainJobs.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import initializers, nodes, patches, policies, support
+from controller.deciding.trainjobs import gangs, initializers, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
 from controller.deciding.trainjobs.roles import Roles, limit, restart_problems, roles
 from elastic.api import names
@@ -51,6 +51,18 @@ class Draft:
     def trainer(self) -> Trainer:
         return self.spec.trainer or Trainer()
 
+    def metadata(self, field: str) -> dict[str, str]:
+        """Return the labels or annotations that the JobSet of the runtime gets, also by patches."""
+        outer = self.runtime.spec.template
+        parts = [(outer.metadata if outer is not None else None) or {}, *patches.metadata(self.spec.runtime_patches)]
+        return {key: value for part in parts for key, value in (part.get(field) or {}).items()}
+
+    def scheduling(self, job: ReplicatedJob) -> Object:
+        """Return the part of a job's runPolicy about gang scheduling."""
+        pod = job.template.spec.template if job.template.spec is not None else {}
+        found = gangs.scheduling_policy(self.runtime.spec.pod_group_policy, self.metadata("annotations"), pod)
+        return {"schedulingPolicy": found} if found is not None else {}
+
     @property
     def policy(self) -> str:
         return policies.name(self.runtime.spec.ml_policy)
@@ -69,10 +81,16 @@ class Draft:
         return made
 
 
-def lower(train_job: Object, runtime: Object | None) -> tuple[list[Object], list[Problem]]:
-    """Return the objects to create for this TrainJob, or the problems that prevent it."""
+def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | None = None) -> tuple[list[Object], list[Problem]]:
+    """Return the objects to create for this TrainJob, or the problems that prevent it.
+
+    gang_scheduler: the scheduler for which the controller makes pod groups; None if that is not known.
+    """
     problems: list[Problem] = []
     draft = _draft(train_job, runtime, problems)
+    if draft is not None:
+        at = (draft.spec.runtime_ref.kind, draft.spec.runtime_ref.name, "spec", "podGroupPolicy")
+        problems += gangs.problems(draft.runtime.spec.pod_group_policy, draft.metadata("annotations"), at, scheduler=gang_scheduler)
     if draft is None or runtime is None or problems:
         return [], problems
     made = [_job(train_job, draft, runtime), *_initializers(train_job, draft)]
@@ -205,7 +223,7 @@ def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     failures = limit(draft.job)
     job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
     ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
-    policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend}
+    policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend, **draft.scheduling(draft.job)}
     policy |= {"activeDeadlineSeconds": spec.active_deadline_seconds} if spec.active_deadline_seconds is not None else {}
     policy |= {"ttlSecondsAfterFinished": ttl_s} if ttl_s is not None else {}
     more: Object = {}
@@ -228,17 +246,14 @@ def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
 def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
     checksum, spec = patches.checksum(draft.spec.runtime_patches), draft.spec
     for job in draft.roles.initializers:
-        policy = {"suspend": spec.suspend, "backoffLimit": limit(job)}
+        policy = {"suspend": spec.suspend, "backoffLimit": limit(job), **draft.scheduling(job)}
         source = initializers.source(spec, job.name)
         yield initializers.lowered(_placed(train_job), job, source, checksum=checksum, run_policy=policy)
 
 
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
-    outer = draft.runtime.spec.template
-    above = (outer.metadata if outer is not None else None) or {}
-    parts: list[Mapping[str, Any]] = [above, *patches.metadata(draft.spec.runtime_patches), draft.job.template.metadata or {}]
-    labels = {key: value for part in parts for key, value in (part.get("labels") or {}).items()}
-    annotations = {key: value for part in parts for key, value in (part.get("annotations") or {}).items()}
+    own = draft.job.template.metadata or {}
+    labels, annotations = ({**draft.metadata(field), **(own.get(field) or {})} for field in ("labels", "annotations"))
     annotations[POLICY] = "torch" if draft.is_torch else "plain"
     annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:

@@ -34,6 +34,7 @@ class TrainJobView:
     """A TrainJob, the runtime that it names, and the PyTorchJob that has its name, as far as they exist, and that job's progress.
 
     initializers: the PyTorchJobs that have the names of its initializers, by step.
+    gang_scheduler: the scheduler for which the controller makes pod groups.
     """
 
     train_job: Object
@@ -42,6 +43,7 @@ class TrainJobView:
     now: datetime
     progress: Progress | None = None
     initializers: Mapping[str, Object] = field(default_factory=dict)
+    gang_scheduler: str = ""
 
     @property
     def own(self) -> Mapping[str, Object]:
@@ -102,7 +104,7 @@ def plan(view: TrainJobView) -> TrainJobPlan:
 
 def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
     """Return the plan that creates the jobs of a TrainJob, or says why it cannot run."""
-    objects, problems = lower(view.train_job, view.runtime)
+    objects, problems = lower(view.train_job, view.runtime, gang_scheduler=view.gang_scheduler)
     wanted = {item["metadata"]["name"] for item in objects}
     there = [job for job in view.initializers.values() if job["metadata"]["name"] in wanted]
     others = [job for job in there if owner_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]

@@ -11,7 +11,7 @@ from elastic.api.trainer.train_job import TrainJobSpec
 
 NOT_YET = "is not supported yet; remove it"
 TRAIN_JOB = ("runtime_ref", "initializer", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
-RUNTIME = ("ml_policy", "template")
+RUNTIME = ("ml_policy", "pod_group_policy", "template")
 POLICY = ("num_nodes", "torch", "jax", "xgboost")
 JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
 JOB = ("template", "backoff_limit", "parallelism", "completions")
