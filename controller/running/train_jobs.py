@@ -6,16 +6,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
+from controller.deciding.actions import warning
+from controller.deciding.trainjobs.claims import CLAIM
 from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS
+from controller.watching.keys import JOBS, owner_uid
 from elastic.api.kinds import INITIALIZERS
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES, Object
+from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, PERSISTENT_VOLUME_CLAIMS, TRAIN_JOBS, TRAINING_RUNTIMES, Object
 from elastic.membership.training import Progress
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
@@ -26,6 +28,7 @@ LOOK_AGAIN_S = 10.0
 """Seconds until the API server is asked again whether it has TrainJobs."""
 WORKERS = 4
 OWNED = JOBS["PyTorchJob"]
+CREATED = {OWNED.kind: OWNED, CLAIM: PERSISTENT_VOLUME_CLAIMS}
 BY_RUNTIME = "runtime"
 Key = tuple[str, str]
 """Namespace and name of a TrainJob, and of its job."""
@@ -182,12 +185,14 @@ class TrainJobs:
 
     async def _carry_out(self, key: Key, train_job: Object, named: Object | None, planned: TrainJobPlan, *, now: datetime) -> None:
         namespace, name = key
+        about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
         for item in planned.create:
             try:
-                await self._writer.create(OWNED, item, namespace=namespace)
+                await self._writer.create(CREATED[item["kind"]], item, namespace=namespace)
             except KubeError as error:
-                if error.reason != "AlreadyExists":
-                    raise  # if it exists, the next look sees whose it is
+                # If a job exists, the next look sees whose it is.
+                if error.reason != "AlreadyExists" or (item["kind"] == CLAIM and not await self._is_usable(item, about, now=now)):
+                    raise
         if planned.change is not None and named is not None:
             await self._writer.patch(OWNED, name, _at(named, planned.change), namespace=namespace)
         for job, change in planned.initializers:
@@ -197,8 +202,21 @@ class TrainJobs:
         if planned.status is not None:
             body = _at(train_job, {"status": planned.status})
             await self._writer.patch(TRAIN_JOBS, name, body, namespace=namespace, subresource="status")
-        about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
         await self._events.tell(about, planned.news, now=now)
+
+    async def _is_usable(self, claim: Object, about: Object, *, now: datetime) -> bool:
+        """Return whether a claim that exists is the TrainJob's, or may be of somebody else because it is retained. An Event says if not."""
+        metadata = claim["metadata"]
+        if "ownerReferences" not in metadata:
+            return True
+        there = await self._writer.get(PERSISTENT_VOLUME_CLAIMS, metadata["name"], namespace=metadata["namespace"])
+        if owner_uid(there["metadata"]) == owner_uid(metadata):
+            return True
+        words = f"PersistentVolumeClaim {metadata['name']} exists and does not belong to this TrainJob; delete it"
+        await self._events.tell(
+            about, [warning("TrainJobResourcesCreationFailed", f"{words}, or retain it in volumeClaimPolicies")], now=now
+        )
+        return False
 
     async def _delete(self, job: Object) -> None:
         metadata = job["metadata"]

@@ -18,7 +18,16 @@ from elastic.api.trainer.crd import definitions
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, CUSTOM_RESOURCE_DEFINITIONS, TRAIN_JOBS, TRAINING_RUNTIMES, Object, Resource
+from elastic.kube.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+    Object,
+    Resource,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 PATIENCE_S = 120
@@ -61,6 +70,12 @@ def named(name: str, **spec: Any) -> Object:
     return {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": name}, "spec": made["spec"]}
 
 
+CLAIM: Object = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "initializer-loads"},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
 REFUSED = [("Failed", "True", "TrainingRuntimeNotSupported")]
 
 
@@ -146,11 +161,21 @@ async def _after_an_initializer(kube: Kube) -> None:
     """Check that the nodes wait for an initializer, also for its name, and that it goes with the nodes' job after the end."""
     loading, step = runtime(initializers=[initializer()]), "loads-dataset-initializer"
     loading["metadata"]["name"] = "loading"
-    await kube.create(CLUSTER_TRAINING_RUNTIMES, loading)
+    loading["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["volumes"] = []
+    template = {"metadata": {"name": "initializer"}, "spec": CLAIM["spec"]}
+    loading["spec"]["template"]["spec"]["volumeClaimPolicies"] = [{"templates": [template]}]
+    await kube.create(PERSISTENT_VOLUME_CLAIMS, CLAIM, namespace="default")
     await kube.create(PYTORCH_JOBS, foreign(step), namespace="default")
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, loading)
     await kube.create(TRAIN_JOBS, named("loads", runtimeRef={"name": "loading"}), namespace="default")
     await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == REFUSED)
     await kube.delete(PYTORCH_JOBS, step, namespace="default")
+    await _event(kube, "loads", "PersistentVolumeClaim initializer-loads exists and does not belong to this TrainJob")
+    assert await until(kube, PYTORCH_JOBS, "loads", lambda found: True) is None
+    await kube.delete(PERSISTENT_VOLUME_CLAIMS, "initializer-loads", namespace="default")
+    await until(
+        kube, PERSISTENT_VOLUME_CLAIMS, "initializer-loads", lambda found: found is not None and "ownerReferences" in found["metadata"]
+    )
     await until(kube, PYTORCH_JOBS, step, lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
     await until(kube, PYTORCH_JOBS, "loads", lambda found: found["metadata"]["annotations"].get(WAITS_FOR) == "dataset-initializer")
     await _succeed(kube, step)
@@ -159,6 +184,16 @@ async def _after_an_initializer(kube: Kube) -> None:
     await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == [("Complete", "True", "AllJobsCompleted")])
     await kube.delete(PYTORCH_JOBS, "loads", namespace="default")
     await until(kube, PYTORCH_JOBS, step, lambda found: found is None)
+
+
+async def _event(kube: Kube, name: str, words: str) -> None:
+    """Wait for an Event about a TrainJob that has these words."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            events = (await kube.list(EVENTS, namespace="default")).items
+            if any(words in event["message"] and event["involvedObject"]["name"] == name for event in events):
+                return
+            await asyncio.sleep(0.2)
 
 
 async def _succeed(kube: Kube, name: str) -> None:

@@ -70,6 +70,7 @@ def test_initializers_load_data_and_model_before_the_nodes_of_a_train_job_start(
     assert seen[data] == ["loads hf://my/data as token"]
     assert seen[model] == ["loads hf://default"], "an initializer that the TrainJob does not configure runs as its runtime says"
     assert "loaded: sum of ranks 3 over 2" in "\n".join(seen["node-0"])
+    assert seen["claims"] == ["initializer-loaded"]
     assert seen["broken"] == "Failed"
     reason, message = seen["why"]
     assert reason == "FailedJobs"

@@ -172,20 +172,23 @@ def elastic(trainer: TrainerClient) -> dict:
 
 def loading_runtime(name: str, *, data: str, model: str, limit: int) -> dict:
     """Return a runtime whose initializers run these commands of the shell, and may fail that often."""
-    label, volume = "trainer.kubeflow.org/trainjob-ancestor-step", {"name": "initializer", "emptyDir": {}}
+    label = "trainer.kubeflow.org/trainjob-ancestor-step"
 
     def job(step: str, words: str) -> dict:
-        mount = {"name": "initializer", "mountPath": "/workspace"}
         env = [{"name": "STORAGE_URI", "value": "hf://default"}]
-        container = {"name": step, "image": "any", "command": ["sh", "-c", words], "env": env, "volumeMounts": [mount]}
-        pod = {"spec": {"containers": [container], "volumes": [volume]}}
+        container = {"name": step, "image": "any", "command": ["sh", "-c", words], "env": env}
+        pod = {"spec": {"containers": [container]}}
         return {"name": step, "template": {"metadata": {"labels": {label: step}}, "spec": {"backoffLimit": limit, "template": pod}}}
 
     steps = ["dataset-initializer", "model-initializer"]
     node = job("node", "true")
     node["template"]["metadata"]["labels"] = {label: "trainer"}
     node["dependsOn"] = [{"name": step, "status": "Complete"} for step in steps]
-    spec = {"replicatedJobs": [job(steps[0], data), job(steps[1], model), node]}
+    loads = job(steps[0], data)
+    loads["template"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [{"name": "initializer", "mountPath": "/workspace"}]
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = [{"templates": [{"metadata": {"name": "initializer"}, "spec": claim}]}]
+    spec = {"replicatedJobs": [loads, job(steps[1], model), node], "volumeClaimPolicies": claims}
     metadata = {"name": name, "labels": {"trainer.kubeflow.org/framework": "torch"}}
     runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime", "metadata": metadata}
     return runtime | {"spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": spec}}}
@@ -194,7 +197,8 @@ def loading_runtime(name: str, *, data: str, model: str, limit: int) -> dict:
 def initialized(trainer: TrainerClient) -> dict:
     """Load data and model before two nodes train. The data is there at the second try, and the model waits for a file."""
     custom, core = client.CustomObjectsApi(), client.CoreV1Api()
-    data = f'echo "loads $STORAGE_URI as $ACCESS_TOKEN"; test -f {FOLDER}/tried || {{ touch {FOLDER}/tried; exit 1; }}; touch {FOLDER}/data'
+    tried = f"{FOLDER}/tried"
+    data = f'echo "loads $STORAGE_URI as $ACCESS_TOKEN"; test -f {tried} || {{ touch {tried}; exit 1; }}; echo words > /workspace/data'
     model = f'echo "loads $STORAGE_URI"; until test -f {FOLDER}/go; do sleep 0.2; done; touch {FOLDER}/model'
     runtimes = ("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes")
     custom.create_cluster_custom_object(*runtimes, loading_runtime("loads", data=data, model=model, limit=6))
@@ -224,10 +228,12 @@ def initialized(trainer: TrainerClient) -> dict:
     (FOLDER / "go").touch()
     seen["end"] = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1).status
     seen["after"], seen["steps"] = states(), steps()
+    seen["claims"] = [claim.metadata.name for claim in core.list_namespaced_persistent_volume_claim("default").items]
     for step in ("dataset-initializer", "model-initializer", "node-0"):
         seen[step] = list(trainer.get_job_logs(name, step=step))
     trainer.delete_job(name)
     until(lambda: not core.list_namespaced_pod("default", label_selector=f"jobset.sigs.k8s.io/jobset-name={name}").items, "the pods go")
+    until(lambda: not core.list_namespaced_persistent_volume_claim("default").items, "the claim goes")
     broken = loading_runtime("breaks", data="echo 'No such bucket' >&2; exit 3", model="sleep 600", limit=1)
     custom.create_cluster_custom_object(*runtimes, broken)
     name = trainer.train(runtime="breaks", options=[Name("broken")])

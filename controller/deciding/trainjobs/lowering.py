@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import gangs, initializers, nodes, patches, policies, support
+from controller.deciding.trainjobs import claims, gangs, initializers, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
 from controller.deciding.trainjobs.roles import Roles, limit, restart_problems, roles
 from elastic.api import names
@@ -21,7 +21,7 @@ from elastic.api.kinds import API_VERSION, POLICY, WORKER
 from elastic.api.parser import parse
 from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
-from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime
+from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime, VolumeClaimPolicy
 from elastic.api.trainer.train_job import Trainer, TrainJobSpec
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -57,6 +57,11 @@ class Draft:
         parts = [(outer.metadata if outer is not None else None) or {}, *patches.metadata(self.spec.runtime_patches)]
         return {key: value for part in parts for key, value in (part.get(field) or {}).items()}
 
+    @property
+    def claims(self) -> tuple[VolumeClaimPolicy, ...]:
+        outer = self.runtime.spec.template
+        return outer.spec.volume_claim_policies if outer is not None and outer.spec is not None else ()
+
     def scheduling(self, job: ReplicatedJob) -> Object:
         """Return the part of a job's runPolicy about gang scheduling."""
         pod = job.template.spec.template if job.template.spec is not None else {}
@@ -73,7 +78,7 @@ class Draft:
 
     def template(self, name: str) -> Object:
         """Return the pod template of the nodes of TrainJob `name`."""
-        made = nodes.template(name, self.job, self.trainer)
+        made = claims.with_volumes(nodes.template(name, self.job, self.trainer), name, self.claims)
         own = policies.environment(self.policy, job=name, count=self.count, pod=made)
         for container in made["spec"]["containers"]:
             if own and container.get("name") == nodes.NODE:
@@ -82,7 +87,7 @@ class Draft:
 
 
 def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | None = None) -> tuple[list[Object], list[Problem]]:
-    """Return the objects to create for this TrainJob, or the problems that prevent it.
+    """Return the jobs and claims to create for this TrainJob, or the problems that prevent it.
 
     gang_scheduler: the scheduler for which the controller makes pod groups; None if that is not known.
     """
@@ -99,7 +104,7 @@ def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | No
             parse(job)
         except SpecError as error:
             problems += [Problem(RUNTIME_REF, f"the {whose} would not be valid: {problem}") for problem in error.problems]
-    return ([] if problems else made), problems
+    return ([] if problems else [*made, *claims.objects(_placed(train_job), draft.claims)]), problems
 
 
 def runtime_key(train_job: Object) -> tuple[str, str, str]:
@@ -176,6 +181,8 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     problems += wrong
     draft = Draft(spec, found, jobs, limits, count)
     problems += _checks(draft)
+    place = (*at, "spec", "template", "spec", "volumeClaimPolicies")
+    problems += claims.problems(train_job["metadata"]["name"], draft.claims, jobs.all, place)
     return draft
 
 
@@ -247,8 +254,10 @@ def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
     checksum, spec = patches.checksum(draft.spec.runtime_patches), draft.spec
     for job in draft.roles.initializers:
         policy = {"suspend": spec.suspend, "backoffLimit": limit(job), **draft.scheduling(job)}
-        source = initializers.source(spec, job.name)
-        yield initializers.lowered(_placed(train_job), job, source, checksum=checksum, run_policy=policy)
+        source, placed = initializers.source(spec, job.name), _placed(train_job)
+        made = initializers.lowered(placed, job, source, checksum=checksum, run_policy=policy)
+        claims.with_volumes(made["spec"]["pytorchReplicaSpecs"][WORKER]["template"], placed["name"], draft.claims)
+        yield made
 
 
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:

@@ -17,6 +17,7 @@ from controller.deciding.objects.differences import merge_patch
 from controller.deciding.trainjobs import initializers
 from controller.deciding.trainjobs import status as statuses
 from controller.deciding.trainjobs.bounds import annotations_of
+from controller.deciding.trainjobs.claims import CLAIM
 from controller.deciding.trainjobs.lowering import lower, wanted_now
 from controller.deciding.trainjobs.patches import PATCHES
 from controller.deciding.trainjobs.reports import next_write, trainer_status
@@ -105,17 +106,19 @@ def plan(view: TrainJobView) -> TrainJobPlan:
 def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
     """Return the plan that creates the jobs of a TrainJob, or says why it cannot run."""
     objects, problems = lower(view.train_job, view.runtime, gang_scheduler=view.gang_scheduler)
-    wanted = {item["metadata"]["name"] for item in objects}
+    wanted = {item["metadata"]["name"] for item in objects if item["kind"] != CLAIM}
     there = [job for job in view.initializers.values() if job["metadata"]["name"] in wanted]
     others = [job for job in there if owner_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]
     if any(is_going(job) for job in others):
         return TrainJobPlan()  # of a former TrainJob of this name
     if others:
         objects, problems = [], [*problems, *(Problem(("metadata", "name"), _blocked(job)) for job in others)]
-    known_names = {job["metadata"]["name"] for job in there}
+    known_jobs = {job["metadata"]["name"] for job in there}
     planned = _without_job(view, known, problems)
-    create = tuple(item for item in objects if item["metadata"]["name"] not in known_names)
-    return TrainJobPlan(create, status=planned.status, news=planned.news)
+    # Claims come first: once the nodes' job exists, nothing looks after them.
+    missing = (item for item in objects if item["kind"] == CLAIM or item["metadata"]["name"] not in known_jobs)
+    create = sorted(missing, key=lambda item: item["kind"] != CLAIM)
+    return TrainJobPlan(tuple(create), status=planned.status, news=planned.news)
 
 
 def is_going(job: Object) -> bool:

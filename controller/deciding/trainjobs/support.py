@@ -13,7 +13,7 @@ NOT_YET = "is not supported yet; remove it"
 TRAIN_JOB = ("runtime_ref", "initializer", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "pod_group_policy", "template")
 POLICY = ("num_nodes", "torch", "jax", "xgboost")
-JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished")
+JOB_SET = ("replicated_jobs", "ttl_seconds_after_finished", "volume_claim_policies")
 JOB = ("template", "backoff_limit", "parallelism", "completions")
 METADATA = ("labels", "annotations", "creationTimestamp")
 
