@@ -197,8 +197,8 @@ class Process:
 
     def _keeper_of_train_jobs(self) -> TrainJobs | None:
         """Return the part that serves TrainJobs, which needs the runtimes of the whole cluster."""
-        options, jobs = self._options, self._observer.jobs.get("PyTorchJob")
-        if options.train_jobs == "off" or options.namespace is not None or jobs is None:
+        options, jobs = self._options, [self._observer.jobs[kind] for kind in ("PyTorchJob", "MPIJob") if kind in self._observer.jobs]
+        if options.train_jobs == "off" or options.namespace is not None or "PyTorchJob" not in self._observer.jobs:
             return None
         progress = self._rendezvous.progress if self._rendezvous is not None else None
         writer, scheduler = ConsiderateWriter(self._writer()), options.gang_scheduler

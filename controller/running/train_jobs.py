@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
@@ -10,6 +10,7 @@ from controller.deciding.actions import warning
 from controller.deciding.trainjobs.claims import CLAIM
 from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
+from controller.deciding.trainjobs.nodes import OWNED, kind_of
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from controller.watching.fed_view import FedView
 from controller.watching.keys import JOBS, owner_uid
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 10.0
 """Seconds until the API server is asked again whether it has TrainJobs."""
 WORKERS = 4
-OWNED = JOBS["PyTorchJob"]
-CREATED = {OWNED.kind: OWNED, CLAIM: PERSISTENT_VOLUME_CLAIMS}
+PYTORCH, MPI = (JOBS[kind.name] for kind in OWNED)
+CREATED = {PYTORCH.kind: PYTORCH, MPI.kind: MPI, CLAIM: PERSISTENT_VOLUME_CLAIMS}
 BY_RUNTIME = "runtime"
 Key = tuple[str, str]
 """Namespace and name of a TrainJob, and of its job."""
@@ -39,14 +40,17 @@ class TrainJobs:
         self,
         kube: Kube,
         writer: Writer,
-        jobs: FedView,
+        jobs: Sequence[FedView],
         *,
         clock: Callable[[], float],
         progress: Callable[[], AsyncIterator[Progress]] | None = None,
         gang_scheduler: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`jobs` is the view of PyTorchJobs, which somebody else feeds. `progress` is the rendezvous server's stream."""
+        """Take the views of PyTorchJobs, and of MPIJobs if they are served. Somebody else feeds these views.
+
+        progress: the rendezvous server's stream.
+        """
         self._kube, self._writer, self._jobs, self._now = kube, writer, jobs, now
         self._events = EventRecorder(writer)
         self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
@@ -64,7 +68,8 @@ class TrainJobs:
         while not await self._are_served():  # noqa: ASYNC110 - a definition that is created wakes nobody
             await asyncio.sleep(LOOK_AGAIN_S)
         self._train_jobs.subscribe(self._changed)
-        self._jobs.subscribe(self._job_changed)
+        for jobs in self._jobs:
+            jobs.subscribe(self._job_changed)
         for kind, runtimes in self._runtimes.items():
             runtimes.subscribe(self._telling(kind))
         async with asyncio.TaskGroup() as tasks:
@@ -73,13 +78,13 @@ class TrainJobs:
 
     async def work(self) -> None:
         """Work until cancelled. Nothing is decided before the whole view exists."""
-        for view in (self._train_jobs, *self._runtimes.values(), self._jobs):
+        for view in (self._train_jobs, *self._runtimes.values(), *self._jobs):
             await view.wait_synced()
         self._is_working = True
         try:
             for found in self._train_jobs.list():
                 key = (found["metadata"]["namespace"], found["metadata"]["name"])
-                if (named := self._jobs.get(*key)) is not None:
+                if (named := self._named(found)) is not None:
                     self._owned[named["metadata"]["uid"]] = key
                 self._queue.add(key)
             async with asyncio.TaskGroup() as tasks:
@@ -152,12 +157,13 @@ class TrainJobs:
             return True
         now = self._now().replace(microsecond=0)
         try:
-            named = self._jobs.get(*key)
+            named = self._named(train_job)
             runtime = await self._runtime(train_job) if named is None else None
             progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
-            jobs = ((step, self._jobs.get(key[0], initializer_name(key[1], step))) for step in INITIALIZERS)
+            jobs = ((step, self._jobs[0].get(key[0], initializer_name(key[1], step))) for step in INITIALIZERS)
             there = {step: job for step, job in jobs if job is not None}
-            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there, self._gang_scheduler))
+            serves_mpi = len(self._jobs) > 1
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there, self._gang_scheduler, serves_mpi))
             await self._carry_out(key, train_job, named, planned, now=now)
             if planned.look_again_at is not None:
                 self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())
@@ -167,6 +173,12 @@ class TrainJobs:
             log.log(level, "reconcile failed", extra=_fields(key) | {"error": str(error)})
             return False
         return True
+
+    def _named(self, train_job: Object) -> Object | None:
+        """Return the job that has the TrainJob's name. If there are several, the TrainJob's own one comes first."""
+        metadata = train_job["metadata"]
+        there = [job for view in self._jobs if (job := view.get(metadata["namespace"], metadata["name"])) is not None]
+        return min(there, key=lambda job: owner_uid(job["metadata"]) != metadata["uid"], default=None)
 
     async def _runtime(self, train_job: Object) -> Object | None:
         """Return the runtime. If it was created a moment before its TrainJob, it may not be in view yet."""
@@ -194,9 +206,9 @@ class TrainJobs:
                 if error.reason != "AlreadyExists" or (item["kind"] == CLAIM and not await self._is_usable(item, about, now=now)):
                     raise
         if planned.change is not None and named is not None:
-            await self._writer.patch(OWNED, name, _at(named, planned.change), namespace=namespace)
+            await self._writer.patch(JOBS[kind_of(named).name], name, _at(named, planned.change), namespace=namespace)
         for job, change in planned.initializers:
-            await self._writer.patch(OWNED, job["metadata"]["name"], _at(job, change), namespace=namespace)
+            await self._writer.patch(PYTORCH, job["metadata"]["name"], _at(job, change), namespace=namespace)
         for job in planned.delete:
             await self._delete(job)
         if planned.status is not None:
@@ -222,7 +234,7 @@ class TrainJobs:
         metadata = job["metadata"]
         try:
             await self._writer.delete(
-                OWNED, metadata["name"], namespace=metadata["namespace"], propagation="Background", uid=metadata["uid"]
+                PYTORCH, metadata["name"], namespace=metadata["namespace"], propagation="Background", uid=metadata["uid"]
             )
         except KubeError as error:
             if error.code != 404:

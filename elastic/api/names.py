@@ -53,7 +53,9 @@ def is_reserved(label: str) -> bool:
 
 def pod_name(kind: Kind, job: str, type: str, index: int) -> str:
     """Return the name of a replica's pod, and of its service if it has one. An MPIJob's launcher has no index."""
-    stem = f"{job}-{kind.role}-0" if kind.role else f"{job}-{type.lower()}"
+    if kind.role:
+        return f"{job}-{kind.role if type == WORKER else type.lower()}-0-{index}"
+    stem = f"{job}-{type.lower()}"
     return stem if kind.name == "MPIJob" and type == "Launcher" else f"{stem}-{index}"
 
 

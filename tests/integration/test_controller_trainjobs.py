@@ -15,6 +15,7 @@ from train_job_builders import initializer, runtime, train_job
 from elastic.api.names import WAITS_FOR
 from elastic.api.rights import as_objects, train_job_roles
 from elastic.api.trainer.crd import definitions
+from elastic.api.trainer.shipped import objects
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -32,6 +33,7 @@ from elastic.kube.resources import (
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 PATIENCE_S = 120
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
+MPI_JOBS = Resource("kubeflow.org", "v1", "mpijobs", kind="MPIJob")
 
 
 @pytest.fixture
@@ -92,6 +94,7 @@ async def test_train_jobs_are_served_with_the_rights_of_their_role_and_no_others
             await _suspended_and_resumed(kube)
             await _beside_another_job(kube)
             await _after_an_initializer(kube)
+            await _of_mpi(kube)
         audit = tmp_path / "audit.jsonl"
         assert used(audit, allowed=False) == set()
         assert granted(train_job_roles()) - used(audit) == set()
@@ -184,6 +187,17 @@ async def _after_an_initializer(kube: Kube) -> None:
     await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == [("Complete", "True", "AllJobsCompleted")])
     await kube.delete(PYTORCH_JOBS, "loads", namespace="default")
     await until(kube, PYTORCH_JOBS, step, lambda found: found is None)
+
+
+async def _of_mpi(kube: Kube) -> None:
+    """Check that a TrainJob with the policy mpi becomes an MPIJob, which follows it."""
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, next(item for item in objects() if item["metadata"]["name"] == "mpi-distributed"))
+    await kube.create(TRAIN_JOBS, named("ranks", runtimeRef={"name": "mpi-distributed"}), namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found is not None)
+    await kube.patch(TRAIN_JOBS, "ranks", {"spec": {"suspend": True}}, namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found["spec"]["runPolicy"]["suspend"] is True)
+    await kube.delete(TRAIN_JOBS, "ranks", namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found is None)
 
 
 async def _event(kube: Kube, name: str, words: str) -> None:

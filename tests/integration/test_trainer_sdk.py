@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +78,14 @@ def test_initializers_load_data_and_model_before_the_nodes_of_a_train_job_start(
     assert reason == "FailedJobs"
     assert "dataset-initializer" in message
     assert "No such bucket" in message
+
+
+@pytest.mark.skipif(shutil.which("orted") is None or shutil.which("sshd") is None or os.getuid() != 0, reason="no Open MPI, sshd or root")
+def test_the_sdk_sees_the_launcher_of_mpi_as_the_first_node(cluster: LocalCluster, tmp_path: Path) -> None:
+    seen = told(cluster, "mpi", tmp_path)
+    assert seen["status"] == "Complete"
+    assert seen["logs"] == ["rank 0 at ranks-node-0-0", "rank 1 at ranks-node-0-1"]
+    assert seen["steps"] == [["node-0", "ranks-launcher-0-0"]], "nodes go with the launcher's end"
 
 
 def test_a_train_job_grows_and_loses_node_0_without_losing_a_step(cluster: LocalCluster, tmp_path: Path) -> None:

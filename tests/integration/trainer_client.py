@@ -245,8 +245,20 @@ def initialized(trainer: TrainerClient) -> dict:
     return seen
 
 
+def mpi(trainer: TrainerClient) -> dict:
+    """Start a rank on each of two nodes."""
+    command = TrainerCommand(["mpirun", "-np", "2", "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK at $(hostname)"])
+    container = CustomTrainerContainer(image="any", num_nodes=2)
+    name = trainer.train(runtime="mpi-distributed", trainer=container, options=[Name("ranks"), command])
+    job = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1)
+    seen: dict = {"status": job.status, "logs": sorted(trainer.get_job_logs(name))}
+    seen["steps"] = sorted((step.name, step.pod_name) for step in job.steps)
+    trainer.delete_job(name)
+    return seen
+
+
 def main() -> None:
-    story = {"basics": basics, "plain": plain, "elastic": elastic, "initialized": initialized}[sys.argv[2]]
+    story = {"basics": basics, "plain": plain, "elastic": elastic, "initialized": initialized, "mpi": mpi}[sys.argv[2]]
     print(json.dumps(story(TrainerClient())))
 
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import claims, gangs, initializers, nodes, patches, policies, support
+from controller.deciding.trainjobs import claims, gangs, initializers, mpi, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
-from controller.deciding.trainjobs.roles import Roles, limit, restart_problems, roles
+from controller.deciding.trainjobs.roles import Roles, limit, roles
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError
 from elastic.api.job import Object
@@ -21,7 +21,7 @@ from elastic.api.kinds import API_VERSION, POLICY, WORKER
 from elastic.api.parser import parse
 from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
-from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime, VolumeClaimPolicy
+from elastic.api.trainer.runtime import BatchJobSpec, Mpi, ReplicatedJob, Runtime, VolumeClaimPolicy
 from elastic.api.trainer.train_job import Trainer, TrainJobSpec
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -76,14 +76,21 @@ class Draft:
     def is_torch(self) -> bool:
         return self.policy == policies.TORCH
 
-    def template(self, name: str) -> Object:
-        """Return the pod template of the nodes of TrainJob `name`."""
-        made = claims.with_volumes(nodes.template(name, self.job, self.trainer), name, self.claims)
-        own = policies.environment(self.policy, job=name, count=self.count, pod=made)
-        for container in made["spec"]["containers"]:
-            if own and container.get("name") == nodes.NODE:
-                container["env"] = nodes.merged(container.get("env") or (), own)
-        return made
+    @property
+    def mpi(self) -> Mpi | None:
+        return self.runtime.spec.ml_policy.mpi if self.runtime.spec.ml_policy is not None else None
+
+    def templates(self, name: str) -> dict[str, Object]:
+        """Return the pod templates of the job of TrainJob `name`, by replica type."""
+        if self.mpi is not None:
+            made = mpi.templates(name, self.roles, self.trainer, self.mpi)
+        else:
+            made = {WORKER: nodes.template(name, self.job, self.trainer)}
+            own = policies.environment(self.policy, job=name, count=self.count, pod=made[WORKER])
+            for container in made[WORKER]["spec"]["containers"]:
+                if own and container.get("name") == nodes.NODE:
+                    container["env"] = nodes.merged(container.get("env") or (), own)
+        return {type: claims.with_volumes(template, name, self.claims) for type, template in made.items()}
 
 
 def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | None = None) -> tuple[list[Object], list[Problem]]:
@@ -126,10 +133,10 @@ class Wanted:
     """Bounds, pods and initializers that a TrainJob asks for now, by the runtime that its job was made from."""
 
     bounds: Bounds
-    template: Object
-    """The nodes' pod template."""
+    templates: Mapping[str, Object]
+    """The pod templates of the job, by replica type."""
     patches: str | None
-    """Checksum of the patches in it."""
+    """Checksum of the patches in them."""
     initializers: Mapping[str, Object]
     """The initializers' jobs, by step."""
 
@@ -144,9 +151,9 @@ def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Pr
     draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
     if draft is None:
         return None, problems
-    template, checksum = draft.template(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)
+    templates, checksum = draft.templates(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)
     jobs = zip((job.name for job in draft.roles.initializers), _initializers(train_job, draft), strict=True)
-    return Wanted(draft.bounds, template, checksum, dict(jobs)), problems
+    return Wanted(draft.bounds, templates, checksum, dict(jobs)), problems
 
 
 def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
@@ -212,8 +219,8 @@ def _checks(draft: Draft) -> Iterator[Problem]:
     elif limits.asked is None and not limits.least <= draft.count <= limits.most:
         message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {names.NODES}"
         yield Problem(("spec", "trainer", "numNodes"), message)
-    if not draft.is_torch and trainer.num_proc_per_node is not None:
-        yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch; remove it")
+    if not draft.is_torch and draft.mpi is None and trainer.num_proc_per_node is not None:
+        yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch or mpi; remove it")
     if trainer.num_proc_per_node is not None and trainer.num_proc_per_node < 1:
         yield Problem(("spec", "trainer", "numProcPerNode"), f"numProcPerNode is {trainer.num_proc_per_node}; at least 1 is needed")
     reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in policies.RESERVED.get(draft.policy, ())]
@@ -221,31 +228,36 @@ def _checks(draft: Draft) -> Iterator[Problem]:
         yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
     if draft.is_torch and (trainer.command or ())[:2] == TORCH_TUNE:
         yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
-    yield from restart_problems(draft.job, draft.roles.at)
+    if draft.mpi is not None:
+        yield from mpi.problems(draft.roles, draft.mpi)
 
 
 def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     metadata, spec, limits = train_job["metadata"], draft.spec, draft.bounds
-    made = draft.template(metadata["name"])
+    templates = draft.templates(metadata["name"])
     failures = limit(draft.job)
     job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
     ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
     policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend, **draft.scheduling(draft.job)}
     policy |= {"activeDeadlineSeconds": spec.active_deadline_seconds} if spec.active_deadline_seconds is not None else {}
     policy |= {"ttlSecondsAfterFinished": ttl_s} if ttl_s is not None else {}
+    placed = _metadata(train_job, draft, runtime)
+    if draft.mpi is not None:
+        policy["backoffLimit"] = failures
+        return mpi.job(placed, draft.roles, templates, draft.mpi, count=draft.count, trainer=draft.trainer, run_policy=policy)
     more: Object = {}
     if draft.is_torch:
         elastic = {"minReplicas": limits.least, "maxReplicas": limits.most, "maxRestarts": failures}
-        more = {"elasticPolicy": elastic, "nprocPerNode": nodes.processes(made, draft.trainer)}
+        more = {"elasticPolicy": elastic, "nprocPerNode": nodes.processes(templates[WORKER], draft.trainer)}
     else:
         policy["backoffLimit"] = failures
     policy_word = "Never" if failures == 0 and not draft.is_torch else "OnFailure"
     count = draft.count if limits.asked is None else limits.asked
-    worker = {"replicas": count, "restartPolicy": policy_word, "template": made}
+    worker = {"replicas": count, "restartPolicy": policy_word, "template": templates[WORKER]}
     return {
         "apiVersion": API_VERSION,
         "kind": "PyTorchJob",
-        "metadata": _metadata(train_job, draft, runtime),
+        "metadata": placed,
         "spec": {"runPolicy": policy, **more, "pytorchReplicaSpecs": {WORKER: worker}},
     }
 
@@ -261,9 +273,9 @@ def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
 
 
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
-    own = draft.job.template.metadata or {}
+    own = (draft.roles.launcher or draft.job).template.metadata or {}
     labels, annotations = ({**draft.metadata(field), **(own.get(field) or {})} for field in ("labels", "annotations"))
-    annotations[POLICY] = "torch" if draft.is_torch else "plain"
+    annotations[POLICY] = draft.policy if draft.policy in (policies.TORCH, policies.MPI) else policies.PLAIN
     annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
         annotations[patches.PATCHES] = checksum

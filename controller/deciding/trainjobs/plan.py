@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.differences import merge_patch
-from controller.deciding.trainjobs import initializers
+from controller.deciding.trainjobs import initializers, nodes
 from controller.deciding.trainjobs import status as statuses
 from controller.deciding.trainjobs.bounds import annotations_of
 from controller.deciding.trainjobs.claims import CLAIM
@@ -29,13 +29,15 @@ from elastic.api.names import NODES, REPORT, STOPPED
 from elastic.api.trainer.train_job import MULTI_KUEUE, TrainJobStatus
 from elastic.membership.training import Progress
 
+MPI = KINDS["MPIJob"]
+
 
 @dataclass(frozen=True, slots=True)
 class TrainJobView:
-    """A TrainJob, the runtime that it names, and the PyTorchJob that has its name, as far as they exist, and that job's progress.
+    """A TrainJob, the runtime that it names, and the job that has its name, as far as they exist, and that job's progress.
 
     initializers: the PyTorchJobs that have the names of its initializers, by step.
-    gang_scheduler: the scheduler for which the controller makes pod groups.
+    gang_scheduler: the scheduler for which the controller makes pod groups. serves_mpi: whether it serves MPIJobs.
     """
 
     train_job: Object
@@ -45,6 +47,7 @@ class TrainJobView:
     progress: Progress | None = None
     initializers: Mapping[str, Object] = field(default_factory=dict)
     gang_scheduler: str = ""
+    serves_mpi: bool = True
 
     @property
     def own(self) -> Mapping[str, Object]:
@@ -111,6 +114,8 @@ def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
     others = [job for job in there if owner_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]
     if any(is_going(job) for job in others):
         return TrainJobPlan()  # of a former TrainJob of this name
+    if not view.serves_mpi and any(item["kind"] == MPI.name for item in objects):
+        objects, problems = [], [Problem(("spec", "runtimeRef"), "the controller does not serve MPIJobs, which the policy mpi needs")]
     if others:
         objects, problems = [], [*problems, *(Problem(("metadata", "name"), _blocked(job)) for job in others)]
     known_jobs = {job["metadata"]["name"] for job in there}
@@ -122,8 +127,8 @@ def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
 
 
 def is_going(job: Object) -> bool:
-    """Return whether a PyTorchJob that is not ours will be deleted: it is being deleted, or belonged to a former TrainJob."""
-    kind = KINDS["PyTorchJob"]
+    """Return whether a job that is not ours will be deleted: it is being deleted, or belonged to a former TrainJob."""
+    kind = nodes.kind_of(job)
     return bool(job["metadata"].get("deletionTimestamp")) or as_owned(kind, job["metadata"]) is not kind
 
 
@@ -133,8 +138,8 @@ def _without_job(view: TrainJobView, known: TrainJobStatus, problems: Sequence[P
 
 
 def _blocked(named: Object) -> str:
-    name = named["metadata"]["name"]
-    return f"PyTorchJob {name} exists and does not belong to this TrainJob; delete it, or create the TrainJob under another name"
+    what = f"{nodes.kind_of(named).name} {named['metadata']['name']}"
+    return f"{what} exists and does not belong to this TrainJob; delete it, or create the TrainJob under another name"
 
 
 def _status(
@@ -179,7 +184,7 @@ def _change(train_job: Object, owned: Object, steps: Mapping[str, Object]) -> tu
     now, problems = wanted_now(train_job, owned)
     if now is None or problems:
         return _patch(change, annotations), {}, problems
-    worker: dict[str, Any] = {}
+    changed: dict[str, dict[str, Any]] = {}
     report = annotations_of(train_job).get(REPORT)
     if report is not None and report != known.get(REPORT):
         annotations[REPORT] = report
@@ -187,7 +192,8 @@ def _change(train_job: Object, owned: Object, steps: Mapping[str, Object]) -> tu
         # A running job keeps its pods, as at upstream.
         if is_suspended:
             annotations[PATCHES] = now.patches
-            worker["template"] = merge_patch(there["pytorchReplicaSpecs"][WORKER]["template"], now.template)
+            before = nodes.replicas(owned)
+            changed = {type: {"template": merge_patch(before[type]["template"], new)} for type, new in now.templates.items()}
         else:
             message = "runtimePatches have changed while the TrainJob runs; suspend it to let them take effect"
             problems = [Problem(("spec", "runtimePatches"), message)]
@@ -195,16 +201,16 @@ def _change(train_job: Object, owned: Object, steps: Mapping[str, Object]) -> tu
         wanted = {"minReplicas": now.bounds.least, "maxReplicas": now.bounds.most}
         if {key: elastic.get(key) for key in wanted} != wanted:
             change["elasticPolicy"] = wanted
-        count = there["pytorchReplicaSpecs"][WORKER].get("replicas", 1)
+        count = nodes.replicas(owned)[WORKER].get("replicas", 1)
         applied = known.get(NODES)
         asked = str(now.bounds.asked) if now.bounds.asked is not None else None
         target = now.bounds.nearest(now.bounds.asked if now.bounds.asked is not None and asked != applied else count)
         if target != count:
-            worker["replicas"] = target
+            changed.setdefault(WORKER, {})["replicas"] = target
         if asked != applied:
             annotations[NODES] = asked
-    if worker:
-        change["pytorchReplicaSpecs"] = {WORKER: worker}
+    if changed:
+        change[nodes.kind_of(owned).replica_key] = changed
     return _patch(change, annotations), now.initializers, problems
 
 

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from controller.deciding.lifecycle.conditions import holds
 from controller.deciding.lifecycle.termination import NO_MORE_TIME
+from controller.deciding.trainjobs import nodes
 from controller.deciding.trainjobs.bounds import annotations_of
+from controller.deciding.trainjobs.mpi import LAUNCHER
 from controller.deciding.trainjobs.nodes import NODE
 from elastic.api import status_of as status_of_job
 from elastic.api.errors import Problem
@@ -76,17 +78,20 @@ def _children(known: TrainJobStatus, owned: Object, initializers: Mapping[str, O
     before = {child.name: child for child in known.jobs_status}
     states = [_state(step, initializers[step]) if step in initializers else before.get(step) for step in INITIALIZERS]
     waits = bool(annotations_of(owned).get(WAITS_FOR))
-    return (*(state for state in states if state is not None), NO_NODES if waits else _state(NODE, owned))
+    of_nodes = [NO_NODES if waits else _state(NODE, owned)]
+    if LAUNCHER in nodes.replicas(owned):
+        of_nodes.insert(0, replace(NO_NODES, name=nodes.LAUNCHER) if waits else _state(nodes.LAUNCHER, owned, type=LAUNCHER))
+    return (*(state for state in states if state is not None), *of_nodes)
 
 
-def _state(name: str, owned: Object) -> ChildStatus:
-    """Return the state of a job as that of one Job: ready if all of its pods run."""
+def _state(name: str, owned: Object, *, type: str = WORKER) -> ChildStatus:
+    """Return the state of the replicas of this type as that of one Job: ready if all of its pods run."""
     status = status_of_job(owned)
     is_suspended = bool(((owned.get("spec") or {}).get("runPolicy") or {}).get("suspend"))
     has_succeeded, has_failed = holds(status, ConditionType.SUCCEEDED), holds(status, ConditionType.FAILED)
     is_active = not (is_suspended or has_succeeded or has_failed)
-    wanted = ((owned.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get(WORKER, {}).get("replicas", 1)
-    workers = status.replica_statuses.get(WORKER)
+    wanted = (nodes.replicas(owned).get(type) or {}).get("replicas", 1)
+    workers = status.replica_statuses.get(type)
     running = workers.active + workers.succeeded if workers is not None else 0
     return ChildStatus(
         name=name,

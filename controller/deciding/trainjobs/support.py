@@ -12,7 +12,7 @@ from elastic.api.trainer.train_job import TrainJobSpec
 NOT_YET = "is not supported yet; remove it"
 TRAIN_JOB = ("runtime_ref", "initializer", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "pod_group_policy", "template")
-POLICY = ("num_nodes", "torch", "jax", "xgboost")
+POLICY = ("num_nodes", "torch", "mpi", "jax", "xgboost")
 JOB_SET = (
     "replicated_jobs",
     "ttl_seconds_after_finished",
@@ -23,7 +23,7 @@ JOB_SET = (
     "startup_policy",
 )
 JOB = ("template", "backoff_limit", "parallelism", "completions", "completion_mode")
-LAST = "node"
+NODE = "node"
 METADATA = ("labels", "annotations", "creationTimestamp")
 
 
@@ -45,7 +45,8 @@ def in_runtime(runtime: Runtime, at: Path) -> Iterator[Problem]:
         yield from _of_metadata(spec.template.metadata, at)
         if spec.template.spec is not None:
             yield from _others(spec.template.spec, (*at, "spec"), known=JOB_SET)
-            yield from _of_policies(spec.template.spec, (*at, "spec"))
+            is_mpi = spec.ml_policy is not None and spec.ml_policy.mpi is not None
+            yield from _of_policies(spec.template.spec, (*at, "spec"), last="launcher" if is_mpi else NODE)
 
 
 def in_job(job: ReplicatedJob, at: Path, *, known: tuple[str, ...] = ()) -> Iterator[Problem]:
@@ -59,8 +60,8 @@ def in_job(job: ReplicatedJob, at: Path, *, known: tuple[str, ...] = ()) -> Iter
             yield Problem((*at, "spec", "completionMode"), f"completionMode {NOT_YET}, because pods here have an index")
 
 
-def _of_policies(job_set: JobSetSpec, at: Path) -> Iterator[Problem]:
-    """Yield the policies of a JobSet that ask for something else than our jobs do."""
+def _of_policies(job_set: JobSetSpec, at: Path, *, last: str) -> Iterator[Problem]:
+    """Yield the policies of a JobSet that ask for something else than our jobs do. `last` is the job that ends the TrainJob."""
     network, success, failure = job_set.network, job_set.success_policy, job_set.failure_policy
     if network is not None:
         yield from _others(network, (*at, "network"), known=("enable_dns_hostnames", "publish_not_ready_addresses"))
@@ -69,16 +70,18 @@ def _of_policies(job_set: JobSetSpec, at: Path) -> Iterator[Problem]:
         if network.publish_not_ready_addresses is False:
             message = "publishNotReadyAddresses is false; pods here have their names before they are ready, remove it"
             yield Problem((*at, "network", "publishNotReadyAddresses"), message)
-    if success is not None and not _ends_with_nodes(success, [job.name for job in job_set.replicated_jobs]):
-        yield Problem((*at, "successPolicy"), "a TrainJob here completes with its nodes; let successPolicy name node, or remove it")
+    if (success is not None or last != NODE) and not _ends_with(last, success, [job.name for job in job_set.replicated_jobs]):
+        yield Problem((*at, "successPolicy"), f"a TrainJob here completes with the job {last}; let successPolicy name it")
     if failure is not None and (failure.max_restarts or failure.rules):
         yield Problem((*at, "failurePolicy"), f"failurePolicy {NOT_YET}; backoffLimit of the job node limits its failures")
 
 
-def _ends_with_nodes(policy: SuccessPolicy, jobs: list[str]) -> bool:
-    """Return whether this policy lets a JobSet complete when its nodes do, which are the last of its jobs to complete."""
-    targets = list(policy.target_replicated_jobs) or jobs
-    return LAST in targets if policy.operator == "All" else set(targets) == {LAST}
+def _ends_with(last: str, policy: SuccessPolicy | None, jobs: list[str]) -> bool:
+    """Return whether this policy lets a JobSet complete when this job does. Initializers have completed before; nodes of mpi never do."""
+    targets = set((policy.target_replicated_jobs if policy is not None else ()) or jobs)
+    if policy is not None and policy.operator != "All":
+        return targets == {last}
+    return last in targets and (last == NODE or NODE not in targets)
 
 
 def _others(value: Struct, at: Path, *, known: tuple[str, ...]) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """Find jobs in a cluster by the words that a user types: NAME, KIND/NAME, or KIND and NAME. One line says if a job does not exist.
 
-A TrainJob is found as the PyTorchJob that belongs to it, and shown as a TrainJob.
+A TrainJob is found as the job that belongs to it, and shown as a TrainJob.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from elastic.api.kinds import KINDS, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
+from elastic.api.kinds import KINDS, LOWERED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
 from elastic.client.summary import is_number
@@ -79,16 +79,19 @@ def _kind(word: str) -> Kind:
 async def jobs(kube: Kube, namespace: str | None, kinds: Iterable[Kind] | None = None, *, labels: str | None = None) -> list[Found]:
     """Return the jobs of these kinds and labels, sorted by name; namespace None: of all namespaces."""
     wanted = list(kinds or KINDS.values())
+    is_of_train_jobs = wanted == [TORCH_NODES]
+    if is_of_train_jobs:
+        wanted = list(dict.fromkeys(KINDS[kind.name] for kind in LOWERED.values()))
     async with asyncio.TaskGroup() as tasks:
         listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
-        names = wanted[0].title if len(wanted) == 1 else "any kind of job"
+        names = TORCH_NODES.title if is_of_train_jobs else wanted[0].title if len(wanted) == 1 else "any kind of job"
         raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await how_to_define(kube)}")
     found = [
         Found(as_owned(KINDS[kind.name], item["metadata"]), item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()
     ]
-    if wanted == [TORCH_NODES]:
+    if is_of_train_jobs:
         found = [job for job in found if job.kind.role]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
