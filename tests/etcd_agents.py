@@ -73,7 +73,7 @@ class Link:
 
 
 class Hosts:
-    """What the hosts of all agents say of processes: whose have ended. Where `are_there` is false, nobody answers."""
+    """Hosts of all agents, which know which processes have ended. If `are_there` is false, nobody answers."""
 
     def __init__(self) -> None:
         self.are_there = False
@@ -89,7 +89,7 @@ class Hosts:
 
 @dataclass
 class Alive:
-    """Where an agent listens."""
+    """The address at which an agent listens."""
 
     address: str
 
@@ -139,15 +139,15 @@ class Agent:
         return not self.is_ready and self.generation > 0
 
     def step(self, step: int) -> None:
-        """A worker reports it."""
+        """Report the step, as a worker does."""
         self.presence.note_step(self.generation, step)
 
-    def fail(self, error: str = "", *, status: int = 1) -> None:
+    def fail(self, error: str = "", *, status: int = 1, out_of_memory: bool = False) -> None:
         self.has_failed = True
-        self.presence.report_state("failed", generation=self.generation, status=status, error=error)
+        self.presence.report_state("failed", generation=self.generation, status=status, error=error, out_of_memory=out_of_memory)
 
     def turn(self) -> None:
-        """What the presence's thread and then the handler do once."""
+        """Do once what the presence's thread and then the handler do."""
         self.presence._try()
         self.view = view = self.presence.view
         if self.is_ready and view.generation > self.generation and not view.closed:
@@ -194,7 +194,7 @@ class Job:
                     agent.turn()
 
     def come_all(self) -> None:
-        """Those who are asked back, or whose workers failed, come to the barrier."""
+        """Bring the agents that are asked back, or whose workers failed, to the barrier."""
         for agent in self.agents.values():
             if not agent.is_frozen and agent.is_working and (agent.view.reform or agent.has_failed):
                 agent.come()

@@ -1,4 +1,4 @@
-"""Says in words why a job has its size, what it waits for, and what its last change cost. Pure: it reads what the API server sends."""
+"""Explain why a job has its size, what it waits for, and what its last change cost. Pure: it reads what the API server sends."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ UNSTARTED = ("CreateContainerConfigError", "CreateContainerError", "RunContainer
 """Why the kubelet did not start a container: its spec or its node do not allow it, and a message says what."""
 MOST_NAMES = 3
 UNSEEN = ". The rendezvous server was started during it, and does not know for how long training had stood still"
+POD_DELETION = "pod-deletion"
+"""The signal of a pod that was deleted (elastic.signals.table): nobody gave notice of it."""
 SHORT_MS = 50
 """Less would be 0.0 s."""
 
@@ -84,13 +86,18 @@ def _since(job: Summary, now: datetime) -> Iterator[str]:
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')}).{_rung(job)}"
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
-            yield f"Since then it {steps}."
+            yield f"After it, training {_past(steps)}."
     elif job.is_elastic and not job.is_over:
         yield "Its size has not changed yet."
     if job.autoscaler and not job.is_over:
         decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
         workers = counted(job.autoscaler.get("workers", 0), "worker")
         yield f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}."
+
+
+def _past(steps: str) -> str:
+    """Return the words of `continued` in the past tense."""
+    return steps.replace("continues", "continued", 1).replace("begins", "began", 1)
 
 
 RUNGS = {
@@ -132,10 +139,12 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
     is_told_above = last.rescale == job.rescale.get("id")
     least = "at least " if is_told_above and job.rescale.get("beganUnseen") else ""
     paused = f", for which training paused {least}{last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
-    yield f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave{paused}."
+    came = f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave"
+    if last.signal == POD_DELETION:
+        came = f"{ago} ago {counted(last.workers, 'worker', 'was', 'were')} deleted on {last.node or 'a node'}"
+    yield f"{came}{paused}."
     if last.steps_lost and not is_told_above:
-        steps = continued(last.step_before, last.step_after, state_lost=last.state_lost)
-        yield f"After it the job {steps.replace('continues', 'continued')}."
+        yield f"After it, training {_past(continued(last.step_before, last.step_after, state_lost=last.state_lost))}."
     if last.asked_to_save_at is not None:
         words = asked_to_save(at=last.asked_to_save_at, by=last.by)
         yield f"{words[0].upper()}{words[1:]}."

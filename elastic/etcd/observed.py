@@ -13,8 +13,8 @@ from elastic.membership.phases import WorldPhase
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
-PLAN, USER, DISRUPTION, HANG = "plan", "user", "disruption", "hang"
-CHARGED = (USER, HANG)
+PLAN, USER, OUT_OF_MEMORY, DISRUPTION, HANG = "plan", "user", "outOfMemory", "disruption", "hang"
+CHARGED = (USER, OUT_OF_MEMORY, HANG)
 """The charged causes that agents know."""
 
 

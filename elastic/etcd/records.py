@@ -51,6 +51,7 @@ class Failed(_Record, frozen=True):
     status: Annotated[int, Meta(ge=0, le=1024)] | None = None
     at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     follows: bool = False
+    out_of_memory: bool = False
 
 
 class Member(_Record, frozen=True):
@@ -73,6 +74,7 @@ class Seat(_Record, frozen=True):
 class Round(_Record, frozen=True):
     reason: Words
     cause: CauseWord
+    planned: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
 class End(_Record, frozen=True):

@@ -328,8 +328,8 @@ class Failed(Up, frozen=True):
     """A worker of the member ended by itself in this generation. status: as in a shell, 128+n for signal n, None if unknown.
 
     ago_s: how long ago; the first of several failures caused the others. rank, error: the worker's, and its exception's line, if seen.
-    by_library, since 1.2: the training library ended the process, because of what happened to its world. The program did not fail.
-    replaced, since 1.2: another process takes its place, and the member's other workers wait for it with the state.
+    Since 1.2: by_library: the training library ended the process, because of what happened to its world. out_of_memory: the kernel killed
+    it. replaced: another process takes its place, and the member's other workers wait for it with the state.
     """
 
     generation: Generation
@@ -340,6 +340,7 @@ class Failed(Up, frozen=True):
     error: Words = ""
     by_library: bool = False
     replaced: bool = False
+    out_of_memory: bool = False
 
 
 class Started(Up, frozen=True):

@@ -25,14 +25,15 @@ _FRAME = "Traceback (most recent call last):"
 
 
 class Failure(typing.NamedTuple):
-    """How a worker of this agent failed by itself. stderr: the end of what it wrote there."""
+    """How a worker of this agent failed by itself. stderr: the end of what it wrote there; words: the cause, if it could not write that."""
 
     rank: int
     stderr: str
+    words: str = ""
 
     @property
     def line(self) -> str:
-        return exception_line(self.stderr)
+        return self.words or exception_line(self.stderr)
 
 
 class Unmet(typing.NamedTuple):

@@ -11,6 +11,7 @@ import typing
 from elastic_worker.agent import children, first_failure
 from elastic_worker.agent.first_failure import End
 from elastic_worker.agent.last_words import Failure, exception_line
+from elastic_worker.agent.memory import OF_GPU, MemoryKills
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.worker_stderr import WorkerStderr
 from elastic_worker.gloo_deadlock import procfs
@@ -64,6 +65,7 @@ class LocalWorkers:
         self._kill_timer = None  # type: typing.Optional[threading.Timer]
         self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note)
         self._last_workers = LastWorkers()
+        self._memory = MemoryKills()
 
     def begin(self) -> None:
         self._watch.begin()
@@ -175,9 +177,14 @@ class LocalWorkers:
         fields = {"generation": self.generation, "detail": "worker process {}".format(first.pid)}  # type: typing.Dict[str, typing.Any]
         if first.status is not None:
             fields["status"] = first.status
+        memory = "" if first.pid in self._killed else self._memory.explain(first.status, first.error)
+        if memory or OF_GPU.search(first.error):
+            fields["out_of_memory"] = True
+        if memory:
+            fields["error"] = memory
         source = self._stderr.of(first.pid)
         if source is not None:
-            self.failure = Failure(source.rank + self._rank_offset, source.tail())
+            self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory)
             fields.update(rank=self.failure.rank, error=self.failure.line)
         if first.pid in self._killed:
             fields["error"] = self._killed[first.pid]

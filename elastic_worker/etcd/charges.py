@@ -6,8 +6,8 @@ import typing
 from elastic_worker.etcd.group import DISRUPTION, PLAN, Group, Standing
 from elastic_worker.etcd.records import End
 
-COLLATERAL, USER, HANG = "collateral", "user", "hang"
-CHARGED = (USER, HANG)
+COLLATERAL, USER, OUT_OF_MEMORY, HANG = "collateral", "user", "outOfMemory", "hang"
+CHARGED = (USER, OUT_OF_MEMORY, HANG)
 OF_NO_ACCOUNT = (PLAN, COLLATERAL)
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""
 
@@ -36,17 +36,26 @@ def ends_of(group: Group) -> typing.List[End]:
         return []
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
     troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
-    causes = [(name, group.leaving(name) or DISRUPTION) for name in lost] + [(name, DISRUPTION) for name in troubled]
+    # A controller may have told a member to go that another pod of its name has replaced since.
+    planned = world.round.planned if world.round is not None else ()
+    causes = [(name, PLAN if group.ranks[name] in planned else group.leaving(name) or DISRUPTION) for name in lost]
+    causes += [(name, DISRUPTION) for name in troubled]
     if world.round is None:
         taken = {name: cause for name, cause in group.taken_away().items() if name not in dict(causes)}
         causes += taken.items()
         is_collateral = bool(causes) or group.has_finished
         failed = [name for name in group.failed() if name not in taken]
-        causes += [(name, COLLATERAL if is_collateral or place else USER) for place, name in enumerate(failed)]
+        causes += [(name, COLLATERAL if is_collateral or place else cause_of(group, name)) for place, name in enumerate(failed)]
     elif world.round.cause == HANG:
         causes.append((world.seats[0].name, HANG))
     seats = {seat.name: seat.incarnation for seat in world.seats}
     return [End(world.generation, name, seats[name], cause, is_lost=name in lost and cause != HANG) for name, cause in causes]
+
+
+def cause_of(group: Group, name: str) -> str:
+    """Return the cause of a restart for which the failure of this seat's worker is to blame."""
+    failure = group.failure(name)
+    return OUT_OF_MEMORY if failure is not None and failure.out_of_memory else USER
 
 
 def charged(group: Group, ends: typing.Sequence[End]) -> Account:

@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import typing
 
-from elastic_worker.etcd.charges import HANG, USER, charged, ends_of
+from elastic_worker.etcd.charges import HANG, OUT_OF_MEMORY, USER, cause_of, charged, ends_of
 from elastic_worker.etcd.group import DISRUPTION, PLAN, Group, Rules, Standing, listed
 from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, Records, Round, Seat, World, clipped
 
@@ -24,6 +24,7 @@ MOST_SUSPECTS = 8
 LAST_CALLS = 10
 """Longest wait of a world for newcomers that keep coming, as a multiple of last_call_s."""
 START = "start"
+OF_FAILURES = (USER, OUT_OF_MEMORY)
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
 FOREIGN = "the world under this rendezvous id is sealed with another token; is ELASTIC_TOKEN the same for all agents?"
@@ -185,7 +186,7 @@ def _over(group: Group, waits: Waits) -> typing.Optional[Round]:
     if world.round is not None:
         return world.round
     broken = _broken(group)
-    may_finish = broken is not None and broken.cause == USER and works_on
+    may_finish = broken is not None and broken.cause in OF_FAILURES and works_on
     if may_finish and not waits.held(("failed", world.generation), group.rules.peers_s):
         return None
     return broken
@@ -203,7 +204,9 @@ def _broken(group: Group) -> typing.Optional[Round]:
     for first in group.failed():
         failure = group.failure(first)
         status = failure.status if failure is not None else None
-        return Round("a worker of {} ended{}".format(first, "" if status is None else " " + _with_status(status)), USER)
+        words = "a worker of {} ended{}".format(first, "" if status is None else " " + _with_status(status))
+        cause = cause_of(group, first)
+        return Round(words + (", because the memory of its container was used up" if cause == OUT_OF_MEMORY else ""), cause)
     back = group.those(Standing.BACK)
     return Round("{} came back".format(back[0]), DISRUPTION) if back else None
 
@@ -243,7 +246,8 @@ def _change(group: Group, waits: Waits) -> Step:
     coming = [name for name in wanted if name not in group.ranks]
     if going:
         cause = next((group.leaving(name) for name in going if group.leaving(name)), PLAN)
-        return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause))
+        planned = tuple(rank for name, rank in group.ranks.items() if name in going and group.leaving(name) == PLAN)
+        return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause, planned))
     calm = _waiting_for(group, waits, coming) if len(wanted) < rules.max else ""
     if calm:
         return Step(calm)
@@ -336,7 +340,7 @@ def _is_done(group: Group, waits: Waits) -> bool:
 def _seal(group: Group, over: Round, by_rank: typing.Tuple[str, ...]) -> Write:
     ends = ends_of(group)
     account = charged(group, ends)
-    if over.cause == USER:
+    if over.cause in OF_FAILURES:
         over = next((Round("{} had to leave ({})".format(*taken), taken[1]) for taken in group.taken_away().items()), over)
     present = group.records.members
     holders = group.state_holders()

@@ -1,8 +1,7 @@
 """One agent's side of a rendezvous in etcd.
 
-A thread keeps a lease and this member's record, watches the prefix, and carries out what is decided (elastic_worker.etcd.decide).
-The thread that keeps the lease is the one that decides: a member whose lease holds is one that can act. A member whose lease was lost,
-while it was stopped or cut off, is another incarnation from then on and comes to the barrier.
+A thread keeps a lease and this member's record, watches the prefix, and carries out what is decided (elastic_worker.etcd.decide). So a
+member whose lease holds can act. A member that loses its lease, stopped or cut off, comes to the barrier as another incarnation.
 """
 
 import dataclasses
@@ -51,7 +50,7 @@ class EtcdPresence(PresenceThread):
         reports: typing.Optional[Reports] = None,
         alive: typing.Optional[AlivePort] = None,
     ) -> None:
-        """`reports`: where the workers report their steps. `alive`: where peers see whether this process lives."""
+        """Take part in the job. `reports`: takes the steps of the workers. `alive`: tells peers whether this process lives."""
         super().__init__(on_signal=on_signal, clock=clock)
         self._settings = settings
         self.peer = "etcd at {}".format(",".join(str(endpoint) for endpoint in settings.endpoints))
@@ -125,13 +124,14 @@ class EtcdPresence(PresenceThread):
         self._wake.up()
 
     def report_state(self, kind: str, **fields: typing.Any) -> None:
-        """That workers have started is not written: it would cost every member a write and everybody else its event."""
+        """Note a state. That workers have started is not written: it would cost each member a write, and all others its event."""
         with self.changed:
             generation = int(fields.get("generation", 0))
             if generation != self._generation or self._is_ready:
                 return
             if kind == "failed" and (self._failed is None or self._failed.generation != generation):
-                self._failed = Failed(generation, fields.get("status"), follows=tells_of_peer(str(fields.get("error", ""))))
+                of_peer, of_memory = tells_of_peer(str(fields.get("error", ""))), bool(fields.get("out_of_memory"))
+                self._failed = Failed(generation, fields.get("status"), follows=of_peer, out_of_memory=of_memory)
             elif kind == "finished":
                 self._finished = generation
         self._wake.up()
@@ -140,12 +140,12 @@ class EtcdPresence(PresenceThread):
         self._left = clipped(reason)
 
     def note_step(self, generation: int, step: int) -> None:
-        """A worker has made this step."""
+        """Note that a worker has made this step."""
         if self._steps.note(generation, step, self._clock()):
             self._wake.up()
 
     def answer(self) -> typing.Dict[str, typing.Any]:
-        """What a worker shall do; elastic_worker.report.Answer describes the fields."""
+        """Return the fields of elastic_worker.report.Answer for the workers."""
         with self.changed:
             why = self._view.reform or self._view.closed
             return {"stop": bool(why), "reason": why, "checkpoint_s": self._notice.left_s(self._clock())}

@@ -1,12 +1,12 @@
-"""What lies in etcd under a job's prefix: JSON with a version, every field bounded, sealed by HMAC with the job's token.
+"""Define the records under a job's prefix in etcd: JSON with a version, every field bounded, sealed by HMAC with the job's token.
 
     members/NAME   one agent, written by it alone, under its lease
-    world          who is in the world, written by whichever member seals it, by comparison with what was there
-    expected       who should be there, written by a controller, where there is one
-    progress       how far training has come, where it reports its steps
+    world          the members of the world, written by the member that seals it, if nothing has changed since it read
+    expected       the members that should be there, written by a controller, if there is one
+    progress       how far training has come, if it reports its steps
 
-Whatever else lies there is refused in words and ignored. Nothing is unpickled. The seal covers the key, so that nobody without the token
-can write a record, or copy one to another key or job.
+Anything else under the prefix is refused with a reason, and ignored. Nothing is unpickled. The seal covers the key, so that nobody
+without the token can write a record, or copy one to another key or job.
 """
 
 import dataclasses
@@ -36,12 +36,14 @@ class Failed:
     """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
 
     at: the revision of the record that said so first; 0 in that record itself. follows: its error says that another worker was gone.
+    out_of_memory: the kernel killed it, because the memory of its container was used up.
     """
 
     generation: int
     status: typing.Optional[int] = None
     at: int = 0
     follows: bool = False
+    out_of_memory: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +89,11 @@ class End:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Why the members of this world are asked back to the barrier."""
+    """Why the members of this world are asked back to the barrier. planned: the ranks of those that leave it by plan."""
 
     reason: str
     cause: str
+    planned: typing.Tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Leaving:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What a controller says. pending: members that cannot be there yet. finished: members whose pods have ended with 0.
+    """The controller's word on the job. pending: members that cannot be there yet. finished: members whose pods have ended with 0.
 
     floor: no world may be numbered below it. max_restarts, without_progress, hang_s: None for no limit. restarts, fruitless, step: those
     with which the first world here begins. newcomers: members that have not been seen in a world yet. state_s: after so long the members
@@ -177,12 +180,12 @@ class Seal:
         self._key = hashlib.sha256("elastic-etcd/{}\0{}".format(VERSION, job).encode() + b"\0" + token.encode()).digest()
 
     def close(self, key: str, record: Record) -> bytes:
-        """The value to write under this key."""
+        """Return the value to write under this key."""
         body = json.dumps(_plain(record), separators=(",", ":"), sort_keys=True)
         return json.dumps({"v": VERSION, "seal": self._sign(key, body), "body": body}).encode()
 
     def open(self, key: str, value: bytes) -> Record:
-        """The record that lies under this key. Raises Unusable, and nothing else."""
+        """Return the record that lies under this key. Raise Unusable, and nothing else."""
         try:
             if len(value) > LONGEST_RECORD:
                 raise Unusable("it is {} bytes long, more than {}".format(len(value), LONGEST_RECORD))
@@ -210,7 +213,7 @@ def clipped(words: str) -> str:
 
 
 def _short_int(digits: str) -> int:
-    """A number; reading one of a million digits would take seconds."""
+    """Read a number; reading one of a million digits would take seconds."""
     if len(digits) > 20:
         raise Unusable("it holds a number of {} digits".format(len(digits)))
     return int(digits)
@@ -253,7 +256,8 @@ def _member(name: str, fields: Fields) -> Member:
 
 def _failed(fields: Fields) -> Failed:
     at = fields.integer("at", 0, 2**63) or 0
-    return Failed(fields.generation("generation"), fields.integer("status", 0, 1024), at, fields.flag("follows"))
+    status = fields.integer("status", 0, 1024)
+    return Failed(fields.generation("generation"), status, at, fields.flag("follows"), fields.flag("out_of_memory"))
 
 
 def _world(fields: Fields) -> World:
@@ -269,7 +273,7 @@ def _world(fields: Fields) -> World:
         cause=fields.words("cause"),
         restarts=fields.counts("restarts"),
         ends=tuple(_end(end) for end in fields.inners("ends"))[-MOST_ENDS:],
-        round=Round(round.words("reason"), round.words("cause")) if round is not None else None,
+        round=Round(round.words("reason"), round.words("cause"), round.ranks("planned")) if round is not None else None,
         closed=fields.words("closed"),
         fruitless=fields.integer("fruitless", 0, MOST_RESTARTS) or 0,
         step=fields.step("step"),

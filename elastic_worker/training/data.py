@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import default_collate as collate_samples
 
+from elastic_worker.training import mistakes
 from elastic_worker.training.sampler import Place, Sampler, kept_generators, seed_by_sample, weight
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "num_workers", "drop_last", "persistent_workers", "generator")
@@ -220,4 +221,5 @@ def loader_of(data: typing.Any, batch: int, seed: int) -> Loader:
             raise ValueError("batch is {}, and the Loader's sampler has {}. Give both the same number.".format(batch, data.sampler.batch))
         return data
     check(data)
+    mistakes.check_data(len(data), batch)
     return Loader(data, Sampler(len(data), batch, seed=seed))

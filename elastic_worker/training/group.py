@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from elastic_worker.training import mistakes
 from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.exchange import Exchange
@@ -50,6 +51,8 @@ class Group:
 
     def obstacle(self) -> str:
         """Return why worlds of this model cannot be formed in process; empty if they can."""
+        if dist.is_initialized() and not self.replica.kept:
+            return mistakes.OWN_GROUP
         # Four workers with shards that shared a GPU never did their first step, and nobody has found out why.
         return "shards on GPUs do not work with it yet" if self.replica.kept and self._device.type != "cpu" else obstacle()
 
@@ -59,7 +62,7 @@ class Group:
         The first time takes torch's imports and many first calls. During a change, all others would wait for them.
         """
         self._nccl = self._nccl_of_model()
-        if not dist.is_initialized():
+        if not dist.is_initialized():  # shards have a group by now
             dist.init_process_group(self._backend, store=HashStore(), rank=0, world_size=1)
             if self._nccl is not None:
                 self._nccl.first()

@@ -11,6 +11,11 @@ OUTSIDE = (
     "optimizer.step() was called outside of `with step:`. If a worker is lost meanwhile, nobody knows whether the step counts. Move it "
     "into the block."
 )
+CALLED_OUTSIDE = (
+    "run.model or step.sum was called outside of `with step:`. They work together with all other workers, whose world may change "
+    "meanwhile. Use your own model there, or move the call into the block."
+)
+OWN_GROUP = "the program has called init_process_group. Remove that call, because Run forms the group of each world"
 UNWEIGHTED = (
     "The gradients of this step do not come from step.backward(). Call step.backward(loss, samples=len(x)) in place of loss.backward(): it "
     "weights the loss, so that the step is the same at every number of workers."
@@ -36,6 +41,13 @@ def check_arguments(model: typing.Any, optimizer: typing.Any, batch: typing.Any,
         raise TypeError("extra is a {}, but must name each object: extra={{'scheduler': scheduler}}.".format(type(extra).__name__))
 
 
+def check_data(length: int, batch: int) -> None:
+    """Raise ValueError if one step would use a sample twice."""
+    if batch > length:
+        words = "batch is {}, but data has {} samples, so a step would use some of them twice. Pass a batch of at most {}, or more data."
+        raise ValueError(words.format(batch, length, length))
+
+
 def check_parameters(optimizer: torch.optim.Optimizer, own: "typing.Collection[int]", words: str) -> None:
     """Raise ValueError if the optimizer changes tensors without these ids: they would differ between workers.
 
@@ -51,6 +63,12 @@ def check_scheduler(optimizer: typing.Any, extra: "typing.Mapping[str, typing.An
     has_scheduler = getattr(optimizer.step, "_wrapped_by_lr_sched", False)
     if has_scheduler and not any(hasattr(one, name) for one in extra.values() for name in ("optimizer", "scheduler", "optimizers")):
         raise ValueError(NO_SCHEDULER)
+
+
+def check_call(step: "typing.Optional[Step]") -> None:
+    """Raise RuntimeError if no step's block is open in which workers may wait for each other."""
+    if step is None:
+        raise RuntimeError(CALLED_OUTSIDE)
 
 
 def check_writing(step: "typing.Optional[Step]") -> None:

@@ -216,14 +216,15 @@ class Run:
         self._replica.begin_step()
 
     def _check(self) -> None:
-        """Raise RuntimeError if the step cannot be committed any more, because its world has ended."""
+        """Raise RuntimeError if no step is open, or if the open one cannot be committed any more, because its world has ended."""
+        mistakes.check_call(self._open)
         if self._control is not None:
             self._control.check_step()
 
     def _settle(self) -> None:
         """Raise RuntimeError if the world has ended, and a collective of a GPU may have ended with it: that one raises no error."""
         if self._control is not None and self._group.settle():
-            self._check()
+            self._control.check_step()
 
     def _begin_writing(self) -> None:
         if self._is_looping:

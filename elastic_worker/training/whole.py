@@ -127,8 +127,8 @@ class Whole:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add values up over all workers of the world, in place."""
-        self._check()
         if self.wrapper is not None:
+            self._check()
             dist.all_reduce(values)
             if values.is_cuda:
                 self._settle()
@@ -185,11 +185,11 @@ class Parallel:
 
     def __call__(self, *args: typing.Any, **named: typing.Any) -> typing.Any:
         """Run the wrapper, unless the world has ended: a collective that meets closing connections may be forgotten by gloo."""
-        self._whole._check()
-        self.was_called = True
         wrapper = self._whole.wrapper
         if wrapper is None:
             raise RuntimeError("There is no world outside of `for step in run.steps(...)`. Use your own model there.")
+        self._whole._check()
+        self.was_called = True
         return wrapper(*args, **named)
 
     def register_comm_hook(self, state: typing.Any, hook: "typing.Callable[..., typing.Any]") -> None:

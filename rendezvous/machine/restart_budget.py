@@ -46,10 +46,9 @@ def _ended(job: Job) -> list[Restart]:
     if known.hang_reason:
         ended.append(Restart(id=id, generation=generation, cause=Cause.HANG.value))
     is_due_to_another = bool(known.losses or known.hang_reason or has_finished(group) or group.unknown_ranks)
-    cause = Cause.COLLATERAL if is_due_to_another else Cause.USER
-    for failure in known.failures:
+    for place, failure in enumerate(known.failures):
+        cause = Cause.COLLATERAL if is_due_to_another or place else failure.cause
         ended.append(Restart(id=f"{id}/{failure.pod}", generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone))
-        cause = Cause.COLLATERAL
     return ended
 
 

@@ -17,7 +17,7 @@ from rendezvous.machine.handlers.exit_reports import apply_exit_reports
 from rendezvous.machine.hang import with_hang
 from rendezvous.machine.restart_budget import charge_restarts
 from rendezvous.machine.state import progress
-from rendezvous.machine.state.accounting import held
+from rendezvous.machine.state.accounting import OF_FAILURES, held
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
 from rendezvous.machine.state.timings import Phases
@@ -187,7 +187,7 @@ def _with_best_reason(job: Job) -> Job:
     """Return the job whose round has the best reason that is known by now."""
     round, known, alarm = job.membership.round, job.accounting, _alarm(job)
     assert round is not None
-    if known.losses and (known.failures or alarm is not None or round.cause == Cause.USER):
+    if known.losses and (known.failures or alarm is not None or round.cause in OF_FAILURES):
         loss = known.losses[0]  # found out after the failures that it brought about
         return job.with_round(replace(round, reason=loss.words, cause=loss.cause))
     if known.failures and known.trouble is not None:

@@ -80,6 +80,7 @@ def test_shards_go_on_from_their_save_after_all_of_them_were_lost(job: Job, tmp_
     job.ends("w0", size=SHARDS)
 
 
+@pytest.mark.full
 def test_shards_that_all_get_sigterm_leave_a_save_of_their_newest_step(tmp_path: Path, server: Server) -> None:
     """Each shard of the first replica writes its own part, and all parts are of one step."""
     job = Job(server, tmp_path / "job", SHARDED="1", SAVES=str(tmp_path / "saves"), SAVE_EVERY_S="1000")
@@ -127,6 +128,7 @@ def test_shards_that_cannot_change_worlds_in_process_restart_from_their_saves(tm
         job.agents.stop()
 
 
+@pytest.mark.full
 def test_pods_train_under_stock_torchrun_and_begin_with_the_weights_of_the_first_one(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--nproc-per-node={SHARDS}", "--rdzv-backend=c10d"]

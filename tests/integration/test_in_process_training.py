@@ -88,6 +88,7 @@ def test_two_workers_of_an_agent_change_worlds_together(job: Job) -> None:
     assert [job.pid("w0", 0), job.pid("w0", 1)] == pids
 
 
+@pytest.mark.full
 def test_all_workers_of_the_first_agent_begin_with_the_same_weights(tmp_path: Path, server: Server) -> None:
     """Both workers of the first agent were donors of the first world, so each one trained on from its own random weights."""
     job = Job(server, tmp_path / "job", steps=40)
@@ -99,6 +100,7 @@ def test_all_workers_of_the_first_agent_begin_with_the_same_weights(tmp_path: Pa
         job.agents.stop()
 
 
+@pytest.mark.full
 def test_a_program_may_form_a_group_of_its_own_while_a_change_is_announced(job: Job) -> None:
     """The agent passed no addresses on once it had heard of the next change, so the group waited for them in vain."""
     job.agents.folder.joinpath("group-in-step").write_text("20")

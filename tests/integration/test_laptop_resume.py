@@ -59,7 +59,7 @@ def starts(folder: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-@pytest.mark.parametrize("end", ["down", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("down", marks=pytest.mark.full), "kill"])
 async def test_what_ran_stays_stopped_until_it_is_asked_for_and_starts_where_it_did(folders: tuple[Path, Path, Path], end: str) -> None:
     data, first, second = folders
     layout = Layout(data)

@@ -117,11 +117,9 @@ async def test_a_job_trains_on_through_a_rolling_update(
         assert await run.restarts() == restarts, "members of both releases end together"
 
 
+@pytest.mark.full
 @needs_etcd
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [pytest.param("before", "now", id="update"), pytest.param("now", "before", id="rollback", marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize(("old", "new"), [pytest.param("before", "now", id="update"), pytest.param("now", "before", id="rollback")])
 async def test_a_job_in_an_etcd_trains_on_while_half_of_its_members_have_the_other_release(
     cluster: LocalCluster, plane: ControlPlane, releases: dict[str, Release], tmp_path: Path, old: str, new: str
 ) -> None:

@@ -62,7 +62,7 @@ async def test_a_job_that_loses_its_last_worker_says_which_steps_are_lost(cluste
         assert change["stepsLost"] == change["stepBefore"] - change["stepAfter"] > 0
         assert change["stateLost"] is True
         said = f"continues at step {change['stepAfter']:,} after step {change['stepBefore']:,}: no worker had the state"
-        assert f"Since then it {said}." in await words(run)
+        assert f"After it, training {said.replace('continues', 'continued')}." in await words(run)
         told = await until(lambda: warnings(run), "the warning")
         assert told == [f"PyTorchJob forgets {said} (rescale {change['id']})"]
 

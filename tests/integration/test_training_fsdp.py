@@ -216,6 +216,7 @@ def quietly(function: typing.Callable[[pathlib.Path, int], None], folder: pathli
     os._exit(0)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_lost_replica_is_replaced_and_the_weights_are_those_of_undisturbed_training(tmp_path: pathlib.Path) -> None:
     codes = run((function, tmp_path, index) for function in (survivor, lost, newcomer) for index in range(SHARDS))

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from cli_api import PYTORCH, job, pod, running
 
-from elastic.client.explanation import explained, waits_for
+from elastic.client.explanation import POD_DELETION, explained, waits_for
 from elastic.client.summary import summary
+from elastic.signals.table import BUILT_IN
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4, "maxRestarts": 5}}
@@ -117,6 +118,10 @@ def test_a_job_of_which_any_sign_of_steps_is_seen_is_not_said_to_report_none() -
             {"endedAt": "2026-01-01T01:59:45Z", "outcome": "TakenBack"},
             "The notice for node-1 (gke-termination) of 30s ago was taken back.",
         ),
+        (
+            {"signal": "pod-deletion", "endedAt": "2026-01-01T01:59:45Z", "workers": 1, "pauseMilliseconds": 340},
+            "30s ago 1 worker was deleted on node-1, for which training paused 0.3 s.",
+        ),
     ],
 )
 def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dict[str, Any], words: str) -> None:
@@ -124,6 +129,10 @@ def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dic
     seen = {"signal": "gke-termination", "node": "node-1", "workers": 2, "noticedAt": "2026-01-01T01:59:30Z"} | disruption
     of = job(status=running(worldSize=3, disruptions=[seen]), **BOUNDS)
     assert list(explained(summary(PYTORCH, of), [], of["spec"], NOW))[2] == words
+
+
+def test_the_signal_of_a_deleted_pod_is_in_the_table() -> None:
+    assert POD_DELETION in {signal.name for signal in BUILT_IN}
 
 
 def test_a_disruption_that_nobody_can_read_ends_no_explanation() -> None:

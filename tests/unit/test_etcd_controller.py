@@ -83,6 +83,26 @@ def test_a_member_that_must_leave_is_let_go_and_never_rank_0(job: Job) -> None:
     assert job.world().restarts == {}
 
 
+def test_the_planned_end_of_a_member_stays_planned_if_a_new_pod_has_its_name(job: Job) -> None:
+    """The job shrank, and grew again before the next world was formed. A disruption was counted."""
+    job.expect("w0", "w1", "w2")
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.expect("w0")
+    job.turn()
+    assert job.world().round is not None
+    job.end("w1")
+    job.end("w2")
+    for _ in range(10):  # their leases end, and w0 is still at work
+        job.etcd.advance(1.0)
+        job.turn(1)
+    assert job.member("w1") is None
+    job.expect("w0", "w1")
+    job.start("w1")
+    job.live(3)
+    assert (set(job.names()), job.world().restarts) == ({"w0", "w1"}, {"plan": 2})
+
+
 def test_a_controller_closes_the_job_for_everybody(job: Job) -> None:
     job.expect("w0")
     job.start("w0")

@@ -1,4 +1,4 @@
-"""What agents do together that meet in etcd, each with its real presence, on an etcd in memory and a virtual clock."""
+"""Agents that meet in etcd, each with its real presence, on an etcd in memory and a virtual clock."""
 
 from collections.abc import Iterator
 
@@ -126,6 +126,15 @@ def test_a_peers_failure_calls_everybody_and_the_first_one_is_charged(job: Job) 
     assert job.world().generation == 2
     assert job.world().restarts == {"user": 1, "collateral": 2}
     assert "a worker of w1 ended with status 1" in job.world().reason
+
+
+def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory(job: Job) -> None:
+    job.start("w0", "w1", "w2")
+    job.turn(6)
+    job.agents["w1"].fail("the kernel killed the worker", status=137, out_of_memory=True)
+    job.live(2)
+    assert job.world().restarts == {"outOfMemory": 1}
+    assert job.world().reason.startswith("a worker of w1 ended with status 137, SIGKILL, because the memory of its container was used up")
 
 
 def test_a_worker_that_a_signal_ended_names_it(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""What lies in etcd: our records come back as they were, and nothing else is ever taken for one."""
+"""Test the records in etcd: ours come back as they were, and nothing else is ever taken for one."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ MEMBER = Member(
     entered=3,
     after=2,
     trouble="ä",
-    failed=Failed(2, 137, 9, True),
+    failed=Failed(2, 137, 9, True, True),
     finished=3,
     left="gone",
     alive_at="h:1",
@@ -49,7 +49,7 @@ FULL_WORLD = World(
     reason="w1 joined",
     cause="plan",
     restarts={"user": 2},
-    round=Round("w2 joined", "plan"),
+    round=Round("w2 joined", "plan", (1,)),
     closed="closed",
     ends=(End(6, "w1", "b", "hang", is_lost=True),),
     fruitless=2,
@@ -92,7 +92,7 @@ anything = st.recursive(
 
 
 def sealed(key: str, body: str) -> bytes:
-    """What somebody with the job's token may write."""
+    """Return a record that somebody with the job's token may write."""
     return json.dumps({"v": 1, "seal": SEAL._sign(key, body), "body": body}).encode()
 
 

@@ -7,7 +7,7 @@ from rendezvous.machine import Stepped, summary
 
 
 def crash(group: Group, name: str = "w1") -> None:
-    """A worker fails, and everybody forms the next world, if there is one."""
+    """Let a worker fail, and everybody form the next world, if there is one."""
     group.fail(name, 1)
     group.advance(1.1)
     group.come_all()
@@ -64,6 +64,29 @@ def test_a_cause_with_a_limit_of_its_own_is_held_to_that_one_alone() -> None:
     assert closed(group).endswith("and all 2 restarts by cause user that restartBudget allows are used up")
 
 
+def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory() -> None:
+    """It counted as a failure of the program, with nothing but status 137."""
+    group = group_of(3, budget=Budget(max_restarts=5, by_cause={"outOfMemory": 1}))
+    group.fail("w1", 137, rank=1, error="the kernel killed the worker", out_of_memory=True)
+    group.fail("w0", 1)
+    group.advance(1.1)
+    group.come_all()
+    assert summary(group.job).restarts == {"outOfMemory": 1, "collateral": 1}
+    world = group.job.membership.world
+    assert world is not None
+    assert (world.cause, world.reason) == (
+        "outOfMemory",
+        "a worker of w1 ended with status 137, SIGKILL: the kernel killed the worker; 3 members",
+    )
+    group.fail("w1", 137, rank=1, error="the kernel killed the worker", out_of_memory=True)
+    group.advance(1.1)
+    group.come_all()
+    assert closed(group) == (
+        "a worker of w1 ended with status 137, SIGKILL (rank 1: the kernel killed the worker), and the one restart by cause outOfMemory "
+        "that restartBudget allows is used up"
+    )
+
+
 def test_losses_are_limited_only_where_the_budget_says_so() -> None:
     group = group_of(3, budget=Budget(max_restarts=0, by_cause={"disruption": 1}), min=1)
     group.leave("w2")
@@ -84,7 +107,7 @@ def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
 
 
 def test_an_agent_that_cannot_start_uses_up_the_restarts_though_no_server_ever_heard_of_it() -> None:
-    """Such as torchrun with a wrong flag: the kubelet starts it again and again."""
+    """Torchrun had a wrong flag, and the kubelet started it again and again."""
     group, budget = Group(), Budget(max_restarts=1)
     for run in range(2):
         assert not summary(group.job).closed

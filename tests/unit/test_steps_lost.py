@@ -256,15 +256,15 @@ NOTICE = {"signal": "node-unreachable", "node": "n2", "workers": 2, "noticedAt":
 
 def test_explain_tells_what_was_lost() -> None:
     lines = explain({**WAS_LOST, "phases": {"drain": 1100}})
-    assert f"Since then it {LOST}." in lines
+    assert f"After it, training {LOST.replace('continues', 'continued')}." in lines
 
 
 def test_explain_tells_what_an_earlier_disruption_lost() -> None:
     """The change that stands above is the return of a worker after it."""
     seen = NOTICE | {"rescale": "1-s", "pauseMilliseconds": 1100, **WAS_LOST}
     lines = explain({"stepBefore": 50, "stepAfter": 51, "phases": {"drain": 300}}, seen)
-    assert "Since then it continues at step 51 after step 50." in lines
-    assert "After it the job continued at step 0 after step 10,722: no worker had the state." in lines
+    assert "After it, training continued at step 51 after step 50." in lines
+    assert "After it, training continued at step 0 after step 10,722: no worker had the state." in lines
 
 
 def test_explain_gives_one_figure_for_one_change() -> None:

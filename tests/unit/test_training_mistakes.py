@@ -1,13 +1,18 @@
 """A program's mistake is one clear error, and never another training."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from elastic_worker import Run
+from elastic_worker.training.group import Group
+from elastic_worker.training.mistakes import OWN_GROUP
+from elastic_worker.training.whole import Whole
 
 
 class Points(torch.utils.data.Dataset):
@@ -83,6 +88,45 @@ def test_a_step_of_the_optimizer_outside_of_the_block_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match=r"optimizer.step\(\) was called outside of `with step:`"):
         train()
+
+
+def test_a_batch_that_is_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch is 9, but data has 8 samples, so a step would use some of them twice. Pass a batch of at"):
+        run_of(batch=9)
+
+
+@pytest.fixture
+def own_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Form a process group as a program does that runs under torchrun."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("own_group")
+def test_a_call_that_meets_the_other_workers_is_refused_outside_of_the_block() -> None:
+    """One rank evaluated with run.model, and ended with an error of gloo, or the job stood still."""
+    run, optimizer = run_of()
+    for step in run.steps(1):
+        with step:
+            for x in step.batches():
+                step.backward(run.model(x).mean(), samples=len(x))
+            step.sum(torch.ones(1))
+            optimizer.step()
+        with pytest.raises(RuntimeError, match=r"run.model or step.sum was called outside of `with step:`"):
+            run.model(torch.ones(1, 2))
+        with pytest.raises(RuntimeError, match=r"run.model or step.sum was called outside of `with step:`"):
+            step.sum(torch.ones(1))
+    assert run.committed == 1
+
+
+@pytest.mark.usefixtures("own_group")
+def test_a_program_that_forms_its_own_group_is_told_to_leave_that_to_run() -> None:
+    """The first world could never be formed, and was tried again and again."""
+    model, optimizer = parts()
+    assert Group(model, Whole(model, optimizer, {})).obstacle() == OWN_GROUP
 
 
 def test_before_and_after_the_loop_the_optimizer_may_step() -> None:

@@ -1,4 +1,4 @@
-"""Which of several workers is blamed: the one that failed by itself, not one that fell because it was gone."""
+"""The agent blames one of several workers: the one that failed by itself, not one that fell because it was gone."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ from silent_rendezvous import SilentRendezvous
 from elastic.membership import peer_errors
 from elastic_worker.agent import first_failure
 from elastic_worker.agent.first_failure import End, first
+from elastic_worker.agent.memory import MemoryKills
 from elastic_worker.agent.worker_stderr import PipedStderr, WorkerStderr
 from elastic_worker.agent.workers import LocalWorkers
 
@@ -92,8 +93,46 @@ def silent() -> Iterator[int]:
     os.close(target)
 
 
+KILLED = "print('epoch 3', file=sys.stderr, flush=True); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+GPU = "torch.OutOfMemoryError: CUDA out of memory."
+
+
+@pytest.mark.parametrize(
+    ("explained", "program", "status", "error"),
+    [
+        ("the kernel killed it", KILLED, 137, "the kernel killed it"),
+        ("", f"sys.stdin.readline(); print({GPU!r}, file=sys.stderr, flush=True); sys.exit(1)", 1, GPU),
+    ],
+)
+def test_a_worker_whose_memory_was_used_up_is_reported_with_the_cause(
+    silent: int, monkeypatch: pytest.MonkeyPatch, explained: str, program: str, status: int, error: str
+) -> None:
+    """If the kernel had killed it, its last line of stderr stood there as if it were the cause."""
+    monkeypatch.setattr(MemoryKills, "explain", lambda self, status, error: explained)
+    stderr, reports = WorkerStderr(), Reports()
+    workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event(), stderr=stderr)
+    workers.begin()
+    pipe = stderr._sources[0] = PipedStderr(3, target=silent)
+    pipe.begin()
+    with open(pipe.path, "w") as file:
+        command = [sys.executable, "-IS", "-c", f"import os, sys; print('begins', file=sys.stderr, flush=True); {program}"]
+        process = subprocess.Popen(command, stderr=file, stdin=subprocess.PIPE)
+    pipe.close_writer()
+    deadline = time.monotonic() + 30
+    while not stderr._pids and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.communicate(b"\n")
+    with reports.changed:
+        assert reports.changed.wait_for(lambda: bool(reports.failed), 30)
+    workers.end()
+    failed = {name: reports.failed[name] for name in ("rank", "status", "error", "out_of_memory")}
+    assert failed == {"rank": 3, "status": status, "error": error, "out_of_memory": True}
+    assert workers.failure is not None
+    assert workers.failure.line == error
+
+
 def test_a_worker_that_ends_later_than_the_peer_that_it_brought_down_is_blamed(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two workers of one agent: the first to fail takes time to end, and its peer ends of a closed connection before."""
+    """The first of an agent's two workers to fail takes time to end, and its peer ends of a closed connection before."""
     monkeypatch.setattr("elastic_worker.agent.workers.PEERS_WAIT_S", 30.0)  # a slow machine
     stderr, reports = WorkerStderr(), Reports()
     workers = LocalWorkers(reports, generation=1, is_terminating=threading.Event(), stderr=stderr)

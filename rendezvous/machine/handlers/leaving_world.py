@@ -61,9 +61,11 @@ def failed(
     rank: int | None = None,
     error: str = "",
     is_replaced: bool = False,
+    cause: Cause = Cause.USER,
 ) -> Job:
     """Record that a worker of the member ended by itself in the current world."""
-    failure = Failure(member.name, member.pod, status, at=job.now - ago_s, rank=rank, error=error, is_replaced=is_replaced)
+    at = job.now - ago_s
+    failure = Failure(member.name, member.pod, status, at=at, rank=rank, error=error, is_replaced=is_replaced, cause=cause)
     return replace(job, accounting=accounting.with_failure(job.accounting, failure))
 
 

@@ -77,7 +77,14 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
         words = f"the training library ended a worker of {member.name}: {message.error or 'it could not follow its world'}"
         return with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, clipped(words), by_library=True))
     return failed(
-        job, member, status=message.status, ago_s=message.ago_s, rank=message.rank, error=message.error, is_replaced=message.replaced
+        job,
+        member,
+        status=message.status,
+        ago_s=message.ago_s,
+        rank=message.rank,
+        error=message.error,
+        is_replaced=message.replaced,
+        cause=Cause.OUT_OF_MEMORY if message.out_of_memory else Cause.USER,
     )
 
 

@@ -17,6 +17,8 @@ from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
 
+OF_FAILURES = frozenset({Cause.USER.value, Cause.OUT_OF_MEMORY.value})
+"""Causes of a restart for which a worker's own failure is to blame."""
 KNOWN_KEPT = 256
 """Number of restarts kept although the controller knows them: another leader with an older view may send the next expectation."""
 
@@ -34,6 +36,8 @@ class Failure:
     error: str = ""
     is_replaced: bool = False
     """Another process takes the worker's place, so the member still changes worlds in process."""
+    cause: Cause = Cause.USER
+    """Cause of the restart, if this is the first failure of its world: USER or OUT_OF_MEMORY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,11 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
         return replace(known, failures=tuple(fallen if other is former else other for other in known.failures))
     failures = tuple(sorted((*known.failures, failure), key=lambda one: (tells_of_peer(one.error), one.at)))
     trouble = known.trouble
-    if trouble is None or (failures[0] == failure and trouble[1] == Cause.USER.value):
+    if trouble is None or (failures[0] == failure and trouble[1] in OF_FAILURES):
         words = f"a worker of {failure.member} ended"
-        trouble = (words if failure.status is None else f"{words} {with_status(failure.status)}", Cause.USER.value)
+        words = words if failure.status is None else f"{words} {with_status(failure.status)}"
+        memory = f": {failure.error}" if failure.cause is Cause.OUT_OF_MEMORY else ""
+        trouble = (f"{words}{memory}", failure.cause.value)
     alarms = tuple(name for name in known.alarms if name != failure.member)
     return replace(known, failures=failures, alarms=alarms, trouble=trouble)
 

@@ -1,0 +1,79 @@
+"""Tell whether a worker ended because the memory of its container was used up.
+
+The kernel then kills one process of the container. Unless the container ends as a whole, nobody but the agent can know: the worker's status
+says only that somebody killed it. The kernel counts these kills for each control group.
+"""
+
+import os
+import re
+import typing
+
+SIGKILLED = 137
+OF_CHILD = re.compile(r"killed by signal: Killed")
+"""Words of torch's error if the process that was killed is a loader process."""
+OF_GPU = re.compile(r"^(torch\.)?(cuda\.)?OutOfMemoryError\b|\b(CUDA|HIP) out of memory\b")
+"""Line of the exception if a GPU's memory is used up. It says what was tried, and of which GPU."""
+UNLIMITED = 1 << 60
+MOST_BYTES = 64 * 1024
+
+Group = typing.Tuple[str, str, str]
+"""The folder of a control group, and the names of its files with the counts and with the limit."""
+
+
+class MemoryKills:
+    """Count the kills in this process's control group, of version 1 or 2."""
+
+    def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
+        """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
+        self._group = _find(_read(own), root)
+        self._seen = self._count()
+
+    def explain(self, status: typing.Optional[int], error: str) -> str:
+        """Say that memory was the cause of a worker's end with this status and exception; return "" if it was another cause."""
+        before, self._seen = self._seen, self._count()
+        if self._seen <= before or not (status == SIGKILLED or OF_CHILD.search(error)):
+            return ""
+        victim = "the worker" if status == SIGKILLED else "a process of the worker"
+        limit = self._limit()
+        if limit is None:
+            return (
+                "the kernel killed {}, because the memory of its pod or node was used up. "
+                "Set resources.requests.memory and limits.memory to what it needs."
+            ).format(victim)
+        words = "the kernel killed {}, because the container used all of its {:,.0f} MiB of memory. Raise resources.limits.memory."
+        return words.format(victim, limit / 2**20)
+
+    def _count(self) -> int:
+        if self._group is None:
+            return 0
+        found = re.search(r"^oom_kill (\d{1,18})$", _read(os.path.join(self._group[0], self._group[1])), re.MULTILINE)
+        return int(found.group(1)) if found else 0
+
+    def _limit(self) -> typing.Optional[int]:
+        assert self._group is not None
+        text = _read(os.path.join(self._group[0], self._group[2])).strip()
+        return int(text) if re.match(r"\d{1,19}$", text) and int(text) < UNLIMITED else None
+
+
+def _find(own: str, root: str) -> typing.Optional[Group]:
+    """Return the group that /proc/self/cgroup names, if it can be seen from here, else the one that a container has at the root."""
+    entries = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
+    first = [path for _, controllers, path in entries if "memory" in controllers.split(",")]
+    second = [path for _, controllers, path in entries if not controllers]
+    memory = os.path.join(root, "memory")
+    places = [(memory, path, "memory.oom_control", "memory.limit_in_bytes") for path in first]
+    places += [(root, path, "memory.events", "memory.max") for path in second]
+    for base, path, events, limit in places:
+        for folder in (base + os.path.normpath("/" + path), base):
+            if os.path.isfile(os.path.join(folder, events)):
+                return folder, events, limit
+    return None
+
+
+def _read(path: str) -> str:
+    """Return a small file's text; "" if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
