@@ -69,6 +69,14 @@ def test_each_initializer_becomes_a_job_of_one_pod_beside_the_nodes() -> None:
     assert labels["jobset.sigs.k8s.io/replicatedjob-name"] == labels["trainer.kubeflow.org/trainjob-ancestor-step"] == DATA
 
 
+def test_the_metadata_of_an_initializer_in_the_runtime_is_that_of_its_job() -> None:
+    found = initializer(DATA)
+    found["template"]["metadata"] |= {"annotations": {"team": "a"}}
+    metadata = all_owned(train_job(), runtime(initializers=[found]))[1]["metadata"]
+    assert metadata["annotations"]["team"] == "a"
+    assert metadata["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"] == DATA
+
+
 def test_the_pod_of_an_initializer_gets_neither_variables_nor_services_of_training() -> None:
     job, _ = parse(all_owned(train_job(), BOTH)[1])
     made = plan_job(job, snapshot(settings=Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))))
@@ -184,10 +192,12 @@ def test_a_failed_initializer_fails_the_job_of_the_nodes_and_stops_the_other_one
     assert made.status is not None
     (failed,) = made.status["conditions"]
     assert (failed["reason"], "No such bucket" in failed["message"]) == ("FailedJobs", True)
-    stopped = jobs.planned(status=made.status).initializers
-    assert [(job["metadata"]["name"], change) for job, change in stopped] == [
-        ("fit-model-initializer", {"spec": {"runPolicy": {"suspend": True}}})
-    ]
+    over = jobs.planned(status=made.status)
+    assert (names(over.delete), over.initializers, over.status) == (["fit-model-initializer"], (), None)
+    del jobs.steps[MODEL]
+    last = jobs.planned(status=made.status).status
+    assert last is not None
+    assert [(job["name"], job["active"], job["failed"]) for job in last["jobsStatus"]] == [(DATA, 0, 1), (MODEL, 0, 0), ("node", 0, 0)]
 
 
 def test_initializers_are_suspended_and_resumed_with_the_nodes() -> None:

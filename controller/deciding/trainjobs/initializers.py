@@ -55,15 +55,16 @@ def problems(spec: TrainJobSpec, found: Sequence[ReplicatedJob]) -> Iterator[Pro
 
 def lowered(metadata: Object, job: ReplicatedJob, source: Source | None, *, checksum: str | None, run_policy: Object) -> Object:
     """Return the job of one initializer. `metadata` has the name, place and owner of the nodes' job."""
-    train_job = metadata["name"]
+    train_job, written = metadata["name"], job.template.metadata or {}
+    labels, annotations = ({**(written.get(field) or {})} for field in ("labels", "annotations"))
     # Its programs have no part in the progress of training.
-    annotations = {POLICY: job.name, names.REPORT: names.REPORT_OFF} | ({PATCHES: checksum} if checksum is not None else {})
+    annotations |= {POLICY: job.name, names.REPORT: names.REPORT_OFF} | ({PATCHES: checksum} if checksum is not None else {})
     never = run_policy["backoffLimit"] == 0
     worker = {"replicas": 1, "restartPolicy": "Never" if never else "OnFailure", "template": _pod(train_job, job, source)}
     return {
         "apiVersion": API_VERSION,
         "kind": "PyTorchJob",
-        "metadata": metadata | {"name": name(train_job, job.name), "labels": {}, "annotations": annotations},
+        "metadata": metadata | {"name": name(train_job, job.name), "labels": labels, "annotations": annotations},
         "spec": {"runPolicy": {"cleanPodPolicy": "Running", **run_policy}, "pytorchReplicaSpecs": {WORKER: worker}},
     }
 
@@ -110,6 +111,11 @@ def progress(owned: Object, there: Mapping[str, Object]) -> dict[str, str | None
             if end is not None and end.status == "True":
                 return changed | {INITIALIZER_FAILED: f"{step}: {end.message}"[:LONGEST_REASON]}
     return changed
+
+
+def unfinished(there: Mapping[str, Object]) -> Iterator[Object]:
+    """Yield the initializers' jobs that have not ended."""
+    return (job for job in there.values() if not is_over(status_of(job)))
 
 
 def following(there: Mapping[str, Object], wanted: Mapping[str, Object], *, is_suspended: bool) -> Iterator[tuple[Object, Object]]:

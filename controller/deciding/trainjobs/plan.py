@@ -88,8 +88,11 @@ def plan(view: TrainJobView) -> TrainJobPlan:
             # The nodes' job was deleted, for example after ttlSecondsAfterFinished.
             return TrainJobPlan(delete=tuple(view.own.values()))
         return _begun(view, known)
-    change, wanted, problems = ({}, {}, []) if is_over else _change(view.train_job, named, view.own)
-    is_held = is_over or bool((change.get("spec", {}).get("runPolicy") or named["spec"].get("runPolicy") or {}).get("suspend"))
+    if is_over:
+        status, _ = _status(view, known, named, ())
+        return TrainJobPlan(delete=tuple(initializers.unfinished(view.own)), status=status)
+    change, wanted, problems = _change(view.train_job, named, view.own)
+    is_held = bool((change.get("spec", {}).get("runPolicy") or named["spec"].get("runPolicy") or {}).get("suspend"))
     missing = [wanted[step] for step in initializers.awaited(named) if step in wanted and step not in view.own]
     blocked = [
         _blocked(view.initializers[step]) for step in initializers.awaited(named) if step in view.initializers.keys() - view.own.keys()

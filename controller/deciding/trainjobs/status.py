@@ -74,8 +74,8 @@ def is_finished(status: TrainJobStatus) -> bool:
 
 
 def _children(known: TrainJobStatus, owned: Object, initializers: Mapping[str, Object]) -> tuple[ChildStatus, ...]:
-    """Return the states of the initializers and the nodes. An initializer whose job is gone keeps its last state."""
-    before = {child.name: child for child in known.jobs_status}
+    """Return the states of the initializers and the nodes. A completed initializer whose job is gone keeps its state."""
+    before = {child.name: child if child.succeeded else replace(NO_NODES, name=child.name) for child in known.jobs_status}
     states = [_state(step, initializers[step]) if step in initializers else before.get(step) for step in INITIALIZERS]
     waits = bool(annotations_of(owned).get(WAITS_FOR))
     of_nodes = [NO_NODES if waits else _state(NODE, owned)]
