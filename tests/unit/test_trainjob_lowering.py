@@ -205,6 +205,12 @@ def test_the_completion_of_an_initializer_is_not_that_of_the_train_job() -> None
     assert "a TrainJob here completes with the job node" in problems(train_job(), found)
 
 
+def test_a_runtime_of_torchtune_is_refused_although_the_train_job_names_no_command() -> None:
+    job, found = train_job(), runtime(pod={"containers": [{"name": "node", "image": "any", "command": ["tune", "run", "recipe"]}]})
+    del job["spec"]["trainer"]["command"]
+    assert "torchtune is not supported yet" in problems(job, found)
+
+
 def test_a_policy_that_is_not_supported_is_named() -> None:
     assert "ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.flux" in problems(train_job(), runtime({"flux": {}}))
 

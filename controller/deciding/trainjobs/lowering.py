@@ -226,7 +226,7 @@ def _checks(draft: Draft) -> Iterator[Problem]:
     reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in policies.RESERVED.get(draft.policy, ())]
     if reserved:
         yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
-    if draft.is_torch and (trainer.command or ())[:2] == TORCH_TUNE:
+    if draft.is_torch and nodes.command(draft.job, trainer)[:2] == TORCH_TUNE:
         yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
     if draft.mpi is not None:
         yield from mpi.problems(draft.roles, draft.mpi)

@@ -43,6 +43,13 @@ def template(name: str, job: ReplicatedJob, trainer: Trainer, *, step: str | Non
     return made
 
 
+def command(job: ReplicatedJob, trainer: Trainer) -> tuple[str, ...]:
+    """Return the command of the nodes, which is the TrainJob's or else the runtime's."""
+    containers = job.template.spec.template["spec"]["containers"] if job.template.spec is not None else ()
+    own = next((container.get("command") or () for container in containers if container.get("name") == NODE), ())
+    return trainer.command if trainer.command is not None else tuple(own)
+
+
 def _override(container: Object, trainer: Trainer) -> None:
     for key, value in (("image", trainer.image), ("command", trainer.command), ("args", trainer.args)):
         if value is not None:
