@@ -28,6 +28,7 @@ from controller.deciding.derivation import activated, derive
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.acceptance import leave_alone
 from controller.deciding.lifecycle.cleanup import clean_up
+from controller.deciding.lifecycle.initializing import wait_for_initializers
 from controller.deciding.lifecycle.lost_nodes import force_delete_on_lost_nodes
 from controller.deciding.lifecycle.restart_accounting import with_restart_count
 from controller.deciding.lifecycle.suspension import suspend, wait_until_forgotten
@@ -46,6 +47,7 @@ ACTIVE: tuple[Step, ...] = (
     succeed,
     finalize_failure,
     deadline_exceeded,
+    wait_for_initializers,
     fall_back_to_c10d,
     restart_on_fresh_store,
     fail,

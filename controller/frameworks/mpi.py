@@ -10,7 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
-from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh
+from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh, train_jobs
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
 from elastic.api.book import Leaving
@@ -37,6 +37,8 @@ class Mpi(Framework):
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
         job, settings = view.job, view.snapshot.settings
+        if job.kind.role:
+            pod = train_jobs.as_node(job, pod)
         if mpi_ssh.is_chosen(job):
             pod = mpi_ssh.dressed(job, pod, replica, settings)
         else:
@@ -61,9 +63,9 @@ class Mpi(Framework):
         return tuple(mpi_ssh.objects(view) if mpi_ssh.is_chosen(view.job) else mpi_exec.objects(view))
 
     def can_create(self, view: JobView, type: str) -> bool:
-        """Over ssh nothing else delays the launcher until the workers listen.
+        """Return whether pods of this type may be created now.
 
-        By exec its init container waits, and it has rights to workers that are there.
+        By ssh, only this delays the launcher until the workers listen. By exec, its init container waits, but needs its rights first.
         """
         job = view.job
         if type == LAUNCHER and not mpi_ssh.is_chosen(job) and not mpi_exec.has_rights(view):

@@ -201,12 +201,13 @@ class Process:
 
     def _keeper_of_train_jobs(self) -> TrainJobs | None:
         """Return the part that serves TrainJobs, which needs the runtimes of the whole cluster."""
-        options, jobs = self._options, self._observer.jobs.get("PyTorchJob")
-        if options.train_jobs is Mode.OFF or options.namespace is not None or jobs is None:
+        options, jobs = self._options, [self._observer.jobs[kind] for kind in ("PyTorchJob", "MPIJob") if kind in self._observer.jobs]
+        if options.train_jobs is Mode.OFF or options.namespace is not None or "PyTorchJob" not in self._observer.jobs:
             return None
         progress = self._rendezvous.progress if self._rendezvous is not None else None
-        writer = self._writer() if self._trainer_election is None else FencedWriter(self._writer(), self._trainer_election.left_s)
-        return TrainJobs(self._kube, ConsiderateWriter(writer), jobs, mode=options.train_jobs, clock=time.monotonic, progress=progress)
+        fenced = self._writer() if self._trainer_election is None else FencedWriter(self._writer(), self._trainer_election.left_s)
+        writer, scheduler, mode = ConsiderateWriter(fenced), options.gang_scheduler, options.train_jobs
+        return TrainJobs(self._kube, writer, jobs, mode=mode, clock=time.monotonic, progress=progress, gang_scheduler=scheduler)
 
     def _election_of_trainer(self) -> Election | None:
         """Return the election for the Lease of Kubeflow Trainer's own controller. The holder serves all TrainJobs.

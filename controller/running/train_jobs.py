@@ -2,20 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from controller.acting.event_recorder import EventRecorder
+from controller.deciding.actions import warning
 from controller.deciding.trainjobs.admission import RuntimeSight
+from controller.deciding.trainjobs.claims import CLAIM
+from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
+from controller.deciding.trainjobs.nodes import OWNED, kind_of
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS
+from controller.watching.keys import JOBS, owner_uid
+from elastic.api.kinds import INITIALIZERS
 from elastic.api.trainer.modes import SELECTOR, Mode
 from elastic.kube.cache import Cache, Change
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES, Object
+from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, PERSISTENT_VOLUME_CLAIMS, TRAIN_JOBS, TRAINING_RUNTIMES, Object
 from elastic.membership.training import Progress
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
@@ -25,7 +30,8 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 10.0
 """Seconds until the API server is asked again whether it has TrainJobs."""
 WORKERS = 4
-OWNED = JOBS["PyTorchJob"]
+PYTORCH, MPI = (JOBS[kind.name] for kind in OWNED)
+CREATED = {PYTORCH.kind: PYTORCH, MPI.kind: MPI, CLAIM: PERSISTENT_VOLUME_CLAIMS}
 BY_RUNTIME = "runtime"
 Key = tuple[str, str]
 """Namespace and name of a TrainJob, and of its job."""
@@ -36,14 +42,18 @@ class TrainJobs:
         self,
         kube: Kube,
         writer: Writer,
-        jobs: FedView,
+        jobs: Sequence[FedView],
         *,
         mode: Mode,
         clock: Callable[[], float],
         progress: Callable[[], AsyncIterator[Progress]] | None = None,
+        gang_scheduler: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`jobs` is the view of PyTorchJobs, which somebody else feeds. `progress` is the rendezvous server's stream."""
+        """Take the views of PyTorchJobs, and of MPIJobs if they are served. Somebody else feeds these views.
+
+        progress: the rendezvous server's stream.
+        """
         self._kube, self._writer, self._jobs, self._now, self._mode = kube, writer, jobs, now, mode
         self._events = EventRecorder(writer)
         self._queue: WorkQueue[Key] = WorkQueue(clock=clock)
@@ -51,7 +61,7 @@ class TrainJobs:
         labels = SELECTOR if mode is Mode.BESIDE else None
         self._train_jobs = Cache(kube, TRAIN_JOBS, project=_read, labels=labels, indexes={BY_RUNTIME: _runtime})
         self._runtimes = {r.kind: Cache(kube, r, project=_read) for r in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
-        self._clock, self._stream = clock, progress
+        self._clock, self._stream, self._gang_scheduler = clock, progress, gang_scheduler
         self._owned: dict[str, Key] = {}
         """The TrainJob of each job, by the job's uid."""
         self._progress: dict[str, Progress] = {}
@@ -63,7 +73,8 @@ class TrainJobs:
         while not await self._are_served():  # noqa: ASYNC110 - a definition that is created wakes nobody
             await asyncio.sleep(LOOK_AGAIN_S)
         self._train_jobs.subscribe(self._changed)
-        self._jobs.subscribe(self._job_changed)
+        for jobs in self._jobs:
+            jobs.subscribe(self._job_changed)
         for kind, runtimes in self._runtimes.items():
             runtimes.subscribe(self._telling(kind))
         async with asyncio.TaskGroup() as tasks:
@@ -72,13 +83,13 @@ class TrainJobs:
 
     async def work(self) -> None:
         """Work until cancelled. Nothing is decided before the whole view exists."""
-        for view in (self._train_jobs, *self._runtimes.values(), self._jobs):
+        for view in (self._train_jobs, *self._runtimes.values(), *self._jobs):
             await view.wait_synced()
         self._is_working = True
         try:
             for found in self._train_jobs.list():
                 key = (found["metadata"]["namespace"], found["metadata"]["name"])
-                if (named := self._jobs.get(*key)) is not None:
+                if (named := self._named(found)) is not None:
                     self._owned[named["metadata"]["uid"]] = key
                 self._queue.add(key)
             async with asyncio.TaskGroup() as tasks:
@@ -108,10 +119,11 @@ class TrainJobs:
             uid = change.old["metadata"]["uid"]
             self._owned.pop(uid, None)
             self._progress.pop(uid, None)
-        if self._train_jobs.get(*change.key) is not None:
-            if change.new is not None:
-                self._owned[change.new["metadata"]["uid"]] = change.key
-            self._look_at(change.key)
+        for key in _train_jobs_of(change.key):
+            if self._train_jobs.get(*key) is not None:
+                if change.new is not None and key == change.key:
+                    self._owned[change.new["metadata"]["uid"]] = key
+                self._look_at(key)
 
     async def _listen(self, stream: Callable[[], AsyncIterator[Progress]]) -> None:
         """Keep the newest progress of the jobs of TrainJobs. A message that a job is forgotten may have its last one."""
@@ -150,10 +162,13 @@ class TrainJobs:
             return True
         now = self._now().replace(microsecond=0)
         try:
-            named = self._jobs.get(*key)
+            named = self._named(train_job)
             runtime = await self._runtime(runtime_key(train_job)) if named is None else None
             progress = self._progress.get(named["metadata"]["uid"]) if named is not None else None
-            planned = plan(TrainJobView(train_job, runtime, named, now, progress, self._mode))
+            jobs = ((step, self._jobs[0].get(key[0], initializer_name(key[1], step))) for step in INITIALIZERS)
+            there = {step: job for step, job in jobs if job is not None}
+            serves_mpi = len(self._jobs) > 1
+            planned = plan(TrainJobView(train_job, runtime, named, now, progress, there, self._gang_scheduler, serves_mpi, self._mode))
             await self._carry_out(key, train_job, named, planned, now=now)
             if planned.look_again_at is not None:
                 self._queue.add_at(key, self._clock() + (planned.look_again_at - now).total_seconds())
@@ -163,6 +178,12 @@ class TrainJobs:
             log.log(level, "reconcile failed", extra=_fields(key) | {"error": str(error)})
             return False
         return True
+
+    def _named(self, train_job: Object) -> Object | None:
+        """Return the job that has the TrainJob's name. If there are several, the TrainJob's own one comes first."""
+        metadata = train_job["metadata"]
+        there = [job for view in self._jobs if (job := view.get(metadata["namespace"], metadata["name"])) is not None]
+        return min(there, key=lambda job: owner_uid(job["metadata"]) != metadata["uid"], default=None)
 
     async def look_up(self, kind: str, namespace: str, name: str) -> RuntimeSight:
         """Return a runtime for the webhook, which asks also before this process works."""
@@ -185,19 +206,48 @@ class TrainJobs:
 
     async def _carry_out(self, key: Key, train_job: Object, named: Object | None, planned: TrainJobPlan, *, now: datetime) -> None:
         namespace, name = key
+        about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
         for item in planned.create:
             try:
-                await self._writer.create(OWNED, item, namespace=namespace)
+                await self._writer.create(CREATED[item["kind"]], item, namespace=namespace)
             except KubeError as error:
-                if error.reason != "AlreadyExists":
-                    raise  # if it exists, the next look sees whose it is
+                # If a job exists, the next look sees whose it is.
+                if error.reason != "AlreadyExists" or (item["kind"] == CLAIM and not await self._is_usable(item, about, now=now)):
+                    raise
         if planned.change is not None and named is not None:
-            await self._writer.patch(OWNED, name, _at(named, planned.change), namespace=namespace)
+            await self._writer.patch(JOBS[kind_of(named).name], name, _at(named, planned.change), namespace=namespace)
+        for job, change in planned.initializers:
+            await self._writer.patch(PYTORCH, job["metadata"]["name"], _at(job, change), namespace=namespace)
+        for job in planned.delete:
+            await self._delete(job)
         if planned.status is not None:
             body = _at(train_job, {"status": planned.status})
             await self._writer.patch(TRAIN_JOBS, name, body, namespace=namespace, subresource="status")
-        about = train_job | {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
         await self._events.tell(about, planned.news, now=now)
+
+    async def _is_usable(self, claim: Object, about: Object, *, now: datetime) -> bool:
+        """Return whether a claim that exists is the TrainJob's, or may be of somebody else because it is retained. An Event says if not."""
+        metadata = claim["metadata"]
+        if "ownerReferences" not in metadata:
+            return True
+        there = await self._writer.get(PERSISTENT_VOLUME_CLAIMS, metadata["name"], namespace=metadata["namespace"])
+        if owner_uid(there["metadata"]) == owner_uid(metadata):
+            return True
+        words = f"PersistentVolumeClaim {metadata['name']} exists and does not belong to this TrainJob; delete it"
+        await self._events.tell(
+            about, [warning("TrainJobResourcesCreationFailed", f"{words}, or retain it in volumeClaimPolicies")], now=now
+        )
+        return False
+
+    async def _delete(self, job: Object) -> None:
+        metadata = job["metadata"]
+        try:
+            await self._writer.delete(
+                PYTORCH, metadata["name"], namespace=metadata["namespace"], propagation="Background", uid=metadata["uid"]
+            )
+        except KubeError as error:
+            if error.code != 404:
+                raise
 
 
 def _at(seen: Object, change: Object) -> Object:
@@ -209,6 +259,13 @@ def _at(seen: Object, change: Object) -> Object:
 def _read(raw: Object) -> Object:
     raw["metadata"].pop("managedFields", None)
     return raw
+
+
+def _train_jobs_of(key: Key) -> Iterator[Key]:
+    """Yield the TrainJobs whose jobs may have this name."""
+    yield key
+    namespace, name = key
+    yield from ((namespace, name.removesuffix(f"-{step}")) for step in INITIALIZERS if name.endswith(f"-{step}"))
 
 
 def _runtime(train_job: Object) -> list[str]:

@@ -65,7 +65,7 @@ class Kind:
     idle: tuple[str, ...] = ()
     """Types that only wait for a launcher: where their containers name no command, the controller does."""
     role: str = ""
-    """Role of the pods in a TrainJob. They are called JOB-ROLE-0-INDEX, share one headless Service, and are numbered by a label."""
+    """Role of the workers in a TrainJob. They are called JOB-ROLE-0-INDEX, share one headless Service, and are numbered by a label."""
     is_plain: bool = False
     """Nothing tells the pods about each other."""
 
@@ -234,7 +234,14 @@ TORCH_NODES = replace(
 """Nodes of a TrainJob with the policy torch. This kind and the next one are never served: the API has them as PyTorchJobs."""
 PLAIN_NODES = replace(TORCH_NODES, native_elastic=False, is_plain=True)
 """Nodes of a TrainJob without a policy."""
-LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES}
+MPI_NODES = replace(KINDS["MPIJob"], container="node", role="node")
+"""Launcher and nodes of a TrainJob with the policy mpi, which the API has as an MPIJob."""
+DATASET_INITIALIZER, MODEL_INITIALIZER = "dataset-initializer", "model-initializer"
+INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
+"""Steps of a TrainJob before its nodes start, by their names at Kubeflow Trainer, which are also those of their containers."""
+LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES, "mpi": MPI_NODES} | {
+    step: replace(PLAIN_NODES, container=step, role="") for step in INITIALIZERS
+}
 """The kinds of the jobs that TrainJobs own, by the value of the annotation POLICY."""
 POLICY = "elastic-training/policy"
 TRAIN_JOBS = "trainer.kubeflow.org"

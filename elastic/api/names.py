@@ -29,6 +29,11 @@ REPORT = OWN_PREFIX + "report"
 """Annotation of a job: whether the programs in its new pods may report their progress in the form of Kubeflow Trainer."""
 REPORT_ON, REPORT_OFF = "on", "off"
 
+WAITS_FOR = OWN_PREFIX + "waits-for"
+"""Annotation of the job of a TrainJob's nodes: the initializers that have not completed yet, separated by commas."""
+INITIALIZER_FAILED = OWN_PREFIX + "initializer-failed"
+"""Annotation of this job: which initializer has failed, and why."""
+
 STOPPED = OWN_PREFIX + "stopped-with-cluster"
 """Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
 
@@ -48,7 +53,9 @@ def is_reserved(label: str) -> bool:
 
 def pod_name(kind: Kind, job: str, type: str, index: int) -> str:
     """Return the name of a replica's pod, and of its service if it has one. An MPIJob's launcher has no index."""
-    stem = f"{job}-{kind.role}-0" if kind.role else f"{job}-{type.lower()}"
+    if kind.role:
+        return f"{job}-{kind.role if type == WORKER else type.lower()}-0-{index}"
+    stem = f"{job}-{type.lower()}"
     return stem if kind.name == "MPIJob" and type == "Launcher" else f"{stem}-{index}"
 
 

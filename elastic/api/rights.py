@@ -166,7 +166,8 @@ def train_job_roles() -> list[Role]:
             "API servers with OwnerReferencesPermissionEnforcement require it, for owner references that block the owner's deletion.",
         ),
         _right(TRAIN_JOBS, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
-        _right(GROUP, KINDS["PyTorchJob"].plural, ("create", "patch"), "A TrainJob becomes a job of its own, which follows it."),
+        _right(GROUP, "pytorchjobs mpijobs", ("create", "patch"), "A TrainJob becomes jobs of its own, which follow it."),
+        _right("", "persistentvolumeclaims", ("get", "create"), "A runtime's volumeClaimPolicies name volumes of the TrainJob."),
         _right(
             "admissionregistration.k8s.io",
             "validatingwebhookconfigurations",

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from control_plane import RIGHTS, SYSTEM, api_server, controller, controller_account, install_crds
 from rights_used import granted, used
-from train_job_builders import runtime, train_job
+from train_job_builders import initializer, runtime, train_job
 
 from elastic.api import webhook
+from elastic.api.names import WAITS_FOR
 from elastic.api.rights import as_objects, train_job_roles, trainer_lease_roles
 from elastic.api.trainer.crd import definitions
 from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, holder_of_trainer
-from elastic.api.trainer.shipped import NAMESPACE
+from elastic.api.trainer.shipped import NAMESPACE, objects
 from elastic.api.trainer.train_job import MULTI_KUEUE
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -27,8 +28,10 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
     LEASES,
     NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
@@ -40,6 +43,7 @@ from elastic.local.ports import free_port
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 PATIENCE_S = 120
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
+MPI_JOBS = Resource("kubeflow.org", "v1", "mpijobs", kind="MPIJob")
 
 
 @pytest.fixture
@@ -78,13 +82,13 @@ def named(name: str, **spec: Any) -> Object:
     return {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": name}, "spec": made["spec"]}
 
 
-def plain_job(name: str) -> Object:
-    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
-    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}}
-    return job | {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}}
-
-
 CHECKED = {"checked": "yes"}
+CLAIM: Object = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "initializer-loads"},
+    "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
+}
 REFUSED = [("Failed", "True", "TrainingRuntimeNotSupported")]
 
 
@@ -100,6 +104,8 @@ async def test_train_jobs_are_served_with_the_rights_of_their_roles_and_no_other
             await _without_a_runtime(kube)
             await _suspended_and_resumed(kube)
             await _beside_another_job(kube)
+            await _after_an_initializer(kube)
+            await _of_mpi(kube)
             await _asked_about_it(kube)
         audit, roles = tmp_path / "audit.jsonl", [*train_job_roles(), *trainer_lease_roles()]
         assert used(audit, allowed=False) == set()
@@ -150,7 +156,7 @@ async def test_in_the_place_of_kubeflow_trainer_it_serves_none_before_it_has_its
                 while "trainer_1" not in log.read_text():  # noqa: ASYNC110 - a line in a file wakes nobody
                     await asyncio.sleep(0.2)
             # A PyTorchJob that a user makes is served meanwhile.
-            await kube.create(PYTORCH_JOBS, plain_job("own"), namespace="default")
+            await kube.create(PYTORCH_JOBS, foreign("own"), namespace="default")
             await until(kube, PYTORCH_JOBS, "own", lambda found: bool((found.get("status") or {}).get("conditions")))
             assert await until(kube, PYTORCH_JOBS, "patient", lambda found: True) is None
             await kube.delete(LEASES, TRAINER_LEASE, namespace=NAMESPACE)
@@ -224,9 +230,16 @@ async def _suspended_and_resumed(kube: Kube) -> None:
     await until(kube, PYTORCH_JOBS, "early", lambda found: found is None)
 
 
+def foreign(name: str) -> Object:
+    """Return a PyTorchJob that belongs to no TrainJob."""
+    spec = {"containers": [{"name": "pytorch", "image": "any", "command": ["true"]}]}
+    job: Object = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}}
+    return job | {"spec": {"pytorchReplicaSpecs": {"Worker": {"template": {"spec": spec}}}}}
+
+
 async def _beside_another_job(kube: Kube) -> None:
     """Check that a PyTorchJob of this name that somebody else made blocks the TrainJob until it is gone."""
-    await kube.create(PYTORCH_JOBS, plain_job("taken"), namespace="default")
+    await kube.create(PYTORCH_JOBS, foreign("taken"), namespace="default")
     namespaced = runtime() | {"kind": TRAINING_RUNTIMES.kind}
     await kube.create(TRAINING_RUNTIMES, namespaced, namespace="default")
     reference = {"kind": TRAINING_RUNTIMES.kind, "name": namespaced["metadata"]["name"]}
@@ -235,3 +248,60 @@ async def _beside_another_job(kube: Kube) -> None:
     await kube.delete(PYTORCH_JOBS, "taken", namespace="default")
     await until(kube, PYTORCH_JOBS, "taken", lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
     await until(kube, TRAIN_JOBS, "taken", lambda found: conditions(found) == [])
+
+
+async def _after_an_initializer(kube: Kube) -> None:
+    """Check that the nodes wait for an initializer, also for its name, and that it goes with the nodes' job after the end."""
+    loading, step = runtime(initializers=[initializer()]), "loads-dataset-initializer"
+    loading["metadata"]["name"] = "loading"
+    loading["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["volumes"] = []
+    template = {"metadata": {"name": "initializer"}, "spec": CLAIM["spec"]}
+    loading["spec"]["template"]["spec"]["volumeClaimPolicies"] = [{"templates": [template]}]
+    await kube.create(PERSISTENT_VOLUME_CLAIMS, CLAIM, namespace="default")
+    await kube.create(PYTORCH_JOBS, foreign(step), namespace="default")
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, loading)
+    await kube.create(TRAIN_JOBS, named("loads", runtimeRef={"name": "loading"}), namespace="default")
+    await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == REFUSED)
+    await kube.delete(PYTORCH_JOBS, step, namespace="default")
+    await _event(kube, "loads", "PersistentVolumeClaim initializer-loads exists and does not belong to this TrainJob")
+    assert await until(kube, PYTORCH_JOBS, "loads", lambda found: True) is None
+    await kube.delete(PERSISTENT_VOLUME_CLAIMS, "initializer-loads", namespace="default")
+    await until(
+        kube, PERSISTENT_VOLUME_CLAIMS, "initializer-loads", lambda found: found is not None and "ownerReferences" in found["metadata"]
+    )
+    await until(kube, PYTORCH_JOBS, step, lambda found: found is not None and bool(found["metadata"].get("ownerReferences")))
+    await until(kube, PYTORCH_JOBS, "loads", lambda found: found["metadata"]["annotations"].get(WAITS_FOR) == "dataset-initializer")
+    await _succeed(kube, step)
+    await until(kube, PYTORCH_JOBS, "loads", lambda found: WAITS_FOR not in found["metadata"]["annotations"])
+    await _succeed(kube, "loads")
+    await until(kube, TRAIN_JOBS, "loads", lambda found: conditions(found) == [("Complete", "True", "AllJobsCompleted")])
+    await kube.delete(PYTORCH_JOBS, "loads", namespace="default")
+    await until(kube, PYTORCH_JOBS, step, lambda found: found is None)
+
+
+async def _of_mpi(kube: Kube) -> None:
+    """Check that a TrainJob with the policy mpi becomes an MPIJob, which follows it."""
+    await kube.create(CLUSTER_TRAINING_RUNTIMES, next(item for item in objects() if item["metadata"]["name"] == "mpi-distributed"))
+    await kube.create(TRAIN_JOBS, named("ranks", runtimeRef={"name": "mpi-distributed"}), namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found is not None)
+    await kube.patch(TRAIN_JOBS, "ranks", {"spec": {"suspend": True}}, namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found["spec"]["runPolicy"]["suspend"] is True)
+    await kube.delete(TRAIN_JOBS, "ranks", namespace="default")
+    await until(kube, MPI_JOBS, "ranks", lambda found: found is None)
+
+
+async def _event(kube: Kube, name: str, words: str) -> None:
+    """Wait for an Event about a TrainJob that has these words."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            events = (await kube.list(EVENTS, namespace="default")).items
+            if any(words in event["message"] and event["involvedObject"]["name"] == name for event in events):
+                return
+            await asyncio.sleep(0.2)
+
+
+async def _succeed(kube: Kube, name: str) -> None:
+    """Let a job have ended well."""
+    await until(kube, PYTORCH_JOBS, name, lambda found: "status" in found)
+    condition = {"type": "Succeeded", "status": "True", "reason": "x", "message": "m"}
+    await kube.patch(PYTORCH_JOBS, name, {"status": {"conditions": [condition]}}, namespace="default", subresource="status")

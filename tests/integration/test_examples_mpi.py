@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from example_jobs import NAMESPACE, laptop, read, resource, run_to_end
+from example_jobs import NAMESPACE, documents, laptop, read, resource, run_to_end
 from grounds import Ground
 
 from elastic.kube import connect
@@ -59,6 +59,19 @@ def test_an_mpijob_over_ssh_trains_with_ranks_on_every_worker(cluster: LocalClus
     outcome = run_to_end(cluster, read("mpi-ssh"), within_s=WITHIN_S, framework="mpi")
     assert outcome.state == "Succeeded", outcome.story
     trained = re.search(r"4 ranks on mpi-ssh-worker-0, mpi-ssh-worker-1: loss ([\d.]+) -> ([\d.]+)", outcome.logs["mpi-ssh-launcher"])
+    assert trained, outcome.story
+    assert float(trained[2]) < float(trained[1]) / 1000
+
+
+@needs_open_mpi
+@needs_sshd
+@needs_root
+def test_a_train_job_with_the_policy_mpi_trains_with_ranks_on_every_node(cluster: LocalCluster) -> None:
+    (job,) = documents("trainjob-mpi")
+    outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="mpi")
+    assert outcome.state == "Complete", outcome.story
+    log = outcome.logs["trainjob-mpi-launcher-0-0"]
+    trained = re.search(r"4 ranks on trainjob-mpi-node-0-0, trainjob-mpi-node-0-1: loss ([\d.]+) -> ([\d.]+)", log)
     assert trained, outcome.story
     assert float(trained[2]) < float(trained[1]) / 1000
 
@@ -111,7 +124,7 @@ def _signalled(cluster: LocalCluster, signal: str, folder: Path) -> int:
 
 
 def _typed(cluster: LocalCluster, words: str, *, given: str = "") -> tuple[int, str, str]:
-    """What our client prints and how it ends when it is called in the launcher. A marker tells its status from that of the way there."""
+    """Return the status and both outputs of our client in the launcher. A marker tells its status from that of the way there."""
     script = f"/opt/kube/kubectl {words}; echo status $? >&2"
     command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "exec", "-i", "typed-launcher", "-c", "mpi", "--", "sh", "-c", script]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S)

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +58,34 @@ def test_the_sdk_runs_plain_containers_and_sees_why_a_train_job_was_refused(clus
     assert seen["patched"] == ["plainly-node-0-0", "plainly-node-0-1"]
     assert seen["refused"][:2] == ["Failed", "TrainingRuntimeNotSupported"]
     assert "elastic-training/max-nodes is" in seen["refused"][2]
+
+
+def test_initializers_load_data_and_model_before_the_nodes_of_a_train_job_start(cluster: LocalCluster, tmp_path: Path) -> None:
+    seen = told(cluster, "initialized", tmp_path)
+    data, model = "dataset-initializer", "model-initializer"
+    assert seen["waiting"] == [[data, "Succeeded"], [model, "Running"]], "no node has a pod yet"
+    assert seen["before"] == [[data, 1, 0], [model, 0, 1], ["node", 0, 0]]
+    assert seen["tried"] == 1
+    assert seen["end"] == "Complete"
+    assert seen["after"] == [[data, 1, 0], [model, 1, 0], ["node", 1, 0]]
+    assert seen["steps"] == [[step, "Succeeded"] for step in (data, model, "node-0", "node-1")]
+    assert seen[data] == ["loads hf://my/data as token"]
+    assert seen[model] == ["loads hf://default"], "an initializer that the TrainJob does not configure runs as its runtime says"
+    assert "loaded: sum of ranks 3 over 2" in "\n".join(seen["node-0"])
+    assert seen["claims"] == ["initializer-loaded"]
+    assert seen["broken"] == "Failed"
+    reason, message = seen["why"]
+    assert reason == "FailedJobs"
+    assert "dataset-initializer" in message
+    assert "No such bucket" in message
+
+
+@pytest.mark.skipif(shutil.which("orted") is None or shutil.which("sshd") is None or os.getuid() != 0, reason="no Open MPI, sshd or root")
+def test_the_sdk_sees_the_launcher_of_mpi_as_the_first_node(cluster: LocalCluster, tmp_path: Path) -> None:
+    seen = told(cluster, "mpi", tmp_path)
+    assert seen["status"] == "Complete"
+    assert seen["logs"] == ["rank 0 at ranks-node-0-0", "rank 1 at ranks-node-0-1"]
+    assert seen["steps"] == [["node-0", "ranks-launcher-0-0"]], "nodes go with the launcher's end"
 
 
 def test_a_train_job_grows_and_loses_node_0_without_losing_a_step(cluster: LocalCluster, tmp_path: Path) -> None:

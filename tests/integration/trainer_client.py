@@ -13,7 +13,13 @@ from pathlib import Path
 os.environ["KUBECONFIG"] = sys.argv[1]
 FOLDER = Path(sys.argv[3])
 
-from kubeflow.trainer import CustomTrainer, CustomTrainerContainer, TrainerClient  # noqa: E402
+from kubeflow.trainer import (  # noqa: E402
+    CustomTrainer,
+    CustomTrainerContainer,
+    HuggingFaceDatasetInitializer,
+    Initializer,
+    TrainerClient,
+)
 from kubeflow.trainer.options import (  # noqa: E402
     Annotations,
     JobSetSpecPatch,
@@ -164,8 +170,95 @@ def elastic(trainer: TrainerClient) -> dict:
     return seen
 
 
+def loading_runtime(name: str, *, data: str, model: str, limit: int) -> dict:
+    """Return a runtime whose initializers run these commands of the shell, and may fail that often."""
+    label = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+    def job(step: str, words: str) -> dict:
+        env = [{"name": "STORAGE_URI", "value": "hf://default"}]
+        container = {"name": step, "image": "any", "command": ["sh", "-c", words], "env": env}
+        pod = {"spec": {"containers": [container]}}
+        return {"name": step, "template": {"metadata": {"labels": {label: step}}, "spec": {"backoffLimit": limit, "template": pod}}}
+
+    steps = ["dataset-initializer", "model-initializer"]
+    node = job("node", "true")
+    node["template"]["metadata"]["labels"] = {label: "trainer"}
+    node["dependsOn"] = [{"name": step, "status": "Complete"} for step in steps]
+    loads = job(steps[0], data)
+    loads["template"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [{"name": "initializer", "mountPath": "/workspace"}]
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = [{"templates": [{"metadata": {"name": "initializer"}, "spec": claim}]}]
+    spec = {"replicatedJobs": [loads, job(steps[1], model), node], "volumeClaimPolicies": claims}
+    metadata = {"name": name, "labels": {"trainer.kubeflow.org/framework": "torch"}}
+    runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "ClusterTrainingRuntime", "metadata": metadata}
+    return runtime | {"spec": {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": spec}}}
+
+
+def initialized(trainer: TrainerClient) -> dict:
+    """Load data and model before two nodes train. The data is there at the second try, and the model waits for a file."""
+    custom, core = client.CustomObjectsApi(), client.CoreV1Api()
+    tried = f"{FOLDER}/tried"
+    data = f'echo "loads $STORAGE_URI as $ACCESS_TOKEN"; test -f {tried} || {{ touch {tried}; exit 1; }}; echo words > /workspace/data'
+    model = f'echo "loads $STORAGE_URI"; until test -f {FOLDER}/go; do sleep 0.2; done; touch {FOLDER}/model'
+    runtimes = ("trainer.kubeflow.org", "v1alpha1", "clustertrainingruntimes")
+    custom.create_cluster_custom_object(*runtimes, loading_runtime("loads", data=data, model=model, limit=6))
+    source = HuggingFaceDatasetInitializer(storage_uri="hf://my/data", access_token="token")
+    name = trainer.train(
+        runtime="loads",
+        initializer=Initializer(dataset=source),
+        trainer=CustomTrainer(func=sum_ranks, func_args={"word": "loaded"}, num_nodes=2, resources_per_node={"cpu": "100m"}),
+        options=[Name("loaded")],
+    )
+
+    def steps() -> list:
+        return sorted([step.name, step.status] for step in trainer.get_job(name).steps)
+
+    def states() -> list:
+        status = custom.get_namespaced_custom_object(*GROUP, name).get("status", {})
+        return [[job["name"], job["succeeded"], job["active"]] for job in status.get("jobsStatus", ())]
+
+    waiting = [["dataset-initializer", "Succeeded"], ["model-initializer", "Running"]]
+    until(lambda: steps() == waiting, "the data is there")
+    seen: dict = {"before": until(lambda: states() if states()[0][1] else None, "the status says so"), "waiting": steps()}
+    custom.patch_namespaced_custom_object(*GROUP, name, {"spec": {"suspend": True}})
+    until(lambda: [step for step, _ in steps()] == ["dataset-initializer"], "the model is not loaded while suspended")
+    custom.patch_namespaced_custom_object(*GROUP, name, {"spec": {"suspend": False}})
+    until(lambda: steps() == waiting, "the model is loaded again, the data is not")
+    seen["tried"] = core.read_namespaced_pod("loaded-dataset-initializer-worker-0", "default").status.container_statuses[0].restart_count
+    (FOLDER / "go").touch()
+    seen["end"] = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1).status
+    seen["after"], seen["steps"] = states(), steps()
+    seen["claims"] = [claim.metadata.name for claim in core.list_namespaced_persistent_volume_claim("default").items]
+    for step in ("dataset-initializer", "model-initializer", "node-0"):
+        seen[step] = list(trainer.get_job_logs(name, step=step))
+    trainer.delete_job(name)
+    until(lambda: not core.list_namespaced_pod("default", label_selector=f"jobset.sigs.k8s.io/jobset-name={name}").items, "the pods go")
+    until(lambda: not core.list_namespaced_persistent_volume_claim("default").items, "the claim goes")
+    broken = loading_runtime("breaks", data="echo 'No such bucket' >&2; exit 3", model="sleep 600", limit=1)
+    custom.create_cluster_custom_object(*runtimes, broken)
+    name = trainer.train(runtime="breaks", options=[Name("broken")])
+    seen["broken"] = trainer.wait_for_job_status(name, {"Failed"}, timeout=WAIT_S, polling_interval=1).status
+    (condition,) = custom.get_namespaced_custom_object(*GROUP, name)["status"]["conditions"]
+    seen["why"] = [condition["reason"], condition["message"]]
+    until(lambda: not steps(), "the other initializer is stopped")
+    trainer.delete_job(name)
+    return seen
+
+
+def mpi(trainer: TrainerClient) -> dict:
+    """Start a rank on each of two nodes."""
+    command = TrainerCommand(["mpirun", "-np", "2", "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK at $(hostname)"])
+    container = CustomTrainerContainer(image="any", num_nodes=2)
+    name = trainer.train(runtime="mpi-distributed", trainer=container, options=[Name("ranks"), command])
+    job = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1)
+    seen: dict = {"status": job.status, "logs": sorted(trainer.get_job_logs(name))}
+    seen["steps"] = sorted((step.name, step.pod_name) for step in job.steps)
+    trainer.delete_job(name)
+    return seen
+
+
 def main() -> None:
-    story = {"basics": basics, "plain": plain, "elastic": elastic}[sys.argv[2]]
+    story = {"basics": basics, "plain": plain, "elastic": elastic, "initialized": initialized, "mpi": mpi}[sys.argv[2]]
     print(json.dumps(story(TrainerClient())))
 
 

@@ -8,6 +8,7 @@ import pytest
 from cli_api import Api, Object, elastic, served, status
 from train_job_builders import owned, train_job
 
+from elastic.api.trainer.shipped import objects
 from elastic.kube.resources import TRAIN_JOBS
 
 TRAIN_JOB = TRAIN_JOBS.path(namespace="team", name="fit")
@@ -126,6 +127,17 @@ def test_get_shows_a_train_job_by_its_kind(tmp_path: Path, api: Api) -> None:
         assert said.stdout.splitlines()[1].split()[:2] == ["fit", "TrainJob"], said.output
     assert run(tmp_path, api, "get", "trainjobs", "-o", "name").stdout == "trainjob.trainer.kubeflow.org/fit\n"
     assert "TrainJob fit is" in run(tmp_path, api, "explain", "fit").stdout
+
+
+def test_a_train_job_of_mpi_is_shown_and_changed_like_any_other(tmp_path: Path) -> None:
+    made = train_job()
+    there = owned(made, next(item for item in objects() if item["metadata"]["name"] == "mpi-distributed"))
+    api = Api({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "team", "uid": "n"}}, there)
+    api.objects[TRAIN_JOB] = made
+    assert run(tmp_path, api, "get", "trainjobs").stdout.splitlines()[1].split()[:2] == ["fit", "TrainJob"]
+    said = run(tmp_path, api, "suspend", "trainjob/fit")
+    assert said.exit_code == 0, said.output
+    assert changes(api) == [("PATCH", TRAIN_JOB, {"spec": {"suspend": True}, "metadata": {"uid": "t-1"}})]
 
 
 @pytest.mark.parametrize(

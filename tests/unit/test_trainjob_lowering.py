@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from train_job_builders import runtime, train_job
+from train_job_builders import initializer, runtime, train_job
 
 from controller.deciding.trainjobs.lowering import SNAPSHOT, lower
 from elastic.api import parse
@@ -163,11 +163,15 @@ def test_a_field_of_a_train_job_that_is_not_carried_out_is_named(at: str, value:
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        ("spec.podGroupPolicy", {"coscheduling": {}}),
         ("spec.mlPolicy.torch", {"envInjection": {"targets": [{"jobName": "node", "containerNames": ["x"]}]}}),
         ("spec.template.spec.network", {"subdomain": "x"}),
+        ("spec.template.spec.network.publishNotReadyAddresses", False),
+        ("spec.template.spec.network.enableDNSHostnames", False),
         ("spec.template.spec.failurePolicy", {"maxRestarts": 3}),
-        ("spec.template.spec.successPolicy", {"operator": "All"}),
+        ("spec.template.spec.failurePolicy", {"rules": [{"action": "FailJobSet", "name": "x"}]}),
+        ("spec.template.spec.successPolicy", {"operator": "All", "targetReplicatedJobs": ["other"]}),
+        ("spec.template.spec.coordinator", {"replicatedJob": "node"}),
+        (f"{JOB}.template.spec.completionMode", "NonIndexed"),
         ("spec.template.metadata.finalizers", ["x/y"]),
         (f"{JOB}.dependsOn", [{"name": "x", "status": "Ready"}]),
         (f"{JOB}.replicas", 2),
@@ -181,9 +185,34 @@ def test_a_field_of_a_runtime_that_is_not_carried_out_is_named(at: str, value: A
     assert name in problems(train_job(), with_(runtime(), at, value))
 
 
-@pytest.mark.parametrize("policy", ["mpi", "flux"])
-def test_a_policy_that_is_not_supported_is_named(policy: str) -> None:
-    assert f"ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.{policy}" in problems(train_job(), runtime({policy: {}}))
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        ("spec.template.spec.network", {"publishNotReadyAddresses": True, "enableDNSHostnames": True}),
+        ("spec.template.spec.failurePolicy", {"maxRestarts": 0, "restartStrategy": "BlockingRecreate"}),
+        ("spec.template.spec.successPolicy", {"operator": "All"}),
+        ("spec.template.spec.successPolicy", {"operator": "Any", "targetReplicatedJobs": ["node"]}),
+        ("spec.template.spec.startupPolicy", {"startupPolicyOrder": "InOrder"}),
+        (f"{JOB}.template.spec.completionMode", "Indexed"),
+    ],
+)
+def test_a_policy_of_a_job_set_that_our_jobs_follow_anyway_changes_nothing(at: str, value: Any) -> None:
+    lowered(train_job(), with_(runtime(), at, value))
+
+
+def test_the_completion_of_an_initializer_is_not_that_of_the_train_job() -> None:
+    found = with_(runtime(initializers=[initializer()]), "spec.template.spec.successPolicy", {"operator": "Any"})
+    assert "a TrainJob here completes with the job node" in problems(train_job(), found)
+
+
+def test_a_runtime_of_torchtune_is_refused_although_the_train_job_names_no_command() -> None:
+    job, found = train_job(), runtime(pod={"containers": [{"name": "node", "image": "any", "command": ["tune", "run", "recipe"]}]})
+    del job["spec"]["trainer"]["command"]
+    assert "torchtune is not supported yet" in problems(job, found)
+
+
+def test_a_policy_that_is_not_supported_is_named() -> None:
+    assert "ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.flux" in problems(train_job(), runtime({"flux": {}}))
 
 
 def variables(made: Object) -> dict[str, Any]:

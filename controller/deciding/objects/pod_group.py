@@ -10,6 +10,7 @@ from controller.deciding.actions import JobEvent, Plan, warning
 from controller.deciding.events import template_reason
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
+from controller.deciding.lifecycle.initializing import waits
 from controller.deciding.objects import quantities
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.ownership import owned_metadata
@@ -81,7 +82,7 @@ def _wait_in_words(view: JobView) -> str:
 
 def _is_waiting(job: Job, snapshot: Snapshot) -> bool:
     """Return whether Volcano has yet to admit the group, before its pods are made."""
-    if snapshot.settings.gang_scheduler != VOLCANO or snapshot.pods:
+    if snapshot.settings.gang_scheduler != VOLCANO or snapshot.pods or waits(job):
         return False
     group = snapshot.find("PodGroup", job.metadata.name)
     return group is None or (group.raw.get("status") or {}).get("phase", "") in BEFORE_ADMISSION

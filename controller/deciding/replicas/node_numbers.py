@@ -20,5 +20,5 @@ def numbered(view: JobView, made: Iterable[Object]) -> Iterator[Object]:
     for pod in made:
         if view.job.kind.role:
             labels = pod["metadata"]["labels"]
-            labels[NODE_NUMBER] = str(next(free)) if view.has_interchangeable_workers else labels[REPLICA_INDEX]
+            labels[NODE_NUMBER] = str(next(free)) if view.has_interchangeable_workers else labels.get(REPLICA_INDEX, "0")
         yield pod

@@ -1,26 +1,27 @@
-"""Turn a TrainJob and its runtime into the job that the controller runs for it.
+"""Turn a TrainJob and its runtime into the jobs that the controller runs for it: one of the nodes, and one of each initializer.
 
-The job has the TrainJob's name and belongs to it. An annotation of the job holds a copy of the runtime, so later changes of the runtime
-affect only new TrainJobs.
+The job of the nodes has the TrainJob's name. An annotation of it holds a copy of the runtime, so later changes of the runtime affect only
+new TrainJobs.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import nodes, patches, policies, support
+from controller.deciding.trainjobs import claims, gangs, initializers, mpi, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
+from controller.deciding.trainjobs.roles import Roles, limit, roles
 from elastic.api import names
-from elastic.api.errors import Path, Problem, SpecError, shown
+from elastic.api.errors import Path, Problem, SpecError
 from elastic.api.job import Object
 from elastic.api.kinds import API_VERSION, POLICY, WORKER
 from elastic.api.parser import parse
 from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
-from elastic.api.trainer.runtime import BatchJobSpec, ReplicatedJob, Runtime
+from elastic.api.trainer.runtime import BatchJobSpec, Mpi, ReplicatedJob, Runtime, VolumeClaimPolicy
 from elastic.api.trainer.train_job import Trainer, TrainJobSpec
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -30,25 +31,42 @@ MOST_SNAPSHOT = 128 * 1024
 """Characters of this annotation; the API server takes 256 KiB for all annotations of an object."""
 RUNTIME_REF: Path = ("spec", "runtimeRef")
 TORCH_TUNE = ("tune", "run")
-BACKOFF_LIMIT = 6
-"""Failures after which a Job of Kubernetes gives up, if it does not name a number."""
-RESTARTED = ("OnFailure", None)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A TrainJob and its runtime as they were read, with the job of the nodes."""
+    """A TrainJob and its runtime as they were read, with the jobs of the runtime as the patches change them."""
 
     spec: TrainJobSpec
     runtime: Runtime
-    job: ReplicatedJob
-    pods: BatchJobSpec
+    roles: Roles
     bounds: Bounds
     count: int
 
     @property
+    def job(self) -> ReplicatedJob:
+        return self.roles.nodes
+
+    @property
     def trainer(self) -> Trainer:
         return self.spec.trainer or Trainer()
+
+    def metadata(self, field: str) -> dict[str, str]:
+        """Return the labels or annotations that the JobSet of the runtime gets, also by patches."""
+        outer = self.runtime.spec.template
+        parts = [(outer.metadata if outer is not None else None) or {}, *patches.metadata(self.spec.runtime_patches)]
+        return {key: value for part in parts for key, value in (part.get(field) or {}).items()}
+
+    @property
+    def claims(self) -> tuple[VolumeClaimPolicy, ...]:
+        outer = self.runtime.spec.template
+        return outer.spec.volume_claim_policies if outer is not None and outer.spec is not None else ()
+
+    def scheduling(self, job: ReplicatedJob) -> Object:
+        """Return the part of a job's runPolicy about gang scheduling."""
+        pod = job.template.spec.template if job.template.spec is not None else {}
+        found = gangs.scheduling_policy(self.runtime.spec.pod_group_policy, self.metadata("annotations"), pod)
+        return {"schedulingPolicy": found} if found is not None else {}
 
     @property
     def policy(self) -> str:
@@ -58,28 +76,42 @@ class Draft:
     def is_torch(self) -> bool:
         return self.policy == policies.TORCH
 
-    def template(self, name: str) -> Object:
-        """Return the pod template of the nodes of TrainJob `name`."""
-        made = nodes.template(name, self.job, self.trainer)
-        own = policies.environment(self.policy, job=name, count=self.count, pod=made)
-        for container in made["spec"]["containers"]:
-            if own and container.get("name") == nodes.NODE:
-                container["env"] = nodes.merged(container.get("env") or (), own)
-        return made
+    @property
+    def mpi(self) -> Mpi | None:
+        return self.runtime.spec.ml_policy.mpi if self.runtime.spec.ml_policy is not None else None
+
+    def templates(self, name: str) -> dict[str, Object]:
+        """Return the pod templates of the job of TrainJob `name`, by replica type."""
+        if self.mpi is not None:
+            made = mpi.templates(name, self.roles, self.trainer, self.mpi)
+        else:
+            made = {WORKER: nodes.template(name, self.job, self.trainer)}
+            own = policies.environment(self.policy, job=name, count=self.count, pod=made[WORKER])
+            for container in made[WORKER]["spec"]["containers"]:
+                if own and container.get("name") == nodes.NODE:
+                    container["env"] = nodes.merged(container.get("env") or (), own)
+        return {type: claims.with_volumes(template, name, self.claims) for type, template in made.items()}
 
 
-def lower(train_job: Object, runtime: Object | None) -> tuple[list[Object], list[Problem]]:
-    """Return the objects to create for this TrainJob, or the problems that prevent it."""
+def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | None = None) -> tuple[list[Object], list[Problem]]:
+    """Return the jobs and claims to create for this TrainJob, or the problems that prevent it.
+
+    gang_scheduler: the scheduler for which the controller makes pod groups; None if that is not known.
+    """
     problems: list[Problem] = []
     draft = _draft(train_job, runtime, problems)
+    if draft is not None:
+        at = (draft.spec.runtime_ref.kind, draft.spec.runtime_ref.name, "spec", "podGroupPolicy")
+        problems += gangs.problems(draft.runtime.spec.pod_group_policy, draft.metadata("annotations"), at, scheduler=gang_scheduler)
     if draft is None or runtime is None or problems:
         return [], problems
-    made = _job(train_job, draft, runtime)
-    try:
-        parse(made)
-    except SpecError as error:
-        return [], [Problem(RUNTIME_REF, f"the nodes would not be valid: {problem}") for problem in error.problems]
-    return [made], []
+    made = [_job(train_job, draft, runtime), *_initializers(train_job, draft)]
+    for whose, job in zip(("nodes", *(f"pod of {one.name}" for one in draft.roles.initializers)), made, strict=True):
+        try:
+            parse(job)
+        except SpecError as error:
+            problems += [Problem(RUNTIME_REF, f"the {whose} would not be valid: {problem}") for problem in error.problems]
+    return ([] if problems else [*made, *claims.objects(_placed(train_job), draft.claims)]), problems
 
 
 def runtime_key(train_job: Object) -> tuple[str, str, str]:
@@ -103,13 +135,15 @@ def snapshot(runtime: Object) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Bounds and pods that a TrainJob asks of its job now, by the runtime that the job was made from."""
+    """Bounds, pods and initializers that a TrainJob asks for now, by the runtime that its job was made from."""
 
     bounds: Bounds
-    template: Object
-    """The nodes' pod template."""
+    templates: Mapping[str, Object]
+    """The pod templates of the job, by replica type."""
     patches: str | None
-    """Checksum of the patches in it."""
+    """Checksum of the patches in them."""
+    initializers: Mapping[str, Object]
+    """The initializers' jobs, by step."""
 
 
 def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Problem]]:
@@ -122,7 +156,9 @@ def wanted_now(train_job: Object, owned: Object) -> tuple[Wanted | None, list[Pr
     draft = _draft(train_job, kept, problems) if isinstance(kept, dict) else None
     if draft is None:
         return None, problems
-    return Wanted(draft.bounds, draft.template(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)), problems
+    templates, checksum = draft.templates(train_job["metadata"]["name"]), patches.checksum(draft.spec.runtime_patches)
+    jobs = zip((job.name for job in draft.roles.initializers), _initializers(train_job, draft), strict=True)
+    return Wanted(draft.bounds, templates, checksum, dict(jobs)), problems
 
 
 def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -> Draft | None:
@@ -145,19 +181,20 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     problems += support.in_runtime(found, at)
     if len(json.dumps(kept)) > MOST_SNAPSHOT:
         problems.append(Problem(at, f"the runtime is longer than {MOST_SNAPSHOT} characters; shorten it"))
-    job = _nodes(found, at, problems)
-    if job is None:
+    jobs = roles(found, at, problems)
+    if jobs is None:
         return None
-    wrong = list(patches.problems([job], spec.runtime_patches))
+    problems += initializers.problems(spec, jobs.initializers)
+    wrong = list(patches.problems(jobs.all, spec.runtime_patches))
     problems += wrong
-    job = patches.applied(job, spec.runtime_patches if not wrong else ())
-    if job.template.spec is None:
-        return None
-    count = _count(spec, found, job.template.spec, problems)
+    jobs = jobs.changed(lambda job: patches.applied(job, spec.runtime_patches if not wrong else ()))
+    count = _count(spec, found, jobs.nodes.template.spec, problems)
     limits, wrong = bounds(annotations_of(train_job), annotations_of(kept), nodes=count)
     problems += wrong
-    draft = Draft(spec, found, job, job.template.spec, limits, count)
-    problems += _checks(draft, at)
+    draft = Draft(spec, found, jobs, limits, count)
+    problems += _checks(draft)
+    place = (*at, "spec", "template", "spec", "volumeClaimPolicies")
+    problems += claims.problems(train_job["metadata"]["name"], draft.claims, jobs.all, place)
     return draft
 
 
@@ -169,39 +206,17 @@ def _read(value: object, cls: type[T], at: Path, problems: list[Problem]) -> T |
         return None
 
 
-def _nodes(runtime: Runtime, at: Path, problems: list[Problem]) -> ReplicatedJob | None:
-    """Return the only replicated job, which must be that of the nodes."""
-    job_set = runtime.spec.template.spec if runtime.spec.template is not None else None
-    found, at = None, (*at, "spec", "template", "spec", "replicatedJobs")
-    for i, job in enumerate(job_set.replicated_jobs if job_set is not None else ()):
-        labels = (job.template.metadata or {}).get("labels") or {}
-        if labels.get(api.ANCESTOR) == api.ANCESTOR_TRAINER and job.name == nodes.NODE and found is None:
-            found = job
-            problems.extend(support.in_job(job, (*at, i)))
-        else:
-            problems.append(Problem((*at, i), f"replicatedJob {shown(job.name)} {support.NOT_YET}"))
-    if found is None:
-        words = f"has no job {nodes.NODE} with the label {api.ANCESTOR}: {api.ANCESTOR_TRAINER}"
-        problems.append(Problem(at, f"the runtime {words}; add it"))
-        return None
-    containers = ((found.template.spec.template.get("spec") or {}) if found.template.spec is not None else {}).get("containers")
-    if not any(isinstance(c, dict) and c.get("name") == nodes.NODE for c in containers or ()):
-        problems.append(Problem(at, f"the job {nodes.NODE} has no container {nodes.NODE}; add it"))
-        return None
-    return found
-
-
-def _count(spec: TrainJobSpec, runtime: Runtime, pods: BatchJobSpec, problems: list[Problem]) -> int:
+def _count(spec: TrainJobSpec, runtime: Runtime, pods: BatchJobSpec | None, problems: list[Problem]) -> int:
     policy = runtime.spec.ml_policy
     wanted = spec.trainer.num_nodes if spec.trainer is not None else None
     if wanted is None:
-        wanted = policy.num_nodes if policy is not None else pods.parallelism
+        wanted = policy.num_nodes if policy is not None else pods.parallelism if pods is not None else None
     if wanted is not None and wanted < 1:
         problems.append(Problem(("spec", "trainer", "numNodes"), f"numNodes is {wanted}; at least 1 is needed"))
     return max(1, wanted if wanted is not None else 1)
 
 
-def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
+def _checks(draft: Draft) -> Iterator[Problem]:
     trainer, limits = draft.trainer, draft.bounds
     if not draft.is_torch and (limits.least, limits.most) != (draft.count, draft.count):
         message = f"only nodes with the policy torch can come and go yet; remove {', '.join(KNOWN)}"
@@ -209,65 +224,78 @@ def _checks(draft: Draft, at: Path) -> Iterator[Problem]:
     elif limits.asked is None and not limits.least <= draft.count <= limits.most:
         message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {names.NODES}"
         yield Problem(("spec", "trainer", "numNodes"), message)
-    if not draft.is_torch and trainer.num_proc_per_node is not None:
-        yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch; remove it")
+    if not draft.is_torch and draft.mpi is None and trainer.num_proc_per_node is not None:
+        yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch or mpi; remove it")
     if trainer.num_proc_per_node is not None and trainer.num_proc_per_node < 1:
         yield Problem(("spec", "trainer", "numProcPerNode"), f"numProcPerNode is {trainer.num_proc_per_node}; at least 1 is needed")
     reserved = [str(entry["name"]) for entry in trainer.env if entry.get("name") in policies.RESERVED.get(draft.policy, ())]
     if reserved:
         yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
-    if draft.is_torch and (trainer.command or ())[:2] == TORCH_TUNE:
+    if draft.is_torch and nodes.command(draft.job, trainer)[:2] == TORCH_TUNE:
         yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
-    yield from _of_pods(draft, (*at, "spec", "template", "spec", "replicatedJobs", 0, "template", "spec"))
-
-
-def _of_pods(draft: Draft, at: Path) -> Iterator[Problem]:
-    policy = (draft.pods.template.get("spec") or {}).get("restartPolicy")
-    if policy not in RESTARTED and not (policy == "Never" and draft.pods.backoff_limit == 0):
-        message = f"restartPolicy is {shown(policy)}; use OnFailure, or Never with backoffLimit 0"
-        yield Problem((*at, "template", "spec", "restartPolicy"), message)
+    if draft.mpi is not None:
+        yield from mpi.problems(draft.roles, draft.mpi)
 
 
 def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
     metadata, spec, limits = train_job["metadata"], draft.spec, draft.bounds
-    made = draft.template(metadata["name"])
-    failures = draft.pods.backoff_limit if draft.pods.backoff_limit is not None else BACKOFF_LIMIT
+    templates = draft.templates(metadata["name"])
+    failures = limit(draft.job)
     job_set = draft.runtime.spec.template.spec if draft.runtime.spec.template is not None else None
     ttl_s = job_set.ttl_seconds_after_finished if job_set is not None else None
-    policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend}
+    policy: Object = {"cleanPodPolicy": "Running", "suspend": spec.suspend, **draft.scheduling(draft.job)}
     policy |= {"activeDeadlineSeconds": spec.active_deadline_seconds} if spec.active_deadline_seconds is not None else {}
     policy |= {"ttlSecondsAfterFinished": ttl_s} if ttl_s is not None else {}
+    placed = _metadata(train_job, draft, runtime)
+    if draft.mpi is not None:
+        policy["backoffLimit"] = failures
+        return mpi.job(placed, draft.roles, templates, draft.mpi, count=draft.count, trainer=draft.trainer, run_policy=policy)
     more: Object = {}
     if draft.is_torch:
         elastic = {"minReplicas": limits.least, "maxReplicas": limits.most, "maxRestarts": failures}
-        more = {"elasticPolicy": elastic, "nprocPerNode": nodes.processes(made, draft.trainer)}
+        more = {"elasticPolicy": elastic, "nprocPerNode": nodes.processes(templates[WORKER], draft.trainer)}
     else:
         policy["backoffLimit"] = failures
     policy_word = "Never" if failures == 0 and not draft.is_torch else "OnFailure"
     count = draft.count if limits.asked is None else limits.asked
-    worker = {"replicas": count, "restartPolicy": policy_word, "template": made}
+    worker = {"replicas": count, "restartPolicy": policy_word, "template": templates[WORKER]}
     return {
         "apiVersion": API_VERSION,
         "kind": "PyTorchJob",
-        "metadata": _metadata(train_job, draft, runtime),
+        "metadata": placed,
         "spec": {"runPolicy": policy, **more, "pytorchReplicaSpecs": {WORKER: worker}},
     }
 
 
+def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
+    checksum, spec = patches.checksum(draft.spec.runtime_patches), draft.spec
+    for job in draft.roles.initializers:
+        policy = {"suspend": spec.suspend, "backoffLimit": limit(job), **draft.scheduling(job)}
+        source, placed = initializers.source(spec, job.name), _placed(train_job)
+        made = initializers.lowered(placed, job, source, checksum=checksum, run_policy=policy)
+        claims.with_volumes(made["spec"]["pytorchReplicaSpecs"][WORKER]["template"], placed["name"], draft.claims)
+        yield made
+
+
 def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
-    metadata, outer = train_job["metadata"], draft.runtime.spec.template
-    above = (outer.metadata if outer is not None else None) or {}
-    parts: list[Mapping[str, Any]] = [above, *patches.metadata(draft.spec.runtime_patches), draft.job.template.metadata or {}]
-    labels = {key: value for part in parts for key, value in (part.get("labels") or {}).items()}
-    annotations = {key: value for part in parts for key, value in (part.get("annotations") or {}).items()}
-    annotations[POLICY] = "torch" if draft.is_torch else "plain"
+    own = (draft.roles.launcher or draft.job).template.metadata or {}
+    labels, annotations = ({**draft.metadata(field), **(own.get(field) or {})} for field in ("labels", "annotations"))
+    annotations[POLICY] = draft.policy if draft.policy in (policies.TORCH, policies.MPI) else policies.PLAIN
     annotations[SNAPSHOT] = json.dumps(snapshot(runtime), separators=(",", ":"))
     if (checksum := patches.checksum(draft.spec.runtime_patches)) is not None:
         annotations[patches.PATCHES] = checksum
+    if draft.roles.initializers:
+        annotations[names.WAITS_FOR] = ",".join(job.name for job in draft.roles.initializers)
     if draft.bounds.asked is not None:
         annotations[names.NODES] = str(draft.bounds.asked)
     if (report := annotations_of(train_job).get(names.REPORT)) is not None:
         annotations[names.REPORT] = report
+    return _placed(train_job) | {"labels": labels, "annotations": annotations}
+
+
+def _placed(train_job: Object) -> Object:
+    """Return the metadata of an object that belongs to a TrainJob: its name, its namespace and its owner."""
+    metadata = train_job["metadata"]
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.TRAIN_JOB,
@@ -276,5 +304,4 @@ def _metadata(train_job: Object, draft: Draft, runtime: Object) -> Object:
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    placed = {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
-    return {**placed, "labels": labels, "annotations": annotations, "ownerReferences": [owner]}
+    return {"name": metadata["name"], "namespace": metadata.get("namespace", "default"), "ownerReferences": [owner]}

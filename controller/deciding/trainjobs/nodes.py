@@ -6,25 +6,48 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elastic.api.job import Object
+from elastic.api.kinds import KINDS, Kind
 from elastic.api.trainer.runtime import ReplicatedJob
 from elastic.api.trainer.train_job import ANCESTOR, ANCESTOR_TRAINER, Trainer
 from elastic.kube import quantity
 
 NODE = "node"
+LAUNCHER = "launcher"
+"""Job of the launcher at Kubeflow Trainer. Its container is called as that of the nodes."""
 JOB_SET = "jobset.sigs.k8s.io"
+OWNED = (KINDS["PyTorchJob"], KINDS["MPIJob"])
+"""The kinds of jobs that a TrainJob may become."""
 
 
-def template(name: str, job: ReplicatedJob, trainer: Trainer) -> Object:
-    """Return the pod template of the nodes of TrainJob `name`."""
+def kind_of(owned: Object) -> Kind:
+    """Return the kind of the job that a TrainJob owns. A list of the API server does not say it."""
+    return next((kind for kind in OWNED if kind.replica_key in (owned.get("spec") or {})), OWNED[0])
+
+
+def replicas(owned: Object) -> Mapping[str, Object]:
+    """Return the replica specs of the job that a TrainJob owns, by type."""
+    found: Mapping[str, Object] = (owned.get("spec") or {}).get(kind_of(owned).replica_key) or {}
+    return found
+
+
+def template(name: str, job: ReplicatedJob, trainer: Trainer, *, step: str | None = ANCESTOR_TRAINER) -> Object:
+    """Return the pod template of the nodes of TrainJob `name`, or of its launcher."""
     assert job.template.spec is not None
     made: Object = json.loads(json.dumps(job.template.spec.template))
     metadata = made.setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), **_labels(name)}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels(name, job.name, step=step)}
     made["spec"].pop("restartPolicy", None)
     for container in made["spec"]["containers"]:
         if container.get("name") == NODE:
             _override(container, trainer)
     return made
+
+
+def command(job: ReplicatedJob, trainer: Trainer) -> tuple[str, ...]:
+    """Return the command of the nodes, which is the TrainJob's or else the runtime's."""
+    containers = job.template.spec.template["spec"]["containers"] if job.template.spec is not None else ()
+    own = next((container.get("command") or () for container in containers if container.get("name") == NODE), ())
+    return trainer.command if trainer.command is not None else tuple(own)
 
 
 def _override(container: Object, trainer: Trainer) -> None:
@@ -49,13 +72,13 @@ def _resources(under: Mapping[str, Any], over: Mapping[str, Any]) -> Object:
     return {key: value for key, value in made.items() if value}
 
 
-def _labels(name: str) -> dict[str, str]:
-    """Return the labels that a pod has in a JobSet with one Job of nodes."""
-    return {
-        ANCESTOR: ANCESTOR_TRAINER,
-        "batch.kubernetes.io/job-name": f"{name}-{NODE}-0",
+def labels(name: str, role: str, *, step: str | None) -> dict[str, str]:
+    """Return the labels that a pod of this role has in a JobSet of this name, which has one Job for each role."""
+    of_step = {ANCESTOR: step} if step is not None else {}
+    return of_step | {
+        "batch.kubernetes.io/job-name": f"{name}-{role}-0",
         f"{JOB_SET}/jobset-name": name,
-        f"{JOB_SET}/replicatedjob-name": NODE,
+        f"{JOB_SET}/replicatedjob-name": role,
         f"{JOB_SET}/replicatedjob-replicas": "1",
         f"{JOB_SET}/job-index": "0",
         f"{JOB_SET}/restart-attempt": "0",

@@ -14,6 +14,7 @@ from controller.deciding.trainjobs import nodes
 from elastic.api import names
 from elastic.api.errors import Path, Problem, shown
 from elastic.api.job import Object
+from elastic.api.kinds import DATASET_INITIALIZER, MODEL_INITIALIZER
 from elastic.api.trainer.runtime import JobTemplate, ReplicatedJob
 from elastic.api.trainer.train_job import ReplicatedJobPatch, RuntimePatch
 
@@ -27,6 +28,12 @@ KEYS = {
     "schedulingGates": "name",
 }
 """Lists whose entries are merged one by one, with the field that names an entry. Every other list replaces the runtime's."""
+ENVIRONMENTS = {
+    nodes.NODE: "spec.trainer.env",
+    DATASET_INITIALIZER: "spec.initializer.dataset.env",
+    MODEL_INITIALIZER: "spec.initializer.model.env",
+}
+"""Fields of a TrainJob that set the environment of a container, which patches may not set."""
 FIELD: Path = ("spec", "runtimePatches")
 PATCHES = f"{names.OWN_PREFIX}runtime-patches"
 """Annotation of the owned job: the checksum of the patches in its pods. A job without patches has none."""
@@ -91,8 +98,8 @@ def _of_pods(job: ReplicatedJob, patch: ReplicatedJobPatch, at: Path) -> Iterato
                 yield Problem(
                     (*at, word, place, "name"), f"the job {job.name} of the runtime has no such container; it has {', '.join(names)}"
                 )
-            elif container.env and container.name == nodes.NODE:
-                yield Problem((*at, word, place, "env"), f"must not have envs for the {nodes.NODE} container; use spec.trainer.env")
+            elif container.env and (field := ENVIRONMENTS.get(container.name)) is not None:
+                yield Problem((*at, word, place, "env"), f"must not have envs for the {container.name} container; use {field}")
 
 
 def merged(base: object, patch: object, field: str = "") -> Any:

@@ -8,9 +8,11 @@ from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER
 from elastic.api.trainer.runtime import MLPolicy
 
-TORCH, JAX, XGBOOST, PLAIN = "torch", "jax", "xgboost", "plain"
+TORCH, MPI, JAX, XGBOOST, PLAIN = "torch", "mpi", "jax", "xgboost", "plain"
+OPEN_MPI = ("orte_default_hostfile", "plm_rsh_args", "orte_keep_fqdn_hostnames", "orte_set_default_slots")
 RESERVED = {
     TORCH: ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+    MPI: tuple(f"OMPI_MCA_{name}" for name in OPEN_MPI),
     XGBOOST: ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"),
 }
 """Variables that a TrainJob may not set."""
@@ -20,7 +22,7 @@ NUMBER = {"fieldRef": {"fieldPath": f"metadata.labels['{NODE_NUMBER}']"}}
 
 def name(policy: MLPolicy | None) -> str:
     """Return the policy that a runtime has. The API allows one."""
-    return next((word for word in (TORCH, JAX, XGBOOST) if getattr(policy, word, None) is not None), PLAIN)
+    return next((word for word in (TORCH, MPI, JAX, XGBOOST) if getattr(policy, word, None) is not None), PLAIN)
 
 
 def environment(policy: str, *, job: str, count: int, pod: Object) -> list[Object]:

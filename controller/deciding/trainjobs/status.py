@@ -3,17 +3,22 @@
 Clients take a TrainJob without conditions for one that runs or is about to, so a TrainJob that is well has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from controller.deciding.lifecycle.conditions import holds
 from controller.deciding.lifecycle.termination import NO_MORE_TIME
+from controller.deciding.trainjobs import nodes
+from controller.deciding.trainjobs.bounds import annotations_of
+from controller.deciding.trainjobs.mpi import LAUNCHER
+from controller.deciding.trainjobs.nodes import NODE
 from elastic.api import status_of as status_of_job
 from elastic.api.errors import Problem
 from elastic.api.job import JobStatus, Object
-from elastic.api.kinds import WORKER
+from elastic.api.kinds import INITIALIZERS, WORKER
+from elastic.api.names import WAITS_FOR
 from elastic.api.trainer.train_job import NOT_SUPPORTED, ChildStatus, Condition, TrainJobStatus
 from elastic.api.words import ConditionType
 
@@ -22,12 +27,20 @@ DEADLINE = "DeadlineExceeded"
 ALL_COMPLETED, FAILED_JOBS = "AllJobsCompleted", "FailedJobs"
 """Reasons that a JobSet gives, and Kubeflow Trainer repeats."""
 LONGEST_MESSAGE = 4000
+NO_NODES = ChildStatus(name=NODE, active=0, failed=0, ready=0, succeeded=0, suspended=0)
+"""State of the nodes before their Job exists."""
 
 
 def status_of(
-    known: TrainJobStatus, owned: Object | None, *, is_suspended: bool, problems: Sequence[Problem], now: datetime
+    known: TrainJobStatus,
+    owned: Object | None,
+    initializers: Mapping[str, Object],
+    *,
+    is_suspended: bool,
+    problems: Sequence[Problem],
+    now: datetime,
 ) -> TrainJobStatus:
-    """Return the status that follows from the former one, and the job if it exists. `problems` are what prevents the job."""
+    """Return the status that follows from the former one, and the jobs that exist. `problems` are what prevents the jobs."""
     conditions = {condition.type: condition for condition in known.conditions}
     if (failed := conditions.get(FAILED)) is not None and failed.reason == NOT_SUPPORTED:
         del conditions[FAILED]
@@ -51,7 +64,7 @@ def status_of(
             put(FAILED, "True", DEADLINE, "TrainJob exceeded its active deadline")
         else:
             put(FAILED, "True", FAILED_JOBS, end.message or "failed jobs")
-    children = known.jobs_status if owned is None else (_nodes(owned, status),)
+    children = known.jobs_status if owned is None else _children(known, owned, initializers)
     return replace(known, conditions=tuple(conditions.values()), jobs_status=children)
 
 
@@ -60,16 +73,28 @@ def is_finished(status: TrainJobStatus) -> bool:
     return any(c.status == "True" and (c.type == COMPLETE or (c.type == FAILED and c.reason != NOT_SUPPORTED)) for c in status.conditions)
 
 
-def _nodes(owned: Object, status: JobStatus) -> ChildStatus:
-    """Return the state of the nodes as that of one Job: ready if all nodes run."""
+def _children(known: TrainJobStatus, owned: Object, initializers: Mapping[str, Object]) -> tuple[ChildStatus, ...]:
+    """Return the states of the initializers and the nodes. A completed initializer whose job is gone keeps its state."""
+    before = {child.name: child if child.succeeded else replace(NO_NODES, name=child.name) for child in known.jobs_status}
+    states = [_state(step, initializers[step]) if step in initializers else before.get(step) for step in INITIALIZERS]
+    waits = bool(annotations_of(owned).get(WAITS_FOR))
+    of_nodes = [NO_NODES if waits else _state(NODE, owned)]
+    if LAUNCHER in nodes.replicas(owned):
+        of_nodes.insert(0, replace(NO_NODES, name=nodes.LAUNCHER) if waits else _state(nodes.LAUNCHER, owned, type=LAUNCHER))
+    return (*(state for state in states if state is not None), *of_nodes)
+
+
+def _state(name: str, owned: Object, *, type: str = WORKER) -> ChildStatus:
+    """Return the state of the replicas of this type as that of one Job: ready if all of its pods run."""
+    status = status_of_job(owned)
     is_suspended = bool(((owned.get("spec") or {}).get("runPolicy") or {}).get("suspend"))
     has_succeeded, has_failed = holds(status, ConditionType.SUCCEEDED), holds(status, ConditionType.FAILED)
     is_active = not (is_suspended or has_succeeded or has_failed)
-    wanted = ((owned.get("spec") or {}).get("pytorchReplicaSpecs") or {}).get(WORKER, {}).get("replicas", 1)
-    workers = status.replica_statuses.get(WORKER)
+    wanted = (nodes.replicas(owned).get(type) or {}).get("replicas", 1)
+    workers = status.replica_statuses.get(type)
     running = workers.active + workers.succeeded if workers is not None else 0
     return ChildStatus(
-        name="node",
+        name=name,
         ready=int(is_active and running >= wanted),
         succeeded=int(has_succeeded),
         failed=int(has_failed),

@@ -1,6 +1,6 @@
 """Find jobs in a cluster by the words that a user types: NAME, KIND/NAME, or KIND and NAME. One line says if a job does not exist.
 
-A TrainJob is found as the PyTorchJob that belongs to it, and shown as a TrainJob. If it has none, it is found as the outline of one.
+A TrainJob is found as the job that belongs to it, and shown as a TrainJob. If it has none, it is found as the outline of one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from elastic.api.kinds import KINDS, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
+from elastic.api.kinds import KINDS, LOWERED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
 from elastic.cli.jobs.bare_train_jobs import outline, without_job
@@ -88,23 +88,28 @@ async def jobs(
     with_bare: also TrainJobs to which no job belongs.
     """
     wanted = list(kinds or KINDS.values())
+    is_of_train_jobs = wanted == [TORCH_NODES]
+    if is_of_train_jobs:
+        wanted = list(dict.fromkeys(KINDS[kind.name] for kind in LOWERED.values()))
     async with asyncio.TaskGroup() as tasks:
         listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
-        asks_for_bare = with_bare and (kinds is None or TORCH_NODES in wanted)
+        asks_for_bare = with_bare and (kinds is None or is_of_train_jobs)
         train_jobs = tasks.create_task(_train_jobs(kube, namespace, labels)) if asks_for_bare else None
         # The jobs of labelled TrainJobs need not have these labels.
-        owned = tasks.create_task(_listed(kube, TORCH_NODES, namespace, None)) if asks_for_bare and labels is not None else None
+        of_train_jobs = [KINDS["PyTorchJob"], KINDS["MPIJob"]] if asks_for_bare and labels is not None else []
+        owned = [tasks.create_task(_listed(kube, kind, namespace, None)) for kind in of_train_jobs]
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
-        names = wanted[0].title if len(wanted) == 1 else "any kind of job"
+        names = TORCH_NODES.title if is_of_train_jobs else wanted[0].title if len(wanted) == 1 else "any kind of job"
         raise NotFound(f"the cluster at {kube.access.server} does not know {names}; {await how_to_define(kube)}")
     found = [
         Found(as_owned(KINDS[kind.name], item["metadata"]), item) for kind, items in zip(wanted, lists, strict=True) for item in items or ()
     ]
-    if wanted == [TORCH_NODES]:
+    if is_of_train_jobs:
         found = [job for job in found if job.kind.role]
     if train_jobs is not None:
-        behind = (owned.result() or []) if owned is not None else [job.object for job in found]
+        unlabelled = [item for task in owned for item in task.result() or ()]
+        behind = unlabelled if owned else [job.object for job in found]
         found += [Found(TORCH_NODES, outline(one), one) for one in without_job(train_jobs.result(), behind)]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
 
