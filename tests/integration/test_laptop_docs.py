@@ -23,7 +23,7 @@ PAGES = {
 }
 """The names of the files that a page shows."""
 SLOW = ("the cluster starts: waiting for ", "the cluster stops: waiting for ")
-"""What `elastic up` and `elastic down` say when they take longer than some seconds, as on a busy machine; a page promises no seconds."""
+"""Lines of `elastic up` and `elastic down` that take some seconds, as on a busy machine; a page promises no seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def files(page: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def agrees(answer: str, said: str) -> bool:
-    """A line of three dots stands for any lines, three dots in a line for any text in it."""
+    """Return whether the output is as the page says. A line of three dots stands for any lines, three dots in a line for any text."""
     pattern = "".join(
         r"(?:[^\n]*\n)*" if line == "..." else re.escape(line).replace(re.escape("..."), "[^\n]*") + "\n" for line in answer.splitlines()
     )
