@@ -29,8 +29,8 @@ MOST_NAMES = 3
 UNSEEN = ". The rendezvous server was started during it, and does not know for how long training had stood still"
 POD_DELETION = "pod-deletion"
 """The signal of a pod that was deleted (elastic.signals.table): nobody gave notice of it."""
-SHORT_MS = 50
-"""Less would be 0.0 s."""
+SHORT_MS, SMALL_PART = 50, 0.05
+"""A phase of a change is left out if it is shorter, and a smaller part of the change."""
 
 
 def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:
@@ -50,9 +50,8 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
     elif job.state == "Succeeded":
         yield "It is over: it has succeeded."
     else:
-        waits = waits_for(job, pods)
-        if waits or not job.unfollowed:
-            yield f"It waits for {waits}." if waits else "It waits for nothing."
+        if waits := waits_for(job, pods):
+            yield f"It waits for {waits}."
         if job.fault:
             yield f"RendezvousFault: {job.fault.rstrip('.')}."
         if job.unfollowed:
@@ -138,7 +137,7 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
         return
     is_told_above = last.rescale == job.rescale.get("id")
     least = "at least " if is_told_above and job.rescale.get("beganUnseen") else ""
-    paused = f", for which training paused {least}{last.pause_milliseconds / 1000:.1f} s" if last.pause_milliseconds else ""
+    paused = f", for which training paused {least}{_time(last.pause_milliseconds)}" if last.pause_milliseconds else ""
     came = f"{ago} ago a notice came for {what}: {counted(last.workers, 'worker')} {'had to' if last.ended_at else 'must'} leave"
     if last.signal == POD_DELETION:
         came = f"{ago} ago {counted(last.workers, 'worker', 'was', 'were')} deleted on {last.node or 'a node'}"
@@ -216,12 +215,15 @@ def _of_world(job: Summary) -> str:
 def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
     if phases:
-        parts = [f"{ms / 1000:.1f} s {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= SHORT_MS]
-        is_partial = job.rescale.get("beganUnseen") is True
-        least, why = ("at least ", UNSEEN) if is_partial else ("", "")
         total = sum(phases.values())
-        said = ", ".join(parts) or (f"no part of it took {SHORT_MS} ms" if total else "less than can be measured")
-        yield f"The last change cost {least}{total / 1000:.1f} s: {said}{why}."
+        parts = [f"{_time(ms)} {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= min(SHORT_MS, SMALL_PART * total) and ms]
+        least, why = ("at least ", UNSEEN) if job.rescale.get("beganUnseen") is True else ("", "")
+        if parts:
+            yield f"The last change cost {least}{_time(total)}: {', '.join(parts)}{why}."
+
+
+def _time(ms: int) -> str:
+    return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:

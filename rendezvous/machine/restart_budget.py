@@ -30,7 +30,10 @@ def charge_restarts(job: Job) -> Job:
     if {restart.cause for restart in ended} - OF_NO_ACCOUNT:
         job = _after_restart(job)
     job = with_restarts(job, ended)
-    judged = replace(job.accounting, failures=(), losses=(), hang_reason="")
+    known = job.accounting
+    if not known.losses:
+        known = accounting.with_attempt(known, has_stepped=job.progress.step_in_world is not None)
+    judged = replace(known, failures=(), losses=(), hang_reason="")
     return _close_if_spent(replace(job, accounting=judged), words)
 
 
@@ -133,7 +136,9 @@ def _close_if_spent(job: Job, words: str) -> Job:
     why = "" if job.accounting.closed else _spent(job)
     if not why:
         return job
-    closed = replace(job.accounting, closed=clipped(f"{words}, and {why}"))
+    attempts = job.accounting.alike[1]
+    again = f"; the last {attempts} attempts ended with the same error before a step was reported" if attempts > 1 else ""
+    closed = replace(job.accounting, closed=clipped(f"{words}, and {why}{again}"))
     return _held(replace(job, accounting=closed).with_round(None))
 
 

@@ -85,7 +85,7 @@ def test_the_sdk_sees_the_launcher_of_mpi_as_the_first_node(cluster: LocalCluste
     seen = told(cluster, "mpi", tmp_path)
     assert seen["status"] == "Complete"
     assert seen["logs"] == ["rank 0 at ranks-node-0-0", "rank 1 at ranks-node-0-1"]
-    assert seen["steps"] == [["node-0", "ranks-launcher-0-0"]], "nodes go with the launcher's end"
+    assert seen["steps"] == [["node-0", "ranks-launcher-0-0"], ["node-1", "ranks-node-0-0"], ["node-2", "ranks-node-0-1"]]
 
 
 def test_a_train_job_grows_and_loses_node_0_without_losing_a_step(cluster: LocalCluster, tmp_path: Path) -> None:

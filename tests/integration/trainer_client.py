@@ -246,13 +246,20 @@ def initialized(trainer: TrainerClient) -> dict:
 
 
 def mpi(trainer: TrainerClient) -> dict:
-    """Start a rank on each of two nodes."""
-    command = TrainerCommand(["mpirun", "-np", "2", "sh", "-c", "echo rank $OMPI_COMM_WORLD_RANK at $(hostname)"])
+    """Start a rank on each of two nodes. The ranks wait for a file."""
+    words = f"until test -f {FOLDER}/go; do sleep 0.2; done; echo rank $OMPI_COMM_WORLD_RANK at $(hostname)"
+    command = TrainerCommand(["mpirun", "-np", "2", "sh", "-c", words])
     container = CustomTrainerContainer(image="any", num_nodes=2)
     name = trainer.train(runtime="mpi-distributed", trainer=container, options=[Name("ranks"), command])
-    job = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1)
-    seen: dict = {"status": job.status, "logs": sorted(trainer.get_job_logs(name))}
-    seen["steps"] = sorted((step.name, step.pod_name) for step in job.steps)
+
+    def steps() -> list:
+        return sorted((step.name, step.pod_name) for step in trainer.get_job(name).steps)
+
+    seen: dict = {"steps": until(lambda: found if len(found := steps()) == 3 else None, "launcher and nodes")}
+    (FOLDER / "go").touch()
+    seen["status"] = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1).status
+    seen["logs"] = sorted(trainer.get_job_logs(name))
+    until(lambda: [pod for _, pod in steps()] == ["ranks-launcher-0-0"], "the nodes go with the launcher's end")
     trainer.delete_job(name)
     return seen
 

@@ -140,6 +140,15 @@ def test_a_train_job_of_mpi_is_shown_and_changed_like_any_other(tmp_path: Path) 
     assert changes(api) == [("PATCH", TRAIN_JOB, {"spec": {"suspend": True}, "metadata": {"uid": "t-1"}})]
 
 
+def test_a_train_job_that_waits_for_its_initializer_says_so_instead_of_logs(tmp_path: Path) -> None:
+    there = owned(
+        train_job(), status={"conditions": [{"type": "Created", "status": "True"}], "elastic": {"waitsFor": "dataset-initializer"}}
+    )
+    api = Api({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "team", "uid": "n"}}, there)
+    assert "TrainJob fit has no pods yet, and so no logs; it waits for dataset-initializer" in run(tmp_path, api, "logs", "fit").output
+    assert "It waits for dataset-initializer." in run(tmp_path, api, "explain", "fit").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "body"),
     [

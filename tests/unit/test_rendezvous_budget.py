@@ -64,6 +64,34 @@ def test_a_cause_with_a_limit_of_its_own_is_held_to_that_one_alone() -> None:
     assert closed(group).endswith("and all 2 restarts by cause user that restartBudget allows are used up")
 
 
+def failed_with(group: Group, error: str) -> None:
+    group.fail("w1", 1, rank=1, error=error)
+    group.advance(1.1)
+    group.come_all()
+
+
+AGAIN = "; the last {} attempts ended with the same error before a step was reported"
+
+
+def test_a_bug_that_every_attempt_meets_is_told_as_one() -> None:
+    group = group_of(2, budget=Budget(max_restarts=2))
+    failed_with(group, "KeyError: 'lr'")
+    failed_with(group, "OSError: no route")
+    failed_with(group, "OSError: no route")
+    assert closed(group) == (
+        "a worker of w1 ended with status 1 (rank 1: OSError: no route), and all 2 restarts that maxRestarts allows are used up"
+        + AGAIN.format(2)
+    )
+
+
+def test_an_error_after_a_step_is_not_one_that_every_attempt_meets() -> None:
+    group = group_of(2, budget=Budget(max_restarts=1))
+    failed_with(group, "OSError: no route")
+    reached(group, 5)
+    failed_with(group, "OSError: no route")
+    assert closed(group).endswith("the one restart that maxRestarts allows is used up")
+
+
 def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory() -> None:
     """It counted as a failure of the program, with nothing but status 137."""
     group = group_of(3, budget=Budget(max_restarts=5, by_cause={"outOfMemory": 1}))
@@ -83,7 +111,7 @@ def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory() -> None:
     group.come_all()
     assert closed(group) == (
         "a worker of w1 ended with status 137, SIGKILL (rank 1: the kernel killed the worker), and the one restart by cause outOfMemory "
-        "that restartBudget allows is used up"
+        "that restartBudget allows is used up" + AGAIN.format(2)
     )
 
 

@@ -274,14 +274,14 @@ def test_explain_gives_one_figure_for_one_change() -> None:
     seen = NOTICE | {"rescale": "2-s", "pauseMilliseconds": 69_300}
     lines = explain({"phases": {"detect": 68_800, "drain": 500}}, seen)
     assert any(line.endswith("2 workers had to leave, for which training paused 69.3 s.") for line in lines)
-    assert "The last change cost 69.3 s: 68.8 s until the loss was noticed, 0.5 s for the workers to stop." in lines
+    assert "The last change cost 69.3 s: 68.8 s until the loss was noticed, 500 ms for the workers to stop." in lines
 
 
 def test_explain_claims_no_exact_figure_where_the_server_missed_a_part() -> None:
     seen = NOTICE | {"rescale": "2-s", "pauseMilliseconds": 200}
     lines = explain({"phases": {"drain": 200}, "beganUnseen": True}, seen)
-    assert any(line.endswith("2 workers had to leave, for which training paused at least 0.2 s.") for line in lines)
-    cost = "The last change cost at least 0.2 s: 0.2 s for the workers to stop. "
+    assert any(line.endswith("2 workers had to leave, for which training paused at least 200 ms.") for line in lines)
+    cost = "The last change cost at least 200 ms: 200 ms for the workers to stop. "
     unseen = "The rendezvous server was started during it, and does not know for how long training had stood still."
     assert f"{cost}{unseen}" in lines
 

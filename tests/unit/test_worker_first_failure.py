@@ -119,7 +119,7 @@ def test_a_worker_whose_memory_was_used_up_is_reported_with_the_cause(
         process = subprocess.Popen(command, stderr=file, stdin=subprocess.PIPE)
     pipe.close_writer()
     deadline = time.monotonic() + 30
-    while not stderr._pids and time.monotonic() < deadline:
+    while not workers._watch.running() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.communicate(b"\n")
     with reports.changed:

@@ -72,6 +72,8 @@ def logs(
             return
         pods = chosen(job, pods, rank=rank, index=index, pod_name=pod_name)
         printer.know(*(pod["metadata"]["name"] for pod in pods))
+        if not pods and (awaited := waits_for(summary(job.kind, job.object), pods)):
+            raise NotFound(f"{job.title} has no pods yet, and so no logs; it waits for {awaited}")
         if not pods:
             raise NotFound(f"{job.title} has no pods, and so no logs; runPolicy.cleanPodPolicy says whether a job that is over keeps them")
         for pod in pods:
@@ -93,17 +95,17 @@ def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | Non
 
 @dataclass(slots=True)
 class Wanted:
-    """The pods whose lines are shown while a job is followed: all, one, or the one that has a rank."""
+    """The pods whose lines are shown while a job is followed: all pods, one of them, or the one that has a rank."""
 
     pod: str | None = None
-    """None: of all; empty: of none yet."""
+    """Name of the only pod; None for all pods, empty for no pod yet."""
     rank: int | None = None
 
     def has(self, pod: str) -> bool:
         return self.pod is None or self.pod == pod
 
     def see(self, known: Ranks) -> str:
-        """Return the words that say which pod has the rank now, if that has changed."""
+        """Return which pod has the rank now, in words, if that has changed."""
         if self.rank is None or not known.by_pod:
             return ""
         before, self.pod = self.pod, next((pod for pod, rank in known.by_pod.items() if rank == self.rank), "")
@@ -154,7 +156,7 @@ async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail:
 
 
 class Printer:
-    """Writes lines of pods, each pod in a colour of its own on a terminal."""
+    """Write lines of pods, each pod in a colour of its own on a terminal."""
 
     def __init__(self, *, prefix: bool = True) -> None:
         self._prefix = prefix
@@ -165,7 +167,7 @@ class Printer:
         self._pods += [pod for pod in pods if pod not in self._pods]
 
     def tell(self, happening: Happening, wanted: Wanted) -> bool:
-        """Whether anything was shown."""
+        """Show the lines of a pod or a remark, and return whether anything was shown."""
         match happening:
             case Ranks():
                 if words := wanted.see(happening):
@@ -189,5 +191,5 @@ class Printer:
 
 
 def _aside(text: str) -> None:
-    """Print a remark next to the output."""
+    """Print a remark apart from the lines that the user asked for."""
     click.echo(plain(text), err=True)

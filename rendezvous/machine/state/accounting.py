@@ -85,6 +85,8 @@ class Accounting:
     """the restarts within the budget's window, where it has one"""
     unacknowledged_restarts: tuple[Restart, ...] = ()
     """restarts that the controller may not have recorded: members of the current world hold them for the next server"""
+    alike: tuple[str, int] = ("", 0)
+    """the error of the newest attempt, and how many in a row have ended with it before a step was reported"""
     closed: str = ""
     """why the job's group ends"""
 
@@ -139,6 +141,13 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
         trouble = (f"{words}{memory}", failure.cause.value)
     alarms = tuple(name for name in known.alarms if name != failure.member)
     return replace(known, failures=failures, alarms=alarms, trouble=trouble)
+
+
+def with_attempt(known: Accounting, *, has_stepped: bool) -> Accounting:
+    """Record the error with which the first worker of the current world ended, to tell a bug that every attempt meets."""
+    error = known.failures[0].error if known.failures and not has_stepped else ""
+    count = known.alike[1] + 1 if error == known.alike[0] else 1
+    return replace(known, alike=(error, count if error else 0))
 
 
 def with_loss(known: Accounting, loss: Loss) -> Accounting:
