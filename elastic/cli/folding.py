@@ -1,7 +1,7 @@
-"""Folds away what torch prints about itself when a worker failed, or its command is wrong.
+"""Fold away the lines that torch prints about itself if a worker failed, or its command is wrong.
 
-Agents' tracebacks, summaries and usage, and frames in C++, dozens of lines around the one that matters; and the tracebacks of those whose
-peer was lost. Keeps the tracebacks of each pod's own program. Pure.
+These are agents' tracebacks, summaries and usage, and frames in C++: dozens of lines around the one that matters. The tracebacks of ranks
+whose peer was lost go, too. The tracebacks of each pod's own program stay; one that was shown before becomes its last line. Pure.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ _OF_AGENT = ('/bin/torchrun"', "torch/distributed/run.py", "torch/distributed/la
 _OF_TORCHRUN = "torch.distributed.elastic."
 """How torchrun's own exceptions begin. The others that its tracebacks end with are of its command."""
 _SIGNAL = "torch.distributed.elastic.multiprocessing.api.SignalException"
-"""What an agent's handler of SIGTERM raises, wherever it is then."""
+"""The exception that an agent's handler of SIGTERM raises, wherever it is then."""
 _USAGE = re.compile(r"usage: (torchrun|run\.py)\b")
 _USAGE_ERROR = re.compile(r"(torchrun|run\.py): error: ")
 _FRAME = re.compile(r"^(?:frame #\d+: |<omitting python frames>$|Exception raised from \S+ at .*\(most recent call first\):$)")
-"""Of a C++ backtrace, which torch prints with a warning, as where rank 0 has ended before the others."""
+"""Lines of a C++ backtrace, which torch prints with a warning, as when rank 0 has ended before the others."""
 _RULE = re.compile(r"^(?:={20,}|-{20,})$")
 MOST_LINES = 200
-"""Of a traceback; of a longer one the middle is dropped."""
+"""Lines of a traceback that are kept; the middle of a longer one is dropped."""
 MOST_ERRORS = 16
-"""Of a pod; later ones are not kept."""
+"""Errors of a pod that are kept; later ones are not."""
+MOST_KNOWN = 256
+"""Different tracebacks that are known again."""
 
 
 @dataclass(slots=True)
 class _Pod:
     open: dict[str, list[str]] = field(default_factory=dict)
-    """What is being read: tracebacks by the rank that begins their lines, and torchrun's usage."""
+    """Lines that are being read: tracebacks by the rank that begins their lines, and torchrun's usage."""
     in_summary: bool = False
     after_agent: bool = False
     after_frame: bool = False
@@ -46,7 +48,7 @@ class _Pod:
 
 @dataclass(slots=True)
 class Folding:
-    """What each pod prints, line by line."""
+    """Follow the output of each pod, line by line."""
 
     folded: int = 0
     """Lines of torch about itself."""
@@ -54,10 +56,12 @@ class Folding:
     """Lines of ranks whose peer was lost."""
     failed: list[str] = field(default_factory=list)
     """The pods whose own program has shown an error, in order."""
+    _times: dict[int, int] = field(default_factory=dict)
+    """How often each traceback has come, by its hash."""
     _pods: dict[str, _Pod] = field(default_factory=dict)
 
     def lines(self, pod: str, text: str) -> list[str]:
-        """What is to be printed now; a traceback waits until it is whole."""
+        """Return the lines to print now; a traceback waits until it is whole."""
         seen = self._pods.setdefault(pod, _Pod())
         of_rank = _OF_RANK.match(text)
         rank = of_rank.group() if of_rank else ""
@@ -85,7 +89,7 @@ class Folding:
         return [text]
 
     def rest(self) -> list[tuple[str, str]]:
-        """What waits still, at the end. The end of the pod may have cut a traceback off."""
+        """Return the lines that still wait at the end. The end of the pod may have cut a traceback off."""
         left: list[tuple[str, str]] = []
         for pod, seen in self._pods.items():
             for lines in seen.open.values():
@@ -94,7 +98,7 @@ class Folding:
         return left
 
     def error(self, pod: str | None = None, reason: str = "") -> tuple[str, list[str]] | None:
-        """The error that this reason quotes, of this pod or of the one that failed first; else the first that tells of no lost peer."""
+        """Return the error that this reason quotes, of this pod or the one that failed first; else the first that tells of no lost peer."""
         named = [pod] if pod in self.failed else self.failed
         found = [(name, error) for name in named for error in self._pods[name].errors]
         quoted = [(name, error) for name, error in found if _last(error) and _last(error) in reason]
@@ -122,7 +126,15 @@ class Folding:
         if seen.after_peer:
             self.of_peers += len(whole)
             return []
-        return shown
+        times = self._count(whole)
+        return shown if times == 1 else [f"{text} (the same traceback for the {_ordinal(times)} time)"]
+
+    def _count(self, traceback: list[str]) -> int:
+        """Return how often this traceback has come, of any rank."""
+        key = hash(tuple(_OF_RANK.sub("", line, count=1) for line in traceback))
+        if key in self._times or len(self._times) < MOST_KNOWN:
+            self._times[key] = self._times.get(key, 0) + 1
+        return self._times.get(key, 1)
 
     def _after_usage(self, pod: str, seen: _Pod, usage: list[str], text: str) -> list[str]:
         """Torchrun's usage is followed by the error, or was asked for."""
@@ -143,8 +155,13 @@ class Folding:
         return []
 
 
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def _begins(bare: str) -> bool:
-    """Whether an error begins. What the program wrote without an end of the line stands before it."""
+    """Return whether an error begins. Text that the program wrote without an end of the line stands before it."""
     return (bare.endswith(_START) and not bare[:1].isspace()) or _SYNTAX_ERROR.match(bare) is not None
 
 
@@ -153,5 +170,5 @@ def _is_of_agent(traceback: list[str]) -> bool:
 
 
 def _last(error: list[str]) -> str:
-    """The exception of a traceback, without its rank."""
+    """Return the exception of a traceback, without its rank."""
     return next((_OF_RANK.sub("", line, count=1) for line in reversed(error) if line.strip()), "")

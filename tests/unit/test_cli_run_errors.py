@@ -1,11 +1,11 @@
-"""Which errors `elastic run` shows while a job runs, which it folds, and which one it ends with."""
+"""`elastic run` shows some errors while a job runs, folds others, and ends with one."""
 
 from __future__ import annotations
 
 import pytest
 
 from elastic.api.kinds import KINDS
-from elastic.cli.folding import Folding
+from elastic.cli.folding import MOST_KNOWN, Folding
 from elastic.cli.run_printer import Printer
 from elastic.kube.following import JobKey, Line, Outcome, Ranks
 
@@ -42,6 +42,27 @@ def test_what_a_rank_that_lost_its_peer_says_next_is_its_own_but_for_the_link_to
     link = ["", "During handling of the above exception, another exception occurred:", ""]
     assert shown(folding, *OF_PEER, *link, *OF_PEER, *OF_PEER, *link, *OWN, "") == [*OWN, ""]
     assert folding.of_peers == 3 * 4 + 2 * 3
+
+
+def test_a_traceback_that_was_shown_is_told_by_its_last_line() -> None:
+    """A bug of the program stood there in twelve copies: of three ranks in four attempts."""
+    folding = Folding()
+    other = [START, '  File "train.py", line 9, in <module>', "ValueError: bad batch"]
+    assert shown(folding, *[f"[rank1]: {line}" for line in OWN]) == [f"[rank1]: {line}" for line in OWN]
+    assert shown(folding, *[f"[rank0]: {line}" for line in OWN], pod="w1") == [
+        "[rank0]: ValueError: bad batch (the same traceback for the 2nd time)"
+    ]
+    assert shown(folding, *other) == other, "another line of the program"
+    assert shown(folding, *OWN) == ["ValueError: bad batch (the same traceback for the 3rd time)"]
+    assert folding.error("w1") == ("w1", [f"[rank0]: {line}" for line in OWN]), "it is kept for the end"
+
+
+def test_a_flood_of_different_tracebacks_is_bounded() -> None:
+    folding = Folding()
+    for number in range(3 * MOST_KNOWN):
+        error = [START, '  File "train.py", line 3, in <module>', f"ValueError: {number}"]
+        assert shown(folding, *error) == error
+    assert len(folding._times) == MOST_KNOWN
 
 
 def test_an_agents_traceback_that_its_pods_end_cuts_off_is_folded() -> None:

@@ -104,7 +104,7 @@ def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory() -> None:
     assert world is not None
     assert (world.cause, world.reason) == (
         "outOfMemory",
-        "a worker of w1 ended with status 137, SIGKILL: the kernel killed the worker; 3 members",
+        "a worker of w1 ended with status 137, SIGKILL (rank 1: the kernel killed the worker); 3 members",
     )
     group.fail("w1", 137, rank=1, error="the kernel killed the worker", out_of_memory=True)
     group.advance(1.1)

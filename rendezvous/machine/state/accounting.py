@@ -12,7 +12,7 @@ from msgspec import structs
 
 from elastic.api.words import Cause
 from elastic.membership import window
-from elastic.membership.exit_status import with_status
+from elastic.membership.exit_status import with_error, with_status
 from elastic.membership.peer_errors import tells_of_peer
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
@@ -137,8 +137,7 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     if trouble is None or (failures[0] == failure and trouble[1] in OF_FAILURES):
         words = f"a worker of {failure.member} ended"
         words = words if failure.status is None else f"{words} {with_status(failure.status)}"
-        memory = f": {failure.error}" if failure.cause is Cause.OUT_OF_MEMORY else ""
-        trouble = (f"{words}{memory}", failure.cause.value)
+        trouble = (with_error(words, rank=failure.rank, error=failure.error), failure.cause.value)
     alarms = tuple(name for name in known.alarms if name != failure.member)
     return replace(known, failures=failures, alarms=alarms, trouble=trouble)
 
