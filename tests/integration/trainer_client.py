@@ -258,7 +258,8 @@ def mpi(trainer: TrainerClient) -> dict:
     seen: dict = {"steps": until(lambda: found if len(found := steps()) == 3 else None, "launcher and nodes")}
     (FOLDER / "go").touch()
     seen["status"] = trainer.wait_for_job_status(name, timeout=WAIT_S, polling_interval=1).status
-    seen["logs"] = sorted(trainer.get_job_logs(name))
+    # The shell in which ssh starts a program may print lines of its own.
+    seen["logs"] = sorted(line for line in trainer.get_job_logs(name) if line.startswith("rank "))
     until(lambda: [pod for _, pod in steps()] == ["ranks-launcher-0-0"], "the nodes go with the launcher's end")
     trainer.delete_job(name)
     return seen
