@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from sim_api import Api, Write
 from sim_autoscaler import AUTOSCALER
-from sim_client import TIMEOUT_S
+from sim_client import TIMEOUT_S, Sky
 from sim_cluster import Cluster
 from sim_hpa import HPA
 from sim_jobs import replicas
@@ -70,6 +70,7 @@ class Laws:
         cluster: Cluster,
         server: SimServer,
         controllers: Sequence[Controller],
+        sky: Sky,
         *,
         kind: str,
         can_overshoot: bool = False,
@@ -86,7 +87,7 @@ class Laws:
         self._bad_since: dict[str, float] = {}
         self._suspected: list[tuple[float, Object, str]] = []
         self._lost: list[tuple[float, str]] = []
-        self._api, self._cluster, self._server, self._controllers = api, cluster, server, controllers
+        self._api, self._cluster, self._server, self._controllers, self._sky = api, cluster, server, controllers, sky
         self._jobs = JOBS[kind]
         self._can_overshoot = can_overshoot
         api.observers.append(self._see)
@@ -276,9 +277,12 @@ class Laws:
             self._suspect(pod, "nobody goes untold", f"{name} is deleted while it may be on the list of hosts")
 
     def _is_unseen(self, at: float, by: str) -> bool:
-        """Return whether a controller may not have seen yet a loss of this time. If it stood still then, it sees it later."""
+        """Return whether a controller may not have seen yet a loss of this time.
+
+        If it stood still then, or the API server was down, it sees the loss later.
+        """
         began, ended = next((c.stood_still for c in self._controllers if c.name == by), (math.inf, math.inf))
-        return _time() - (ended if began <= at < ended else at) < UNSEEN_S
+        return _time() - max(ended if began <= at < ended else at, self._sky.down_until) < UNSEEN_S
 
     def _is_soon_lost(self, pod: Object) -> bool:
         """Its node has announced when it is lost, and of that time at most three quarters are left, in which it may end in order."""

@@ -90,7 +90,7 @@ class Scene:
             self.server.living = LivingWorlds(self.server, living_draw)
         self.launchers = Launchers(self.api, self.server, random.Random(f"launchers {seed}"))
         self.controllers: list[Controller] = []
-        self.laws = Laws(self.api, self.cluster, self.server, self.controllers, kind=self.kind, can_overshoot=options.twins)
+        self.laws = Laws(self.api, self.cluster, self.server, self.controllers, self.sky, kind=self.kind, can_overshoot=options.twins)
         self.autoscaler: Autoscaler | None = None
         self.hpas = HpaController(self.api)
         self.was_deleted = False
