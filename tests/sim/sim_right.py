@@ -1,4 +1,4 @@
-"""Says what is wrong with a cluster in which nothing happens any more: what the spec asks for, what is there, what the status says."""
+"""Find what is wrong with a cluster in which nothing happens any more: what the spec asks for, what is there, what the status says."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
 from controller.deciding.compat import ANNOTATION
+from controller.frameworks import FRAMEWORKS
 from controller.watching.keys import owner_uid
 from elastic.api import parse
 from elastic.api.job import Job, Object
@@ -22,7 +23,7 @@ AT_WORK = ("Pending", "Running")
 
 
 def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
-    """Empty where all is right."""
+    """Return what is wrong; nothing if all is right."""
     if raw is None:
         return [f"pod {p['metadata']['name']} is left of a job that is gone" for p in api.all(PODS)]
     job, _ = parse(raw, stored=True)
@@ -33,7 +34,10 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
         return [*_conditions(true, never=("Running", "Restarting")), *_over(api, job, pods)]
     if job.run_policy.suspend:
         return [*_conditions(true, wanted="Suspended", never=("Running", "Restarting")), *_idle(api, job, pods)]
-    return [*_conditions(true, wanted="Running", never=("Restarting", "Suspended")), *_active(api, server, job, pods)]
+    gone = [pod for pod in pods if _is_tolerated(job, pod)]
+    is_short = bool(gone) and job.workers - len(gone) < job.least_workers
+    wanted, never = ("Created", "Running") if is_short else ("Running", "Restarting")
+    return [*_conditions(true, wanted=wanted, never=(never, "Restarting", "Suspended")), *_active(api, server, job, pods)]
 
 
 def silences(api: Api, raw: Object | None) -> Iterator[str]:
@@ -60,6 +64,12 @@ def _conditions(true: list[str], *, wanted: str = "Created", never: tuple[str, .
     for type in never:
         if type in true:
             yield f"the conditions that hold are {true}, with {type}"
+
+
+def _is_tolerated(job: Job, pod: Object) -> bool:
+    """Return whether a worker has failed for good in a job that goes on without it, such as a TFJob with dynamic workers."""
+    is_worker = pod["metadata"]["labels"][REPLICA_TYPE] == WORKER.lower()
+    return is_worker and pod["status"]["phase"] == "Failed" and FRAMEWORKS[job.kind.name].tolerates(job, WORKER)
 
 
 def _over(api: Api, job: Job, pods: list[Object]) -> Iterator[str]:
@@ -114,7 +124,7 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
         if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != wants_hpa:
             yield "a job with metrics has an autoscaler, and another has none"
     for pod in pods:
-        if pod["metadata"]["labels"][REPLICA_TYPE] == WORKER.lower() and not is_ready(pod):
+        if pod["metadata"]["labels"][REPLICA_TYPE] == WORKER.lower() and not is_ready(pod) and not _is_tolerated(job, pod):
             yield f"pod {pod['metadata']['name']} is not ready: {pod['status'].get('conditions')}"
     yield from _membership(api, server, job, names)
 
