@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cli_api import Api, Object, elastic, served, status
-from train_job_builders import owned, train_job
+from train_job_builders import all_owned, initializer, owned, runtime, train_job
 
 from elastic.api.trainer.shipped import objects
 from elastic.kube.resources import TRAIN_JOBS
@@ -138,6 +138,16 @@ def test_a_train_job_of_mpi_is_shown_and_changed_like_any_other(tmp_path: Path) 
     said = run(tmp_path, api, "suspend", "trainjob/fit")
     assert said.exit_code == 0, said.output
     assert changes(api) == [("PATCH", TRAIN_JOB, {"spec": {"suspend": True}, "metadata": {"uid": "t-1"}})]
+
+
+def test_initializers_are_not_listed_beside_their_train_job(tmp_path: Path) -> None:
+    made = train_job()
+    found = runtime(initializers=[initializer()])
+    api = Api({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "team", "uid": "n"}}, *all_owned(made, found))
+    api.objects[TRAIN_JOB] = made
+    for words, names in (["get"], ["fit"]), (["get", "pytorchjobs"], ["fit", "fit-dataset-initializer"]):
+        assert [line.split()[0] for line in run(tmp_path, api, *words).stdout.splitlines()[1:]] == names
+    assert "fit-dataset-initializer" in run(tmp_path, api, "get", "fit-dataset-initializer").stdout
 
 
 def test_a_train_job_that_waits_for_its_initializer_says_so_instead_of_logs(tmp_path: Path) -> None:

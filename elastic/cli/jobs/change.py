@@ -187,7 +187,7 @@ def delete(
             jobs = [job for one in _in_files(files, cluster) for job in await find(kube, one.namespace or namespace, one.kind, [one.name])]
         elif not all_jobs:
             jobs = await find(kube, namespace, kind, names)
-        elif not (jobs := await found.jobs(kube, namespace, [kind] if kind is not None else None, with_bare=True)):
+        elif not (jobs := await found.listed(kube, namespace, kind)):
             await found.check_namespace(kube, namespace)
             click.echo(f"there are no jobs in namespace {namespace}", err=True)
         elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes, is_shown=output == "table"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import click
 
-from elastic.api.kinds import KINDS, LOWERED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
+from elastic.api.kinds import INITIALIZERS, KINDS, LOWERED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
 from elastic.cli.jobs.bare_train_jobs import outline, without_job
@@ -112,6 +112,12 @@ async def jobs(
         behind = unlabelled if owned else [job.object for job in found]
         found += [Found(TORCH_NODES, outline(one), one) for one in without_job(train_jobs.result(), behind)]
     return sorted(found, key=lambda job: (job.object["metadata"]["namespace"], job.object["metadata"]["name"], job.kind.name))
+
+
+async def listed(kube: Kube, namespace: str | None, kind: Kind | None, *, labels: str | None = None) -> list[Found]:
+    """Return the jobs of a kind, TrainJobs without a job included. Without a kind, return all but the initializers of TrainJobs."""
+    found = await jobs(kube, namespace, [kind] if kind is not None else None, labels=labels, with_bare=True)
+    return [job for job in found if kind is not None or job.kind.container not in INITIALIZERS]
 
 
 async def how_to_define(kube: Kube) -> str:

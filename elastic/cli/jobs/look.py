@@ -50,7 +50,7 @@ def get(
         if names:
             listed = await found.named(kube, where, kind, names)
         else:
-            listed = await found.jobs(kube, where, [kind] if kind is not None else None, labels=labels, with_bare=True)
+            listed = await found.listed(kube, where, kind, labels=labels)
         if not listed and not everywhere:
             await found.check_namespace(kube, namespace)
         return listed, await live(kube, cluster, url) if listed and output in ("table", "wide") else {}

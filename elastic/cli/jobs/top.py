@@ -71,7 +71,7 @@ def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, ur
 
     async def read(kube: Kube, namespace: str) -> Seen:
         where = None if everywhere else namespace
-        jobs = await (found.named(kube, where, kind, names) if names else found.jobs(kube, where, [kind] if kind else None, with_bare=True))
+        jobs = await (found.named(kube, where, kind, names) if names else found.listed(kube, where, kind))
         if not jobs and where is not None:
             await found.check_namespace(kube, where)
         pods = [(job, await found.pods_of(kube, job)) for job in jobs]
