@@ -42,6 +42,12 @@ class Files:
         return str(self.folder / name)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the connection that finds out why the time that it needs on a busy machine."""
+    monkeypatch.setattr("elastic_worker.etcd.tls_mistakes.PROBE_S", 30.0)
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return Files(tmp_path_factory.mktemp("tls"))
