@@ -14,6 +14,7 @@ from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.watching.snapshot import World
 from elastic.api.book import Leaving, Rescale
+from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
 
@@ -229,7 +230,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
 
 def _rescale(heard: wire.Rescale) -> Rescale:
     before, after = heard.step_before, heard.step_after
-    steps_lost = max(0, before - after) if before is not None and after is not None else 0
+    steps_lost = made_again(before, after) if before is not None and after is not None else 0
     return Rescale(**msgspec.structs.asdict(heard), steps_lost=steps_lost)
 
 

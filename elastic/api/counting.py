@@ -9,14 +9,19 @@ def counted(number: int, noun: str, *verb: str) -> str:
     return f"{number} {noun}{singular}" if number == 1 else f"{number} {noun}s{plural}"
 
 
+def made_again(before: int, after: int) -> int:
+    """Return how many steps are made again if `after` is the first step after a change. The step that broke off does not count."""
+    return before - after + 1 if after < before else 0
+
+
 def continued(before: int | None, after: int | None, *, state_lost: bool) -> str:
     """Say at which step training goes on after a change; empty if it reports no steps, or none since and nothing is known to be lost."""
     if before is None or (after is None and not state_lost):
         return ""
     if after is None:
         return f"begins again after step {before:,}: no worker had the state"
-    lost = before - after
-    why = "" if lost <= 0 else ": no worker had the state" if state_lost else f": {counted(lost, 'step')} must be repeated"
+    lost = made_again(before, after)
+    why = "" if not lost else ": no worker had the state" if state_lost else f": {counted(lost, 'step')} must be repeated"
     return f"continues at step {after:,} after step {before:,}{why}"
 
 

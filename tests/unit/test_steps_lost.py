@@ -26,7 +26,7 @@ from rendezvous.machine import summary as seen
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 LOST = "continues at step 0 after step 10,722: no worker had the state"
-WAS_LOST = {"stepBefore": 10722, "stepAfter": 0, "stepsLost": 10722, "stateLost": True}
+WAS_LOST = {"stepBefore": 10722, "stepAfter": 0, "stepsLost": 10723, "stateLost": True}
 
 
 def report(group: Group, step: int) -> None:
@@ -179,7 +179,7 @@ def test_a_server_that_saw_the_former_world_step_knows_what_a_change_cost() -> N
 
 def test_the_controller_counts_what_was_lost() -> None:
     told = wire.Rescale(id="2-s", cause="disruption", reason="lost", step_before=10722, step_after=22, state_lost=True)
-    assert _rescale(told).steps_lost == 10700
+    assert _rescale(told).steps_lost == 10701
     assert _rescale(wire.Rescale(id="2-s", cause="plan", reason="w2 joined", step_before=5, step_after=6)).steps_lost == 0
     assert _rescale(wire.Rescale(id="2-s", cause="plan", reason="an older server")).step_before is None
 
@@ -201,12 +201,26 @@ def replace_step(told: Any, step: int | None) -> Any:
     return structs.replace(told, step_after=step, steps_lost=0)
 
 
+def test_a_suspended_job_keeps_the_step_that_it_had_reached() -> None:
+    """Its Event after it was resumed said `it had reached step 239`, which was that of an earlier restart, 300 steps before."""
+    cluster, _ = changed(step_before=10, step_after=11)
+    policy = cluster.job.run_policy
+    cluster.job = structs.replace(cluster.job, run_policy=structs.replace(policy, suspend=True))
+    cluster.settle()
+    cluster.last_step = 540  # the rendezvous server's answer when it forgets the run
+    cluster.settle()
+    cluster.last_step = None
+    cluster.settle()
+    assert cluster.job.status.elastic is not None
+    assert cluster.job.status.elastic.step == 540
+
+
 def test_status_and_events_tell_what_was_lost() -> None:
     cluster, news = changed(step_before=10722, step_after=0, state_lost=True)
     assert cluster.job.status.elastic is not None
     last = cluster.job.status.elastic.last_rescale
     assert last is not None
-    assert (last.step_before, last.step_after, last.steps_lost, last.state_lost) == (10722, 0, 10722, True)
+    assert (last.step_before, last.step_after, last.steps_lost, last.state_lost) == (10722, 0, 10723, True)
     assert [(event.reason, event.type) for event in news] == [("Rescaled", "Normal"), ("StepsLost", "Warning")]
     assert news[0].message.endswith("(cause disruption, rescale 2-s); it begins again after step 10,722: no worker had the state")
     assert news[1].message == f"PyTorchJob train {LOST} (rescale 2-s)"
@@ -228,8 +242,8 @@ def test_of_a_job_that_reports_no_steps_nothing_is_said_about_them() -> None:
     ("before", "after", "is_lost", "words"),
     [
         (10722, 0, True, LOST),
-        (10722, 10700, False, "continues at step 10,700 after step 10,722: 22 steps must be repeated"),
-        (8, 7, False, "continues at step 7 after step 8: 1 step must be repeated"),
+        (10722, 10700, False, "continues at step 10,700 after step 10,722: 23 steps must be repeated"),
+        (8, 7, False, "continues at step 7 after step 8: 2 steps must be repeated"),
         (163, 164, False, "continues at step 164 after step 163"),
         (163, 163, False, "continues at step 163 after step 163"),
         (10722, None, True, "begins again after step 10,722: no worker had the state"),

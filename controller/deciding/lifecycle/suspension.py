@@ -3,6 +3,7 @@
 Kueue counts quota by `active`, so it stays above zero until the pods are gone.
 """
 
+import dataclasses
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from controller.deciding.lifecycle.conditions import holds, reason_of, with_cond
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.etcd import place
-from controller.deciding.rendezvous.world_status import record_restarts
+from controller.deciding.rendezvous.world_status import record_restarts, with_last_step
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
 from controller.watching.snapshot import Snapshot
@@ -33,6 +34,7 @@ def suspend(view: JobView) -> Plan | None:
     """
     if not view.job.run_policy.suspend:
         return None
+    view = dataclasses.replace(view, status=with_last_step(view))  # the rendezvous forgets the job, and then it would be lost
     planned = _suspended(view)
     if not holds(view.status, ConditionType.SUSPENDED):
         planned = Plan(status=planned.status, news=planned.news)
