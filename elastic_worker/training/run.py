@@ -114,7 +114,7 @@ class Run:
         self._optimizer = optimizer
         self._open = None  # type: typing.Optional[Step]
         """The step whose block is open."""
-        self._is_looping = False
+        self._is_looping = self._is_leaving = False
         optimizer.register_step_pre_hook(lambda *_: self._begin_writing())
 
     @property
@@ -140,6 +140,8 @@ class Run:
             while not self._is_finished():
                 step = Step(self)
                 yield step
+                if self._is_leaving:
+                    raise SystemExit(STATUS)
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
             self._save_last(is_writer=self._replica.is_first(self.rank))
@@ -244,7 +246,7 @@ class Run:
             self._saves.maybe(self.committed, self._worlds.objects, is_writer=is_writer)
         if is_writer:
             self._report(values)
-        self._end_if_asked()
+        self._is_leaving = self._is_asked_to_end()  # once the code after the step's block has run, too
 
     def _change(self) -> None:
         """Enter the next world, or end if SIGTERM comes: a worker that waits for a world is not in any, and may never be again."""
@@ -252,14 +254,19 @@ class Run:
         self._end_if_asked()
 
     def _end_if_asked(self) -> None:
-        """End this process if SIGTERM has come. The first replica saves: all workers may have to leave, as those of a suspended job."""
+        """End this process if SIGTERM has come."""
+        if self._is_asked_to_end():
+            raise SystemExit(STATUS)
+
+    def _is_asked_to_end(self) -> bool:
+        """Return whether SIGTERM has come. The first replica saves: all workers may have to leave, as those of a suspended job."""
         if self._control is None or not self._replica.agree(self._sigterm.has_come):
-            return
+            return False
         self._sigterm.heed()
         self._control.done()
         if self._replica.is_first(self.rank) and self._worlds.step is not None:
             self.save_last()
-        raise SystemExit(STATUS)
+        return True
 
     def _save_last(self, *, is_writer: bool = True) -> None:
         if self._saves is not None:

@@ -59,6 +59,7 @@ def test_workers_that_all_get_sigterm_leave_a_save_of_their_newest_step(start: C
     one.until(lambda: all((one.folder / f"exit-{pid}").exists() for pid in pids))
     (save,) = {int(path.name.split("-")[1]) for path in (tmp_path / "saves").glob("*.json")}
     assert save > reached
+    assert [int((one.folder / f"after-{pid}").read_text()) for pid in pids] == [save - 1] * 3, "the code after the block was left out"
     assert [one.stderr(pid).splitlines()[-1] for pid in pids] == ["SystemExit: 143"] * 3
 
 

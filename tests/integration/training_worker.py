@@ -105,6 +105,8 @@ def train(options: dict, folder: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
         draws += [drawn] if step.is_committed else []
+        if options.get("save") and step.is_committed:
+            (folder / f"after-{os.getpid()}").write_text(str(step.number))
         if step.is_first_rank and step.number % PROGRESS_EVERY == 0:
             note = folder / f"step-{os.getpid()}"  # the lab must not read the file while it is empty
             note.write_text(str(step.number))
