@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 
 from training_changes import KINDS, Changes  # noqa: E402
-from training_lab import Lab, forking, lab, summary  # noqa: E402
+from training_lab import Change, Lab, forking, lab  # noqa: E402
 
 TAIL_S, STEADY_S = 0.3, 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -53,6 +53,18 @@ STATE_PER_WEIGHT = 16
 TRANSFERS = 5
 START_S = 600.0
 """Seconds that a busy machine may take for the first step with a large state."""
+
+
+def summary(changes: list[Change], goals: Mapping[str, tuple[int, int]] | None = None) -> Iterator[str]:
+    """Yield a line for each kind of change: milliseconds, and the goals for p50 and p95 of the kinds that have some."""
+    for kind in sorted({change.kind for change in changes}):
+        some = [change for change in changes if change.kind == kind]
+        ms = sorted(1000 * change.seconds for change in some)
+        names = {name: None for change in some for name in change.phases}
+        phases = " ".join(f"{name} {1000 * statistics.median(c.phases[name] for c in some if name in c.phases):.0f}" for name in names)
+        p95 = ms[int(0.95 * (len(ms) - 1) + 0.5)]
+        goal = "goal {} / {}".format(*goals[kind]) if goals and kind in goals else ""
+        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {p95:5.0f} max {ms[-1]:5.0f}  {goal:15} {phases}"
 
 
 def main() -> None:

@@ -243,6 +243,8 @@ LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES, "mpi": MPI_NODES} | {
     step: replace(PLAIN_NODES, container=step, role="") for step in INITIALIZERS
 }
 """The kinds of the jobs that TrainJobs own, by the value of the annotation POLICY."""
+OWNED = tuple(dict.fromkeys(KINDS[kind.name] for kind in LOWERED.values()))
+"""The same kinds as the API has them."""
 POLICY = "elastic-training/policy"
 TRAIN_JOBS = "trainer.kubeflow.org"
 

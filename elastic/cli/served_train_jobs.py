@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from elastic.api.trainer.modes import SELECTOR, TRAINER_LEASE, Mode, is_ours
-from elastic.cli.installing import looking, looking_trainer, trainer
+from elastic.cli.installing import looking_trainer, trainer
 from elastic.cli.installing.obstacles import OUR_LABEL, replicas, where
+from elastic.kube import readable
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import DEPLOYMENTS, TRAIN_JOBS, Object
@@ -85,5 +86,5 @@ async def facts(kube: Kube, live: Sequence[Object]) -> Facts:
 
 
 async def _mode(kube: Kube) -> Mode:
-    modes = [trainer.mode_of(one) for one in await looking.listed(kube, DEPLOYMENTS, labels=OUR_LABEL)]
+    modes = [trainer.mode_of(one) for one in await readable.listed(kube, DEPLOYMENTS, labels=OUR_LABEL)]
     return next((mode for mode in modes if mode is not Mode.OFF), Mode.OFF)

@@ -37,7 +37,7 @@ def ends_of(group: Group) -> typing.List[End]:
     lost = [name for name in group.those(Standing.GONE) if group.failure(name) is None]
     troubled = [name for name in group.those(Standing.BACK) if group.members[name].trouble and group.failure(name) is None]
     # A controller may have told a member to go that another pod of its name has replaced since.
-    planned = world.round.planned if world.round is not None else ()
+    planned = frozenset(world.round.planned if world.round is not None else ())
     causes = [(name, PLAN if group.ranks[name] in planned else group.leaving(name) or DISRUPTION) for name in lost]
     causes += [(name, DISRUPTION) for name in troubled]
     if world.round is None:

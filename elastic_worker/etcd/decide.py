@@ -246,7 +246,7 @@ def _change(group: Group, waits: Waits) -> Step:
     coming = [name for name in wanted if name not in group.ranks]
     if going:
         cause = next((group.leaving(name) for name in going if group.leaving(name)), PLAN)
-        planned = tuple(rank for name, rank in group.ranks.items() if name in going and group.leaving(name) == PLAN)
+        planned = tuple(group.ranks[name] for name in going if group.leaving(name) == PLAN)
         return _call(group, Round(clipped("{} must go ({})".format(listed(going), cause)), cause, planned))
     calm = _waiting_for(group, waits, coming) if len(wanted) < rules.max else ""
     if calm:

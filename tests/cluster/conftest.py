@@ -47,6 +47,15 @@ async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
 
 
 @pytest.fixture
+def own_kubeconfig(real_assets: Path, tmp_path: Path) -> Iterator[Path]:
+    """Start a server for one test, which is about a whole cluster."""
+    folder = tmp_path / "plane"
+    folder.mkdir()
+    with ControlPlane(real_assets, folder, has_scheduler=False) as plane:
+        yield plane.kubeconfig
+
+
+@pytest.fixture
 async def namespace(kube: Kube) -> AsyncIterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     await kube.request("POST", "/api/v1/namespaces", body={"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -89,7 +98,7 @@ async def _until_served(kube: Kube, kind: Kind) -> None:
 
 @pytest.fixture
 def typed(real_assets: Path, tmp_path: Path) -> Iterator[Typed]:
-    """A server of its own: what other tests define would be in the way."""
+    """Start a server for one test, because definitions of other tests would be in the way."""
     folder = tmp_path / "plane"
     folder.mkdir()
     with ControlPlane(real_assets, folder) as plane:

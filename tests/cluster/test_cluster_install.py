@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from real_servers import ControlPlane
+from elastic_commands import elastic
 
 from elastic.api.kinds import KINDS
 from elastic.cli.installing import manifests
-from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
@@ -43,35 +38,12 @@ spec: {pytorchReplicaSpecs: {Worker: {replicas: 1, template: {spec: {containers:
 
 
 @pytest.fixture
-def kubeconfig(real_assets: Path, tmp_path: Path) -> Iterator[Path]:
-    """Of a server of its own: this is about what is in a whole cluster."""
-    folder = tmp_path / "plane"
-    folder.mkdir()
-    with ControlPlane(real_assets, folder, has_scheduler=False) as plane:
-        yield plane.kubeconfig
-
-
-@pytest.fixture
-async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
-    async with connect(kubeconfig) as client:
-        yield client
-
-
-@dataclass(frozen=True)
-class Said:
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-async def elastic(kubeconfig: Path, *words: str) -> Said:
-    command = [sys.executable, "-m", "elastic.cli", words[0], "--kubeconfig", str(kubeconfig), *words[1:]]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=500)
-    return Said(ended.returncode, ended.stdout, ended.stderr)
+def kubeconfig(own_kubeconfig: Path) -> Path:
+    return own_kubeconfig
 
 
 async def start_pods(kube: Kube) -> None:
-    """What kubelets say of each pod, again and again."""
+    """Say of each pod what kubelets say, again and again."""
     while True:
         for pod in (await kube.list(PODS, namespace=SYSTEM)).items:
             status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -82,13 +54,13 @@ async def start_pods(kube: Kube) -> None:
 
 async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig: Path, kube: Kube) -> None:
     trial = await elastic(kubeconfig, "install", "--image", IMAGE, "--dry-run")
-    assert trial.exit_code == 0, trial.stderr
+    assert trial.returncode == 0, trial.stderr
     assert [item["metadata"]["name"] for item in (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items] == []
 
     components = ("autoscaler", "autoscaler-metrics-api", "dashboard", "etcd")
     words = [word for name in components for word in ("--component", name)]
     said = await elastic(kubeconfig, "install", "--image", IMAGE, "--no-wait", *words)
-    assert said.exit_code == 0, said.stderr
+    assert said.returncode == 0, said.stderr
     for kind in KINDS.values():
         await kube.list(resource_of(kind))
     for item in manifests.objects("standalone", components, namespace=SYSTEM, image=IMAGE):
@@ -96,17 +68,17 @@ async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig:
     key = (await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM))["data"]["server.key"]
 
     waiting = await elastic(kubeconfig, "install", "--timeout", "2")
-    assert (waiting.exit_code, "deployment elastic-controller: 0 of 2 ready" in waiting.stderr) == (1, True), waiting.stderr
+    assert (waiting.returncode, "deployment elastic-controller: 0 of 2 ready" in waiting.stderr) == (1, True), waiting.stderr
 
     said = await elastic(kubeconfig, "install", "--component", "none", "--no-wait")
-    assert said.exit_code == 0, said.stderr
+    assert said.returncode == 0, said.stderr
     deployments = [one["metadata"]["name"] for one in (await kube.list(DEPLOYMENTS, namespace=SYSTEM)).items]
     assert sorted(deployments) == ["elastic-controller", "elastic-rendezvous"]
     assert (await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM))["data"]["server.key"] == key
 
     await kube.create(resource_of(KINDS["PyTorchJob"]), yaml.safe_load(JOB), namespace="default")
     said = await elastic(kubeconfig, "uninstall", "--yes")
-    assert said.exit_code == 0, said.stderr
+    assert said.returncode == 0, said.stderr
     assert "keep 1 job, 1 of them not over: PyTorchJob default/train" in said.stdout
     assert (await kube.list(DEPLOYMENTS, namespace=SYSTEM)).items == []
     await kube.get(resource_of(KINDS["PyTorchJob"]), "train", namespace="default")
@@ -115,7 +87,7 @@ async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig:
         await kube.get(VALIDATING_WEBHOOK_CONFIGURATIONS, "elastic-webhook")
 
     said = await elastic(kubeconfig, "uninstall", "--yes", "--delete-jobs")
-    assert said.exit_code == 0, said.stderr
+    assert said.returncode == 0, said.stderr
     with pytest.raises(KubeError, match="not found"):
         await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM)
 
@@ -129,7 +101,7 @@ async def test_who_may_not_do_it_is_told_the_right_and_nothing_changes(kubeconfi
     poor = tmp_path / "poor.kubeconfig"
     poor.write_text(yaml.safe_dump(config))
     said = await elastic(poor, "install", "--image", IMAGE)
-    assert (said.exit_code, "you may not get namespaces, create namespaces, patch namespaces" in said.stderr) == (1, True), said.stderr
+    assert (said.returncode, "you may not get namespaces, create namespaces, patch namespaces" in said.stderr) == (1, True), said.stderr
 
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "installer"}}
     role["rules"] = [
@@ -146,7 +118,7 @@ async def test_who_may_not_do_it_is_told_the_right_and_nothing_changes(kubeconfi
     await kube.create(CLUSTER_ROLES, role)
     await kube.create(CLUSTER_ROLE_BINDINGS, binding)
     said = await elastic(poor, "install", "--image", IMAGE)
-    assert (said.exit_code, "attempting to grant RBAC permissions" in said.stderr) == (1, True), said.stderr
+    assert (said.returncode, "attempting to grant RBAC permissions" in said.stderr) == (1, True), said.stderr
     assert (await kube.list(CUSTOM_RESOURCE_DEFINITIONS)).items == []
     with pytest.raises(KubeError, match="not found"):
         await kube.get(NAMESPACES, SYSTEM)
@@ -161,5 +133,5 @@ async def test_it_waits_until_the_control_plane_is_ready(real_assets: Path, kube
     finally:
         kubelets.cancel()
         await asyncio.gather(kubelets, return_exceptions=True)
-    assert said.exit_code == 0, said.stderr
+    assert said.returncode == 0, said.stderr
     assert "is ready in namespace elastic-system" in said.stdout

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 from control_plane import controller
-from real_servers import ControlPlane
+from elastic_commands import elastic
 from train_job_builders import train_job
 
 from elastic.api import webhook
@@ -24,7 +22,6 @@ from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, holder_of_tra
 from elastic.api.trainer.shipped import NAMESPACE, objects
 from elastic.api.trainer.train_job import MULTI_KUEUE
 from elastic.cli.installing.looking_trainer import MUTATING_WEBHOOK_CONFIGURATIONS
-from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
@@ -47,23 +44,8 @@ PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
 
 
 @pytest.fixture
-def kubeconfig(real_assets: Path, tmp_path: Path) -> Iterator[Path]:
-    """Start a server of its own, because the test is about a whole cluster."""
-    folder = tmp_path / "plane"
-    folder.mkdir()
-    with ControlPlane(real_assets, folder, has_scheduler=False) as plane:
-        yield plane.kubeconfig
-
-
-@pytest.fixture
-async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
-    async with connect(kubeconfig) as client:
-        yield client
-
-
-async def elastic(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "elastic.cli", words[0], "--kubeconfig", str(kubeconfig), *words[1:]]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=500)
+def kubeconfig(own_kubeconfig: Path) -> Path:
+    return own_kubeconfig
 
 
 async def account(kube: Kube, kubeconfig: Path, folder: Path) -> Path:

@@ -13,12 +13,11 @@ import secrets
 import selectors
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -497,15 +496,3 @@ def starting(folder: Path, zygote: subprocess.Popen[str]) -> Iterator[Callable[.
             return one
 
         yield begin
-
-
-def summary(changes: list[Change], goals: Mapping[str, tuple[int, int]] | None = None) -> Iterator[str]:
-    """Yield a line for each kind of change: milliseconds, and the goals for p50 and p95 of the kinds that have some."""
-    for kind in sorted({change.kind for change in changes}):
-        some = [change for change in changes if change.kind == kind]
-        ms = sorted(1000 * change.seconds for change in some)
-        names = {name: None for change in some for name in change.phases}
-        phases = " ".join(f"{name} {1000 * statistics.median(c.phases[name] for c in some if name in c.phases):.0f}" for name in names)
-        p95 = ms[int(0.95 * (len(ms) - 1) + 0.5)]
-        goal = "goal {} / {}".format(*goals[kind]) if goals and kind in goals else ""
-        yield f"{kind:13} n={len(ms):3} p50 {statistics.median(ms):5.0f} p95 {p95:5.0f} max {ms[-1]:5.0f}  {goal:15} {phases}"

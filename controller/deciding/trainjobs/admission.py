@@ -13,9 +13,10 @@ from controller.deciding.trainjobs.lowering import lower, missing, runtime_key
 from controller.deciding.trainjobs.patches import FIELD
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
+from elastic.api.kinds import INITIALIZERS
 from elastic.api.trainer import train_job as api
 
-ANCESTORS = {api.ANCESTOR_TRAINER: nodes.NODE, "dataset-initializer": "dataset-initializer", "model-initializer": "model-initializer"}
+ANCESTORS = {api.ANCESTOR_TRAINER: nodes.NODE} | {step: step for step in INITIALIZERS}
 """Container that a job of a runtime must have, by its label."""
 JOBS: Path = ("spec", "template", "spec", "replicatedJobs")
 SUPPORT, DEPRECATED = "trainer.kubeflow.org/support", "deprecated"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elastic.api.job import Object
-from elastic.api.kinds import KINDS, Kind
+from elastic.api.kinds import OWNED, Kind
 from elastic.api.trainer.runtime import ReplicatedJob
 from elastic.api.trainer.train_job import ANCESTOR, ANCESTOR_TRAINER, Trainer
 from elastic.kube import quantity
@@ -15,8 +15,6 @@ NODE = "node"
 LAUNCHER = "launcher"
 """Job of the launcher at Kubeflow Trainer. Its container is called as that of the nodes."""
 JOB_SET = "jobset.sigs.k8s.io"
-OWNED = (KINDS["PyTorchJob"], KINDS["MPIJob"])
-"""The kinds of jobs that a TrainJob may become."""
 
 
 def kind_of(owned: Object) -> Kind:

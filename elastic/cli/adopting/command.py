@@ -16,7 +16,7 @@ from elastic.api.trainer.modes import TRAINER_LEASE, Mode
 from elastic.cli.adopting import definitions, mpi_operator, plan
 from elastic.cli.adopting import trainer as trainer_plan
 from elastic.cli.adopting.plan import Annotate, Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
-from elastic.cli.adopting.trainer import AwaitEnd, DeleteConfiguration, DeleteIdle, Serve
+from elastic.cli.adopting.trainer import AwaitEnd, DeleteIdle, Serve
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.cluster_choice import Cluster, cluster_options
 from elastic.cli.documents import as_json
@@ -241,9 +241,7 @@ async def _do(kube: Kube, change: Change) -> None:
             await _unless_gone(kube.patch(resource_of(KINDS[kind]), name, body, namespace=namespace))
         case Scale(_, namespace, name, replicas):
             await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
-        case DeleteWebhook(_, name):
-            await _unless_gone(kube.delete(VALIDATING_WEBHOOK_CONFIGURATIONS, name))
-        case DeleteConfiguration(_, kind, name):
+        case DeleteWebhook(_, name, kind):
             await _unless_gone(kube.delete(APPLIED[kind], name))
         case DeleteIdle(_, objects):
             for one in objects:

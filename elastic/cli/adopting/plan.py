@@ -1,4 +1,4 @@
-"""Decides what taking over from the Training Operator changes in a cluster, and giving back.
+"""Decide what taking over from the Training Operator changes in a cluster, and giving back.
 
 Pure: it knows objects, and asks nobody. The MPI Operator has a module of its own.
 """
@@ -23,12 +23,12 @@ SERVED = API_VERSION.partition("/")[2]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is in the cluster."""
+    """The state of the cluster."""
 
     operators: Sequence[Object]
     webhooks: Sequence[Object]
     definitions: Sequence[Object]
-    """Of our kinds."""
+    """Definitions of our kinds."""
     jobs: Sequence[Object]
 
 
@@ -56,6 +56,7 @@ class Scale(Change):
 @dataclass(frozen=True, slots=True)
 class DeleteWebhook(Change):
     name: str
+    kind: str = "ValidatingWebhookConfiguration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ class Apply(Change):
 
 @dataclass(frozen=True, slots=True)
 class DeleteDefinition(Change):
-    """Where it stores that version: with its objects, unless there are others than were seen, or one of them has changed since."""
+    """If it stores that version, it goes with its objects, unless there are others than were seen, or one has changed since."""
 
     name: str
     api_version: str
     seen: frozenset[tuple[str, int]]
     """Uid and generation of each."""
     otherwise: str
-    """What to do where there are others."""
+    """Remedy if there are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
 
 
 def saved(seen: Seen) -> Object:
-    """What giving back needs."""
+    """Return the facts that giving back needs."""
     return {
         "operators": [kept_operator(one) for one in seen.operators],
         "objects": [bare(one) for one in (*seen.definitions, *seen.webhooks)],
@@ -146,7 +147,7 @@ def jobs_in_words(seen: Seen) -> str:
 
 
 def _keeps_its_rendezvous(job: Object) -> bool:
-    """An elastic job with workers that were told to meet at worker 0; what is suspended or over has none."""
+    """Return whether an elastic job has workers that were told to meet at worker 0. A job that is suspended or over has none."""
     told = summary(KINDS[job["kind"]], job)
     mode = (job["metadata"].get("annotations") or {}).get(COMPAT)
     return job["kind"] == "PyTorchJob" and told.is_elastic and told.state not in ("Succeeded", "Failed", "Suspended") and mode is None
@@ -166,7 +167,7 @@ def titled(deployment: Object) -> str:
 
 
 def identity(one: Object) -> tuple[str, int]:
-    """Changes with the spec, and not with the status."""
+    """Return uid and generation. The generation changes with the spec, and not with the status."""
     return str(one["metadata"]["uid"]), int(one["metadata"].get("generation") or 0)
 
 

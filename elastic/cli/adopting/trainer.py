@@ -13,21 +13,13 @@ from typing import Any
 from elastic.api.counting import counted
 from elastic.api.trainer.modes import Mode
 from elastic.cli.adopting import plan
-from elastic.cli.adopting.plan import Apply, Change, Scale
+from elastic.cli.adopting.plan import Apply, Change, DeleteWebhook, Scale
 from elastic.cli.installing import trainer
 from elastic.cli.installing.obstacles import where
 from elastic.cli.installing.trainer import TrainerSeen
 from elastic.kube.resources import Object
 
 MOST_NAMED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteConfiguration(Change):
-    """A webhook configuration."""
-
-    kind: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +57,8 @@ def takeover(seen: TrainerSeen, *, ours: str | None) -> Iterator[Change]:
             yield plan.scaled(one, 0, f"stop {plan.titled(one)} ({count} to 0 replicas); no TrainJob starts until ours runs")
     for one in seen.webhooks:
         name = one["metadata"]["name"]
-        yield DeleteConfiguration(
-            f"delete the webhook configuration {name}, which refuses all TrainJobs without its server", one["kind"], name
-        )
+        words = f"delete the webhook configuration {name}, which refuses all TrainJobs without its server"
+        yield DeleteWebhook(words, name, one["kind"])
     yield from _idle(seen.idle_job_sets, "JobSet", "our controller makes a job of its own")
     if seen.deployments:
         yield AwaitEnd("wait until Kubeflow Trainer's controller has ended")

@@ -15,6 +15,7 @@ from elastic.cli.installing import looking, manifests, readiness, shared_secret,
 from elastic.cli.installing.manifests import WORKLOADS
 from elastic.cli.installing.obstacles import MANAGER
 from elastic.cli.printing import plain
+from elastic.kube import readable
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
@@ -122,7 +123,7 @@ async def _pods(kube: Kube, workload: Object) -> list[Object]:
     if not readiness.unready(workload):
         return []
     labels = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"].get("matchLabels", {}).items())
-    return await looking.listed(kube, PODS, namespace=workload["metadata"]["namespace"], labels=labels)
+    return await readable.listed(kube, PODS, namespace=workload["metadata"]["namespace"], labels=labels)
 
 
 async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
@@ -165,7 +166,7 @@ async def _delete_all(kube: Kube, items: Sequence[Object]) -> None:
 
 
 async def _remove_apis(kube: Kube) -> None:
-    for one in await looking.listed(kube, API_SERVICES, labels=f"{MANAGED_BY}={AUTOSCALER}"):
+    for one in await readable.listed(kube, API_SERVICES, labels=f"{MANAGED_BY}={AUTOSCALER}"):
         await delete(kube, API_SERVICES, one, title=f"APIService {one['metadata']['name']}")
 
 
@@ -186,7 +187,7 @@ async def until_gone(kube: Kube, items: Sequence[Object], timeout_s: float) -> N
     async def look() -> str:
         left = [manifests.name(item) for item in items if await looking.there(kube, item) is not None]
         for namespace in sorted({item["metadata"].get("namespace") for item in items if item["kind"] in WORKLOADS}):
-            pods = await looking.listed(kube, PODS, namespace=namespace)
+            pods = await readable.listed(kube, PODS, namespace=namespace)
             names = {item["metadata"]["name"] for item in items}
             left += [f"pod {pod['metadata']['name']}" for pod in pods if (pod["metadata"].get("labels") or {}).get("app") in names]
         return f"{', '.join(left)} to go" if left else ""

@@ -13,6 +13,7 @@ from elastic.cli.installing.obstacles import OUR_LABEL, Seen
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
+from elastic.kube.readable import listed
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
 
 OUR_KINDS = tuple(kind.crd_name for kind in KINDS.values())
@@ -42,15 +43,6 @@ async def definitions(kube: Kube, names: Iterable[str] = OUR_KINDS) -> list[Obje
     """Return the definitions of these names that exist. They are read one by one, because a cluster may have many and large ones."""
     found = [await read(kube, CUSTOM_RESOURCE_DEFINITIONS, name) for name in names]
     return [one for one in found if one is not None]
-
-
-async def listed(kube: Kube, resource: Resource, *, namespace: str | None = None, labels: str | None = None) -> list[Object]:
-    try:
-        return (await kube.list(resource, namespace=namespace, labels=labels)).items
-    except KubeError as error:
-        if error.code in (403, 404):
-            return []
-        raise
 
 
 async def read(kube: Kube, resource: Resource, name: str, *, namespace: str | None = None) -> Object | None:

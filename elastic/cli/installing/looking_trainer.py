@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from elastic.api import kinds
 from elastic.api.trainer import shipped
 from elastic.api.trainer.modes import TRAINER_LEASE, is_ours
 from elastic.cli.installing import looking, trainer
 from elastic.cli.installing.obstacles import is_managed, replicas
 from elastic.cli.installing.trainer import TrainerSeen
+from elastic.kube import readable
 from elastic.kube.client import Kube
 from elastic.kube.following import resource_of
 from elastic.kube.resources import (
@@ -27,7 +29,7 @@ MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", namespaced=False, kind="MutatingWebhookConfiguration"
 )
 WEBHOOKS = (VALIDATING_WEBHOOK_CONFIGURATIONS, MUTATING_WEBHOOK_CONFIGURATIONS)
-OWNED = tuple(resource_of(kind) for kind in trainer.OWNED)
+OWNED = tuple(resource_of(kind) for kind in kinds.OWNED)
 LONGEST_LEASE_S = 30.0
 LOOK_EVERY_S = 0.5
 
@@ -37,9 +39,9 @@ async def seen(kube: Kube) -> TrainerSeen:
     if await looking.read(kube, CUSTOM_RESOURCE_DEFINITIONS, trainer.DEFINITIONS[0]) is None:
         return TrainerSeen(deployments=await controllers(kube), webhooks=await webhooks(kube))
     found = await controllers(kube)
-    train_jobs = await looking.listed(kube, TRAIN_JOBS)
-    jobs = [_named(one, resource) for resource in OWNED for one in await looking.listed(kube, resource)]
-    theirs, idle_job_sets = trainer.going_and_idle(train_jobs, [_named(one, JOB_SETS) for one in await looking.listed(kube, JOB_SETS)])
+    train_jobs = await readable.listed(kube, TRAIN_JOBS)
+    jobs = [_named(one, resource) for resource in OWNED for one in await readable.listed(kube, resource)]
+    theirs, idle_job_sets = trainer.going_and_idle(train_jobs, [_named(one, JOB_SETS) for one in await readable.listed(kube, JOB_SETS)])
     ours, idle_jobs = trainer.going_and_idle(train_jobs, trainer.lowered(jobs))
     return TrainerSeen(
         deployments=found,
@@ -66,12 +68,12 @@ async def until_ended(kube: Kube, timeout_s: float) -> str:
 
 async def controllers(kube: Kube) -> list[Object]:
     """Return the deployments of Kubeflow Trainer's controller."""
-    return [one for one in await looking.listed(kube, DEPLOYMENTS) if trainer.is_controller(one)]
+    return [one for one in await readable.listed(kube, DEPLOYMENTS) if trainer.is_controller(one)]
 
 
 async def webhooks(kube: Kube) -> list[Object]:
     """Return Kubeflow Trainer's webhook configurations."""
-    found = [_named(one, resource) for resource in WEBHOOKS for one in await looking.listed(kube, resource)]
+    found = [_named(one, resource) for resource in WEBHOOKS for one in await readable.listed(kube, resource)]
     return [one for one in found if trainer.is_theirs(one)]
 
 
@@ -88,7 +90,7 @@ async def version(kube: Kube) -> str:
 
 async def leases(kube: Kube) -> dict[str, Object]:
     """Return the Leases of Kubeflow Trainer's name that a process of others holds, by namespace."""
-    found = {one["metadata"]["namespace"]: one for one in await looking.listed(kube, LEASES) if one["metadata"]["name"] == TRAINER_LEASE}
+    found = {one["metadata"]["namespace"]: one for one in await readable.listed(kube, LEASES) if one["metadata"]["name"] == TRAINER_LEASE}
     return {namespace: one for namespace, one in found.items() if (holder := holder_of(one)) and not is_ours(holder)}
 
 

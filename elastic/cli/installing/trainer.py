@@ -27,8 +27,6 @@ PROGRAM = "trainer-controller-manager"
 LEAVES_OTHERS_ALONE = (2, 3, 0)
 """First release of Kubeflow Trainer whose controller reads managedBy."""
 MOST_NAMED = 5
-OWNED = (KINDS["PyTorchJob"], KINDS["MPIJob"])
-"""Kinds that the job of a TrainJob may have."""
 
 
 @dataclass(frozen=True, slots=True)

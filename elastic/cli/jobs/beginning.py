@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from elastic.api.kinds import as_owned
-from elastic.cli.installing.trainer import OWNED
+from elastic.api.kinds import OWNED, as_owned
 from elastic.cli.jobs.bare_train_jobs import REFUSED, UNSERVED, state_of
 from elastic.cli.jobs.found import Found
 from elastic.kube.client import Kube

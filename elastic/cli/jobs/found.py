@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import click
 
-from elastic.api.kinds import INITIALIZERS, KINDS, LOWERED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
+from elastic.api.kinds import INITIALIZERS, KINDS, OWNED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.reader import did_you_mean
 from elastic.cli.jobs.bare_train_jobs import outline, without_job
 from elastic.client.summary import is_number
+from elastic.kube import readable
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import JobKey, resource_of
@@ -90,13 +91,15 @@ async def jobs(
     wanted = list(kinds or KINDS.values())
     is_of_train_jobs = wanted == [TORCH_NODES]
     if is_of_train_jobs:
-        wanted = list(dict.fromkeys(KINDS[kind.name] for kind in LOWERED.values()))
+        wanted = list(OWNED)
     async with asyncio.TaskGroup() as tasks:
         listing = [tasks.create_task(_listed(kube, kind, namespace, labels)) for kind in wanted]
         asks_for_bare = with_bare and (kinds is None or is_of_train_jobs)
-        train_jobs = tasks.create_task(_train_jobs(kube, namespace, labels)) if asks_for_bare else None
+        train_jobs = (
+            tasks.create_task(readable.listed(kube, TRAIN_JOB_RESOURCE, namespace=namespace, labels=labels)) if asks_for_bare else None
+        )
         # The jobs of labelled TrainJobs need not have these labels.
-        of_train_jobs = [KINDS["PyTorchJob"], KINDS["MPIJob"]] if asks_for_bare and labels is not None else []
+        of_train_jobs = OWNED if asks_for_bare and labels is not None else ()
         owned = [tasks.create_task(_listed(kube, kind, namespace, None)) for kind in of_train_jobs]
     lists = [task.result() for task in listing]
     if all(found is None for found in lists):
@@ -127,16 +130,6 @@ async def how_to_define(kube: Kube) -> str:
     except KubeError:
         return DEFINE
     return DEFINE_ON_LAPTOP if is_laptop else DEFINE
-
-
-async def _train_jobs(kube: Kube, namespace: str | None, labels: str | None) -> list[Object]:
-    """Return the TrainJobs, if the cluster knows them and the user may see them."""
-    try:
-        return (await kube.list(TRAIN_JOB_RESOURCE, namespace=namespace, labels=labels)).items
-    except KubeError as error:
-        if error.code in (403, 404):
-            return []
-        raise
 
 
 async def _listed(kube: Kube, kind: Kind, namespace: str | None, labels: str | None) -> list[Object] | None:
