@@ -6,13 +6,14 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 
 1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
 they can enter another world (AtBarrier, Join).
+1.3: members say what their workers do (doing).
 """
 
 import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.2"
+VERSION = f"{MAJOR}.3"
 BEFORE = "1.0"
 """The version of peers that name no version: releases before the header."""
 GIVES_SIGNS = "Elastic-Gives-Signs"

@@ -31,6 +31,7 @@ from elastic.membership.bounds import (
     Words,
     clipped,
 )
+from elastic.membership.doing import Doings, Hang, Watch
 from elastic.membership.hosts import HostFacts, HostState
 from elastic.membership.in_place import Change, FromWorkers, Workers
 from elastic.membership.phases import WorldPhase
@@ -72,9 +73,6 @@ Restarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_UNSETTLED)]
 MAX_CHARGES = 1024
 HeldRestarts = Annotated[tuple[Restart, ...], Meta(max_length=MAX_HELD)]
 RestartCounts = Annotated[dict[CauseWord, Count], Meta(max_length=64)]
-
-
-# --- controller to server
 
 
 class Leaving(Wire, frozen=True):
@@ -177,9 +175,6 @@ class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": 
     await_s: Seconds = 0.0
 
 
-# --- server to controller
-
-
 class RankedMember(Wire, frozen=True):
     """A member of a world, its rank there, and its incarnation (pod uid/start of the agent; empty from an older server)."""
 
@@ -226,6 +221,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     works. Until the first expectation, generation is 0 and unacknowledged_restarts is empty, because the server cannot verify what members
     claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
+    Since 1.3: hang: no step has come for long; None otherwise.
     """
 
     job: Name
@@ -248,15 +244,13 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     forgotten: bool = False
     asks: bool = False
     fault: Words = ""
+    hang: Hang | None = None
 
 
 def unreadable(job: str, why: str) -> World:
     """Return what replaces a world that cannot be encoded or decoded."""
     reason = clipped(f"the rendezvous server's message about this job is unusable: {why}")
     return World(job=job, generation=0, phase=WorldPhase.UNREADABLE, reason=reason)
-
-
-# --- member to server
 
 
 class Held(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
@@ -356,10 +350,7 @@ class Finished(Up, frozen=True):
     generation: Generation
 
 
-FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished | FromWorkers
-
-
-# --- server to member
+FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished | Doings | FromWorkers
 
 
 class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
@@ -373,7 +364,7 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
     unacknowledged_restarts: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
     Since 1.2: change: the change in process that it takes part in. provisional: it starts its workers in a world of its own, where they
-    wait for a place in the job's world.
+    wait for a place in the job's world. Since 1.3: watch: what its agent shall find out about its workers.
     """
 
     generation: Generation = 0
@@ -392,6 +383,7 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     unacknowledged_restarts: HeldRestarts = ()
     change: Change | None = None
     provisional: bool = False
+    watch: Watch = Watch.NOT
 
 
 class Refused(Wire, frozen=True):

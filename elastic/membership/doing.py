@@ -1,0 +1,102 @@
+"""Messages about what workers do at this moment, since protocol 1.3. They serve to find out why training stands still.
+
+The server asks with `View.watch`. The agents of all members then look at their workers every ten seconds, and say what they see.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from elastic.membership.bounds import Count, Generation, Rank, Seconds, Size, Up
+
+LOOK_S = 10.0
+"""Between two looks of an agent at its workers."""
+STILL_LOOKS = 4
+"""So many looks in a row at the same sight lie 30 s apart. Then the worker counts as still."""
+MOST_TOLD = 32
+"""Workers of one member of which its agent speaks."""
+MOST_GROUPS = 8
+MOST_SPANS = 16
+
+Phrase = Annotated[str, Meta(max_length=160)]
+
+
+class Kind(StrEnum):
+    """The kind of thing that a worker does."""
+
+    COLLECTIVE = "collective"  # it waits for other ranks
+    STOPPED = "stopped"  # a signal or a debugger stopped its process
+    OTHER = "other"
+    UNKNOWN = "unknown"  # its Python stack cannot be read
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one worker does.
+
+    looks: how many looks in a row have seen the same; 1 if the last look saw something new. The same: the stacks of its Python threads and
+    of its child processes, and, unless it waits for other ranks, no output and no other input or output of the process and its children.
+    for_s: since the first of them. cpu: CPU seconds that the process and its children used in a second since the look before.
+    does: a predicate in the third person that begins with a verb, such as "waits in all_reduce" or "sleeps". place: file and line of the
+    program, such as "train.py:41". code: the text of that line.
+    """
+
+    kind: Kind
+    looks: Count = 1
+    for_s: Seconds = 0.0
+    cpu: Annotated[float, Meta(ge=0, le=65536)] = 0.0
+    does: Phrase = ""
+    place: Phrase = ""
+    code: Annotated[str, Meta(max_length=80)] = ""
+
+
+class Doings(Up, frozen=True):
+    """What the workers of a member do in this generation, by local rank. The newest message replaces the ones before it."""
+
+    generation: Generation
+    workers: Annotated[tuple[Doing, ...], Meta(max_length=MOST_TOLD)] = ()
+
+
+class Watch(StrEnum):
+    """What the server asks of the agents, in a View."""
+
+    NOT = ""
+    LOOK = "look"  # look at the workers, and send Doings
+    WRITE = "write"  # also write all their stacks to the log of the pod, once
+
+
+class HangState(StrEnum):
+    """Why a job's steps do not come."""
+
+    WAITING = "Waiting"  # no step has come for long, and nothing says that one will not
+    SUSPECTED = "SuspectedHang"  # ranks wait for a rank that does not move, or all wait for each other
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Ranks in a row."""
+
+    first: Rank
+    last: Rank
+
+
+class RanksDoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ranks that do the same.
+
+    first: the member with the lowest of the ranks. doing: of the rank that has done it for the
+    shortest time.
+    """
+
+    spans: Annotated[tuple[Span, ...], Meta(max_length=MOST_SPANS)]
+    count: Size
+    first: Annotated[str, Meta(max_length=253)]
+    doing: Doing
+
+
+class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job whose steps do not come. since_s: how long ago the last step came, or the world began. groups: the likely cause first."""
+
+    state: HangState
+    since_s: Seconds
+    has_stepped: bool = False
+    groups: Annotated[tuple[RanksDoing, ...], Meta(max_length=MOST_GROUPS)] = ()
