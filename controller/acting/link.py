@@ -191,6 +191,7 @@ def _budget(budget: Budget) -> wire.Budget:
         without_progress=None if budget.without_progress is None else _count(budget.without_progress),
         hang_s=budget.hang_s,
         first_step_s=budget.first_step_s,
+        same_error=None if budget.same_error is None else _count(budget.same_error),
     )
 
 

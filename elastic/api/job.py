@@ -146,6 +146,8 @@ class RestartBudget(_Wire, frozen=True, kw_only=True):
     """Restarts after a container ran out of memory. Default: maxRestarts."""
     hang: Natural | None = None
     """Restarts after training hung. Default: maxRestarts."""
+    same_error: Natural | None = None
+    """Restarts in a row after attempts that ended with the same error before a step was reported. Default: no limit."""
     disruption: Natural | None = None
     """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
 
@@ -188,8 +190,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Fail the job after so many restarts in a row without a step forward between them, of any cause except changes that
     a user requested. If it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Restart training, by cause hang, if it has reported steps before and reports no further one for so long, or if it reports
-    none and a hang has been suspected for so long. Choose more than the longest pause, a start included. Default: never."""
+    """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
     ready_after_seconds: Seconds = 30

@@ -119,6 +119,7 @@ class Budget(Wire, frozen=True):
     by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts of the last
     `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training is restarted if it
     hangs for so long. first_step_s, since 1.3: until its first step, a job may take so long before anybody wonders.
+    same_error: restarts in a row after attempts that ended with one error before a step.
     """
 
     max_restarts: Count | None = None
@@ -127,6 +128,7 @@ class Budget(Wire, frozen=True):
     without_progress: Count | None = None
     hang_s: Annotated[float, Meta(gt=0)] | None = None
     first_step_s: Annotated[float, Meta(gt=0)] = 600.0
+    same_error: Count | None = None
 
 
 class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": "booked_to"}):

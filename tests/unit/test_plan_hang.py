@@ -27,7 +27,8 @@ HANG = Hang(
     ),
 )
 WORDS = (
-    "no step has come for 33 s: rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(\\x1b[31m1e6)`, for 31 s: it sleeps; "
+    "no step has come for 33 s: rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(\\x1b[31m1e6)`, for 31 s: "
+    "it sleeps; "
     "ranks 0 and 2 wait in all_reduce at train.py:44"
 )
 

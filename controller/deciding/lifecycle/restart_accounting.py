@@ -38,6 +38,7 @@ def budget_of(policy: ElasticPolicy) -> Budget:
         without_progress=policy.max_restarts_without_progress,
         hang_s=policy.hang_timeout_seconds,
         first_step_s=policy.first_step_timeout_seconds,
+        same_error=limits.same_error if limits is not None else None,
     )
 
 
