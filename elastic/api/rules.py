@@ -151,8 +151,7 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "nProcPerNode"), message)
     elif elastic.n_proc_per_node is not None:
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
-    if job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC:
-        _check_ours_only(elastic, findings)
+    _check_ours_only(elastic, job, findings)
     if elastic.scaling_policy is not None:
         _check_policy(elastic.scaling_policy, job, has_metrics=elastic.metrics is not None, findings=findings)
     if elastic.metrics == () and (elastic.scaling_policy is None or elastic.scaling_policy.policy is PolicyName.HPA):
@@ -165,7 +164,7 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "workerLibrary"), message)
 
 
-def _check_ours_only(elastic: ElasticPolicy, findings: Findings) -> None:
+def _check_ours_only(elastic: ElasticPolicy, job: Job, findings: Findings) -> None:
     """Refuse the fields that only our rendezvous server acts on."""
     same_error = elastic.restart_budget.same_error if elastic.restart_budget is not None else None
     ours_only: tuple[tuple[tuple[str, ...], int | None, int | None, str], ...] = (
@@ -174,7 +173,7 @@ def _check_ours_only(elastic: ElasticPolicy, findings: Findings) -> None:
         (("firstStepTimeoutSeconds",), elastic.first_step_timeout_seconds, 600, "find out what its ranks do"),
     )
     for path, value, default, deed in ours_only:
-        if value != default:
+        if value != default and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):
             message = f"{path[-1]} is {value}, but only a PyTorchJob with rdzvBackend elastic can {deed}; remove it"
             findings.problem((*ELASTIC, *path), message)
 
