@@ -12,10 +12,12 @@ import msgspec
 
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
+from controller.watching.hang_seen import HangSeen
 from controller.watching.snapshot import World
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
+from elastic.membership.doing import Hang
 from elastic.membership.phases import WorldPhase
 
 
@@ -188,6 +190,8 @@ def _budget(budget: Budget) -> wire.Budget:
         window_s=budget.window_s,
         without_progress=None if budget.without_progress is None else _count(budget.without_progress),
         hang_s=budget.hang_s,
+        first_step_s=budget.first_step_s,
+        same_error=None if budget.same_error is None else _count(budget.same_error),
     )
 
 
@@ -225,6 +229,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         rescale=_rescale(heard.rescale) if heard.rescale is not None else None,
         hosts=heard.hosts,
         fault=heard.fault,
+        hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
     )
 
 
@@ -232,6 +237,16 @@ def _rescale(heard: wire.Rescale) -> Rescale:
     before, after = heard.step_before, heard.step_after
     steps_lost = made_again(before, after) if before is not None and after is not None else 0
     return Rescale(**msgspec.structs.asdict(heard), steps_lost=steps_lost)
+
+
+def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangSeen | None:
+    """Return the standstill with the time at which it was found; the time of one that is known does not change."""
+    if heard is None:
+        return None
+    timeless = msgspec.structs.replace(heard, ago_s=0.0)
+    if known is not None and known.hang == timeless:
+        return known
+    return HangSeen(timeless, now - timedelta(seconds=heard.ago_s))
 
 
 def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:

@@ -95,6 +95,8 @@ class Budget:
     window_s: int | None = None
     without_progress: int | None = None
     hang_s: int | None = None
+    first_step_s: int = 600
+    same_error: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from controller.deciding.settings import Settings
+from controller.watching.hang_seen import HangSeen
 from controller.watching.keys import owner_uid
 from elastic.api.book import Rescale
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
@@ -23,11 +24,9 @@ from elastic.signals.table import BUILT_IN
 
 LAUNCHER_INDEX = 0
 MOST_DIGITS = 9
-LONGEST_SAID = 1024
-"""Characters kept of a worker's condition: its end, which names the holder. A tenant can make it very long."""
+LONGEST_SAID = 1024  # characters of a worker's condition: its end names the holder, and a tenant can make it very long
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
-GROUP = "elastic-training/group"
-"""Label of a pod that can work only with its like: where they meet, or how many they are."""
+GROUP = "elastic-training/group"  # label of a pod that can work only with its like: where they meet, or how many they are
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -200,8 +199,9 @@ class World:
     """Pods on the list of hosts, and pods in which workers may run, for a job whose launcher starts the workers."""
     fault: str = ""
     """A bug in the rendezvous server because of which it does not decide about the job."""
+    hang: HangSeen | None = None
     trouble: str = ""
-    """why the rendezvous server's newest message about the job could not be read; all else is from the last readable one"""
+    """Why the server's newest message about the job could not be read; all else is from the last readable one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from elastic.kube.resources import EVENTS, NODES, PODS
 MOST_WORKERS = 1000
 MOST_OCCUPANTS = 256
 MOST_DISRUPTIONS = 200
+MOST_WORDS = 600
 SOUND = ("Running", "Pending", "Succeeded", "Completed", "Terminating")
 """States of pods that say nothing of an error."""
 NO_RECORD = Record()
@@ -68,7 +69,7 @@ class Views:
             name=job.key.name,
             state=told.state,
             message=told.message[:300],
-            waits_for=told.waits_for[:300],
+            waits_for=told.awaits[:MOST_WORDS],
             is_over=told.is_over,
             is_suspended=job.is_suspended,
             running=told.running,

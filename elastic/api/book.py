@@ -159,6 +159,36 @@ class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     at: Time
 
 
+class HangRanks(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Ranks that do the same while no step comes."""
+
+    ranks: Annotated[str, Meta(max_length=512)]
+    """As in `0-2,5`."""
+    pod: Annotated[str, Meta(max_length=253)] = ""
+    """The pod of the lowest of these ranks."""
+    node: Annotated[str, Meta(max_length=253)] = ""
+    kind: Annotated[str, Meta(max_length=32)] = ""
+    """collective: they wait for other ranks; stopped: a signal stopped them; other; unknown: their stacks cannot be read."""
+    does: Annotated[str, Meta(max_length=2048)] = ""
+    place: Annotated[str, Meta(max_length=2048)] = ""
+    """File and line of the program."""
+    code: Annotated[str, Meta(max_length=1024)] = ""
+    seconds: Times = 0
+    """Seconds for which they had done it when this was found."""
+
+
+class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Why no step comes."""
+
+    state: Annotated[str, Meta(max_length=32)]
+    """Waiting: no step has come for long; SuspectedHang: ranks wait for a rank that does not move, or all for each other."""
+    since: Time | None = None
+    """When the last step came; if training reports none, since when nothing has moved."""
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    ranks: Annotated[tuple[HangRanks, ...], Meta(max_length=8)] = ()
+    """Groups of ranks and their activity, the likely cause first."""
+
+
 class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The last change of the group, its cause, and where its time went."""
 

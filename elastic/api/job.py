@@ -13,7 +13,21 @@ import msgspec
 from msgspec import Meta, Struct
 
 from elastic.api import book
-from elastic.api.book import CauseWord, Charge, Disruption, Generation, Leaving, Refusal, Replacements, Rescale, Restart, Step, Time, Times
+from elastic.api.book import (
+    CauseWord,
+    Charge,
+    Disruption,
+    Generation,
+    Hang,
+    Leaving,
+    Refusal,
+    Replacements,
+    Rescale,
+    Restart,
+    Step,
+    Time,
+    Times,
+)
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
@@ -132,6 +146,8 @@ class RestartBudget(_Wire, frozen=True, kw_only=True):
     """Restarts after a container ran out of memory. Default: maxRestarts."""
     hang: Natural | None = None
     """Restarts after training hung. Default: maxRestarts."""
+    same_error: Natural | None = None
+    """Restarts in a row after attempts that ended with the same error before a step was reported. Default: no limit."""
     disruption: Natural | None = None
     """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
 
@@ -174,8 +190,9 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Fail the job after so many restarts in a row without a step forward between them, of any cause except changes that
     a user requested. If it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Restart training, by cause hang, when it has reported steps before and reports no further one for so long; longer than
-    its longest pause, a start included. Default: never."""
+    """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
+    first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
+    """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
     ready_after_seconds: Seconds = 30
     """Age of a world at which its new workers are Ready, for a drain, if training reports no steps. Default: 30."""
     wait_for_lost_state_seconds: Seconds = 0
@@ -267,6 +284,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     1,024 workers."""
     waits_for: str = ""
     """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
+    hang: Hang | None = None
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

@@ -151,10 +151,7 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
         findings.problem((*ELASTIC, "nProcPerNode"), message)
     elif elastic.n_proc_per_node is not None:
         findings.warning((*ELASTIC, "nProcPerNode"), "nProcPerNode is deprecated; use spec.nprocPerNode")
-    if elastic.wait_for_lost_state_seconds and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):
-        seconds = elastic.wait_for_lost_state_seconds
-        message = f"waitForLostStateSeconds is {seconds}, but only a PyTorchJob with rdzvBackend elastic can wait for the state; remove it"
-        findings.problem((*ELASTIC, "waitForLostStateSeconds"), message)
+    _check_ours_only(elastic, job, findings)
     if elastic.scaling_policy is not None:
         _check_policy(elastic.scaling_policy, job, has_metrics=elastic.metrics is not None, findings=findings)
     if elastic.metrics == () and (elastic.scaling_policy is None or elastic.scaling_policy.policy is PolicyName.HPA):
@@ -165,6 +162,20 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
     if elastic.worker_library is WorkerLibrary.NONE and elastic.rdzv_backend is RdzvBackend.ELASTIC:
         message = "workerLibrary is None, but rdzvBackend elastic needs it; use Inject or Image, or rdzvBackend c10d"
         findings.problem((*ELASTIC, "workerLibrary"), message)
+
+
+def _check_ours_only(elastic: ElasticPolicy, job: Job, findings: Findings) -> None:
+    """Refuse the fields that only our rendezvous server acts on."""
+    same_error = elastic.restart_budget.same_error if elastic.restart_budget is not None else None
+    ours_only: tuple[tuple[tuple[str, ...], int | None, int | None, str], ...] = (
+        (("waitForLostStateSeconds",), elastic.wait_for_lost_state_seconds, 0, "wait for the state"),
+        (("restartBudget", "sameError"), same_error, None, "compare the errors of its attempts"),
+        (("firstStepTimeoutSeconds",), elastic.first_step_timeout_seconds, 600, "find out what its ranks do"),
+    )
+    for path, value, default, deed in ours_only:
+        if value != default and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):
+            message = f"{path[-1]} is {value}, but only a PyTorchJob with rdzvBackend elastic can {deed}; remove it"
+            findings.problem((*ELASTIC, *path), message)
 
 
 def _check_policy(policy: ScalingPolicy, job: Job, *, has_metrics: bool, findings: Findings) -> None:

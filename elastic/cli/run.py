@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from elastic.api.counting import counted
+from elastic.api.job import INT32
 from elastic.api.kinds import KINDS
 from elastic.api.rendezvous_choice import needs_own_etcd
 from elastic.cli import INTERRUPTED
@@ -46,7 +47,13 @@ from elastic.local.files import MOST_GPUS
 
 SUCCEEDED, FAILED = 0, 1
 MOST_RESTARTS = 1000
-OF_SCRIPTS = {"workers": "--workers", "max_restarts": "--max-restarts", "name": "--name", "file": "--save"}
+OF_SCRIPTS = {
+    "workers": "--workers",
+    "max_restarts": "--max-restarts",
+    "hang_timeout_s": "--hang-timeout",
+    "name": "--name",
+    "file": "--save",
+}
 
 
 def _workers(context: click.Context, parameter: click.Parameter, value: str | None) -> Workers | None:
@@ -76,7 +83,14 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option(
     "--max-restarts",
     type=click.IntRange(0, MOST_RESTARTS),
-    help=f"Of a SCRIPT: how often its failures may start it again.  [default: {MAX_RESTARTS}]",
+    help=f"Restarts of a SCRIPT after its own failures.  [default: {MAX_RESTARTS}, or 1 if it fails twice alike before a step]",
+)
+@click.option(
+    "--hang-timeout",
+    "hang_timeout_s",
+    type=click.IntRange(1, INT32),
+    metavar="SECONDS",
+    help="Restart a SCRIPT that hangs for so long.  [default: never]",
 )
 @click.option("--name", help="Of the job of a SCRIPT.  [default: the script's]")
 @click.option(
@@ -104,6 +118,7 @@ def run(
     workers: Workers | None,
     gpus: int,
     max_restarts: int | None,
+    hang_timeout_s: int | None,
     name: str | None,
     file: str | None,
     detach: bool,
@@ -122,10 +137,16 @@ def run(
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
     has_script = is_script(sources)
-    if not has_script and (given := _of_scripts(workers=workers, max_restarts=max_restarts, name=name, file=file)):
+    if not has_script and (
+        given := _of_scripts(workers=workers, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s, name=name, file=file)
+    ):
         raise click.UsageError(f"{given} is for a SCRIPT, whose job this command makes; a job file says that itself")
     size = workers or Workers(1, 1)
-    report = report_of(sources, workers=size, gpus=gpus, name=name, max_restarts=max_restarts) if has_script else examine(sources)
+    report = (
+        report_of(sources, workers=size, gpus=gpus, name=name, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
+        if has_script
+        else examine(sources)
+    )
     if file is not None and not report.exit_code:
         save(report.verdicts[0].document.value, file, script=Path(sources[0]))
         return

@@ -1,4 +1,4 @@
-"""What `elastic run` does with a script: the job that it makes of it, and the file into which it writes that job."""
+"""Make the job of a script for `elastic run`, and write it into a file."""
 
 from __future__ import annotations
 
@@ -42,12 +42,23 @@ class ScriptCommand(click.Command):
             raise click.UsageError(f"{said} elastic run {script} -- {error.option_name} ...", ctx) from None
 
 
-def report_of(sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None, max_restarts: int | None) -> Report:
+def report_of(
+    sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None, max_restarts: int | None, hang_timeout_s: int | None
+) -> Report:
+    """Return the report on the job of this script."""
     script = Path(sources[0]).resolve()
     if not script.is_file():
         raise CannotRun(f"there is no file {sources[0]}{hint(Path(sources[0]))}")
-    limit = {} if max_restarts is None else {"max_restarts": max_restarts}
-    job = job_of(script, sources[1:], workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name, **limit)
+    job = job_of(
+        script,
+        sources[1:],
+        workers=workers,
+        gpus=gpus,
+        working_dir=Path.cwd(),
+        name=name,
+        max_restarts=max_restarts,
+        hang_timeout_s=hang_timeout_s,
+    )
     return examine_object(job, file=sources[0])
 
 

@@ -51,7 +51,9 @@ def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], 
         yield "It is over: it has succeeded."
     else:
         if waits := waits_for(job, pods):
-            yield f"It waits for {waits}."
+            yield f"It waits for {waits.rstrip('.')}."
+        if job.hang and not job.waits_for:
+            yield f"`elastic stacks {job.name}` shows the stacks of its ranks."
         if job.fault:
             yield f"RendezvousFault: {job.fault.rstrip('.')}."
         if job.unfollowed:
@@ -209,7 +211,7 @@ def _of_world(job: Summary) -> str:
         return f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
         return f"the rendezvous: {job.world} of {job.running} running workers train together"
-    return ""
+    return job.next_step
 
 
 def _cost(job: Summary) -> Iterator[str]:

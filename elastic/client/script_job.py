@@ -1,4 +1,4 @@
-"""Makes the PyTorchJob of a script, for `elastic run train.py`: what a user would have to write as YAML. Pure; it reads no files."""
+"""Make the PyTorchJob of a script for `elastic run train.py`, which a user would have to write as YAML. Pure; it reads no files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from elastic.api.words import GPU
 SUFFIXES = (".py", ".sh")
 IMAGE = "example.com/train:1"
 MAX_RESTARTS = 3
+SAME_ERROR = 1
+"""Restarts after attempts that failed alike, without a step: a third attempt would fail as the first two."""
 LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """From how many to how many."""
+    """The least and the greatest number of workers."""
 
     least: int
     most: int
 
     @classmethod
     def parse(cls, text: str) -> Workers:
-        """N, or MIN:MAX as torchrun's --nnodes has it."""
+        """Read N, or MIN:MAX as in torchrun's --nnodes."""
         found = re.fullmatch(r"([0-9]{1,5})(?::([0-9]{1,5}))?", text)
         if found is None:
             raise ValueError(f"{text!r} is neither a number of workers nor MIN:MAX, such as 1:4")
@@ -44,7 +46,7 @@ def is_script(sources: Sequence[str]) -> bool:
 
 
 def name_of(script: Path) -> str:
-    """A name that Kubernetes takes, made of the file's."""
+    """Return a name for Kubernetes, made of the file's name."""
     name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:LONGEST_NAME].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".rstrip("-")
 
@@ -57,14 +59,20 @@ def job_of(
     gpus: int,
     working_dir: Path,
     name: str | None = None,
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int | None = None,
+    hang_timeout_s: int | None = None,
 ) -> dict[str, Any]:
-    """Elastic, with two limits on a script that always fails.
+    """Return an elastic job, with limits on a script that always fails.
 
-    MaxRestarts counts failures at the rendezvous, backoffLimit the restarts of containers that never come so far. The second lets each
-    worker's container restart once more, so that it never is the first to be reached by what both count, and no single disruption of all
-    workers reaches it.
+    If nobody asks for a number of restarts, a second attempt that ends as the first one did is the last. maxRestarts counts failures at
+    the rendezvous, and backoffLimit the restarts of containers that never come so far. backoffLimit lets each worker's container restart
+    once more, so that it is never the first limit, and no single disruption of all workers reaches it.
     """
+    policy: dict[str, Any] = {"minReplicas": workers.least, "maxReplicas": workers.most}
+    policy |= (
+        {"maxRestarts": MAX_RESTARTS, "restartBudget": {"sameError": SAME_ERROR}} if max_restarts is None else {"maxRestarts": max_restarts}
+    )
+    policy |= {} if hang_timeout_s is None else {"hangTimeoutSeconds": hang_timeout_s}
     program = ["torchrun", str(script)] if script.suffix == ".py" else ["sh", str(script)]
     container: dict[str, Any] = {
         "name": "pytorch",
@@ -80,8 +88,8 @@ def job_of(
         "kind": "PyTorchJob",
         "metadata": {"name": name or name_of(script)},
         "spec": {
-            "runPolicy": {"backoffLimit": max_restarts + workers.most},
-            "elasticPolicy": {"minReplicas": workers.least, "maxReplicas": workers.most, "maxRestarts": max_restarts},
+            "runPolicy": {"backoffLimit": policy["maxRestarts"] + workers.most},
+            "elasticPolicy": policy,
             "nprocPerNode": str(gpus or 1),
             "pytorchReplicaSpecs": {"Worker": {"replicas": workers.most, "restartPolicy": "OnFailure", "template": template}},
         },

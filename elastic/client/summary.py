@@ -13,6 +13,7 @@ from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
+from elastic.membership.doing import HangState
 
 PLAN = "plan"
 MOST = 2**53
@@ -49,6 +50,21 @@ class Summary:
     """Disruptions that the cluster announced, the newest last, without unreadable ones."""
     step: int | None
     """The highest that training had reported at the last restart, or at the end of the job."""
+    hang: Mapping[str, Any]
+    """Why no step comes; empty if steps come, or nobody knows."""
+
+    @property
+    def awaits(self) -> str:
+        """Return what keeps workers away, else what keeps steps away; empty if nothing is known to."""
+        return self.waits_for or self.next_step
+
+    @property
+    def next_step(self) -> str:
+        """Return that the job waits for its next step, and why; empty if steps come, or nobody knows."""
+        message = str(self.hang.get("message") or "")
+        if not message or self.is_over:
+            return ""
+        return f"its next step{', and may hang' if self.hang.get('state') == HangState.SUSPECTED else ''}: {message}"
 
     @property
     def is_over(self) -> bool:
@@ -102,6 +118,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         autoscaler=_dict(elastic.get("autoscaler")),
         disruptions=tuple(_disruptions(elastic.get("disruptions"))),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
+        hang=_dict(elastic.get("hang")),
     )
 
 

@@ -6,15 +6,15 @@ The server asks with `View.watch`. The agents of all members then look at their 
 from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from elastic.membership.bounds import Count, Generation, Rank, Seconds, Size, Up
+from elastic.membership.hosts import Message
 
 LOOK_S = 10.0
-"""Between two looks of an agent at its workers."""
+"""Seconds between two looks of an agent at its workers."""
 STILL_LOOKS = 4
-"""So many looks in a row at the same sight lie 30 s apart. Then the worker counts as still."""
+"""After so many looks at the same sight, which take 30 s, a worker counts as still."""
 MOST_TOLD = 32
 """Workers of one member of which its agent speaks."""
 MOST_GROUPS = 8
@@ -32,8 +32,8 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"  # its Python stack cannot be read
 
 
-class Doing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one worker does.
+class Doing(Message, frozen=True):
+    """The activity of one worker.
 
     looks: how many looks in a row have seen the same; 1 if the last look saw something new. The same: the stacks of its Python threads and
     of its child processes, and, unless it waits for other ranks, no output and no other input or output of the process and its children.
@@ -45,21 +45,21 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Kind
     looks: Count = 1
     for_s: Seconds = 0.0
-    cpu: Annotated[float, Meta(ge=0, le=65536)] = 0.0
+    cpu: Seconds = 0.0
     does: Phrase = ""
     place: Phrase = ""
     code: Annotated[str, Meta(max_length=80)] = ""
 
 
 class Doings(Up, frozen=True):
-    """What the workers of a member do in this generation, by local rank. The newest message replaces the ones before it."""
+    """The activities of the workers of a member in this generation, by local rank. The newest message replaces the ones before it."""
 
     generation: Generation
     workers: Annotated[tuple[Doing, ...], Meta(max_length=MOST_TOLD)] = ()
 
 
 class Watch(StrEnum):
-    """What the server asks of the agents, in a View."""
+    """The request of the server to the agents, in a View."""
 
     NOT = ""
     LOOK = "look"  # look at the workers, and send Doings
@@ -73,14 +73,14 @@ class HangState(StrEnum):
     SUSPECTED = "SuspectedHang"  # ranks wait for a rank that does not move, or all wait for each other
 
 
-class Span(msgspec.Struct, frozen=True):
+class Span(Message, frozen=True):
     """Ranks in a row."""
 
     first: Rank
     last: Rank
 
 
-class RanksDoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RanksDoing(Message, frozen=True):
     """Ranks that do the same.
 
     first: the member with the lowest of the ranks. doing: of the rank that has done it for the
@@ -93,10 +93,14 @@ class RanksDoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     doing: Doing
 
 
-class Hang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job whose steps do not come. since_s: how long ago the last step came, or the world began. groups: the likely cause first."""
+class Hang(Message, frozen=True):
+    """A job whose steps do not come, found `ago_s` seconds ago; the other times are of then.
+
+    since_s: how long the last step was ago; without any step, for how long nothing had changed. groups: the likely cause first.
+    """
 
     state: HangState
     since_s: Seconds
+    ago_s: Seconds = 0.0
     has_stepped: bool = False
     groups: Annotated[tuple[RanksDoing, ...], Meta(max_length=MOST_GROUPS)] = ()

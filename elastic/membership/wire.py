@@ -117,8 +117,9 @@ class Budget(Wire, frozen=True):
     """Limits of a job: how many restarts it may have, and how long training may make no progress.
 
     by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts of the last
-    `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training that has reported steps is
-    restarted if it reports no further step for so long.
+    `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training is restarted if it
+    hangs for so long. first_step_s, since 1.3: until its first step, a job may take so long before anybody wonders.
+    same_error: restarts in a row after attempts that ended with one error before a step.
     """
 
     max_restarts: Count | None = None
@@ -126,6 +127,8 @@ class Budget(Wire, frozen=True):
     window_s: Annotated[float, Meta(gt=0)] | None = None
     without_progress: Count | None = None
     hang_s: Annotated[float, Meta(gt=0)] | None = None
+    first_step_s: Annotated[float, Meta(gt=0)] = 600.0
+    same_error: Count | None = None
 
 
 class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": "booked_to"}):

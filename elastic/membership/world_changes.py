@@ -122,7 +122,7 @@ def _nothing(job: str) -> World:
 
 
 def _is_news(name: str, before: World, now: World) -> bool:
-    """Return whether a field has a new value, or asks for something again. The age of a known world does not count."""
+    """Return whether a field has a new value, or asks for something again. Ages do not count."""
     old, new = getattr(before, name), getattr(now, name)
     if name == "asks" and new:
         return True  # the controller may have answered since the last line, and the server may have dropped the job's state again
@@ -130,6 +130,8 @@ def _is_news(name: str, before: World, now: World) -> bool:
         return False
     if name == "standing" and old is not None and new is not None and before.generation == now.generation:
         return bool(structs.replace(old, age_s=new.age_s) != new)
+    if name == "hang" and old is not None and new is not None:
+        return bool(structs.replace(old, ago_s=new.ago_s) != new)
     return bool(old != new)
 
 

@@ -32,7 +32,7 @@ def charge_restarts(job: Job) -> Job:
     job = with_restarts(job, ended)
     known = job.accounting
     if not known.losses:
-        known = accounting.with_attempt(known, has_stepped=job.progress.step_in_world is not None)
+        known = accounting.with_attempt(known, has_moved=_has_moved(job))
     judged = replace(known, failures=(), losses=(), hang_reason="")
     return _close_if_spent(replace(job, accounting=judged), words)
 
@@ -120,10 +120,8 @@ def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
 
 def _after_restart(job: Job) -> Job:
     """Return the job after one more restart that may have been in vain."""
-    world = job.membership.world
-    lasted_s = job.now - world.since if world is not None else 0.0
     is_limited = job.budget.without_progress is not None
-    known = progress.after_restart(job.progress, is_limited=is_limited, world_lasted=lasted_s >= job.limits.progress_s)
+    known = progress.after_restart(job.progress, is_limited=is_limited, world_lasted=_lasted(job))
     return replace(job, progress=known)
 
 
@@ -137,7 +135,7 @@ def _close_if_spent(job: Job, words: str) -> Job:
     if not why:
         return job
     attempts = job.accounting.alike[1]
-    again = f"; the last {attempts} attempts ended with the same error before a step was reported" if attempts > 1 else ""
+    again = f"; {_alike(attempts)}" if attempts > 1 and _alike(attempts) != why else ""
     closed = replace(job.accounting, closed=clipped(f"{words}, and {why}{again}"))
     return _held(replace(job, accounting=closed).with_round(None))
 
@@ -152,6 +150,8 @@ def _spent(job: Job) -> str:
     for cause, own in budget.by_cause.items():
         if used.get(cause, 0) > own:
             return _used_up(own, f"by cause {cause} that restartBudget allows{within}")
+    if budget.same_error is not None and known.alike[1] > budget.same_error:
+        return _alike(known.alike[1])
     limit = budget.max_restarts
     if limit is not None and sum(used.get(cause, 0) for cause in CHARGED if cause not in budget.by_cause) > limit:
         return _used_up(limit, f"that maxRestarts allows{within}")
@@ -159,6 +159,20 @@ def _spent(job: Job) -> str:
     if fruitless is not None and job.progress.fruitless > fruitless:
         return f"{fruitless} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
     return ""
+
+
+def _alike(attempts: int) -> str:
+    return f"the last {attempts} attempts ended with the same error before a step was reported"
+
+
+def _has_moved(job: Job) -> bool:
+    """Return whether training has come forward in the current world. If it never reports steps, a world that lasted has got somewhere."""
+    return job.progress.step_in_world is not None or (job.progress.step is None and _lasted(job))
+
+
+def _lasted(job: Job) -> bool:
+    world = job.membership.world
+    return world is not None and job.now - world.since >= job.limits.progress_s
 
 
 def _used_up(limit: int, which: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from elastic.membership.doing import Doings
 from elastic.membership.wire import Beat, Join, Ready, View
 from rendezvous.machine import absence, in_place, reach, rounds, standstill
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
@@ -81,7 +82,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                 if is_retired(job, name, incarnation):
                     effects.append(Refuse(name, incarnation))
                     continue
-                is_quiet = is_quiet and isinstance(message, Beat)
+                is_quiet = is_quiet and isinstance(message, Beat | Doings)  # a tick looks at what they do
                 spoke.add(name)
                 if isinstance(message, Join | Ready):
                     answered.add(name)

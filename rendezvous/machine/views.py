@@ -1,6 +1,9 @@
 """The job as others see it: the view of one member, and the world that the controller hears of."""
 
+import msgspec
+
 from elastic.membership.bounds import MAX_MEMBERS, clipped
+from elastic.membership.doing import Hang
 from elastic.membership.in_place import Rung
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
@@ -56,13 +59,23 @@ def view(job: Job, name: str) -> View:
         peers_finished=name == group.last_at_work,
         unacknowledged_restarts=share_of(job, name),
         change=in_place.change_of(job, member),
+        watch=job.hang_watch.asks,
     )
 
 
 def in_all_views(job: Job) -> tuple[object, ...]:
     """Return the values on which the views of all members depend. The rest of a view depends on its member's messages."""
     group, known = job.membership, job.accounting
-    return group.world, known.unacknowledged_restarts, group.round, known.closed, group.expectation, job.is_done, job.in_place.told
+    return (
+        group.world,
+        known.unacknowledged_restarts,
+        group.round,
+        known.closed,
+        group.expectation,
+        job.is_done,
+        job.in_place.told,
+        job.hang_watch.asks,
+    )
 
 
 def waiting(job: Job, member: Member) -> str:
@@ -103,6 +116,7 @@ def summary(job: Job) -> World:
         rescale=_rescale(job),
         standing=_standing(job, world) if world is not None else None,
         asks=awaits_word(job),
+        hang=_hang(job),
     )
 
 
@@ -145,6 +159,11 @@ def _reason(job: Job) -> str:
     if group.expectation is not None and group.expectation.awaited and (chosen := target(job)) and awaits_state(job, chosen):
         text += "; none of them has the state of training, and a worker that has it may come back"
     return text
+
+
+def _hang(job: Job) -> Hang | None:
+    found = job.hang_watch.found
+    return msgspec.structs.replace(found, ago_s=max(0.0, job.now - job.hang_watch.found_at)) if found is not None else None
 
 
 def _rung(job: Job, world: CurrentWorld) -> str:

@@ -113,6 +113,7 @@ def test_every_field_a_user_may_write_says_what_it_is(model):
         "scaling_policy",
         "progress",
         "autoscaler",
+        "hang",
         "last_rescale",
         "leaving",
     }

@@ -141,7 +141,7 @@ async def test_a_wait_for_the_end_of_a_job_that_trains_says_so(capsys: pytest.Ca
     server = Server(pod(0))
     server.prints_every_s = 0.005
     task = asyncio.create_task(_until(server, Found(PYTORCH, server.job), "over", Milestone(None)))  # type: ignore[arg-type]
-    await printed(capsys, "trains on; 3 of 3 workers run")
+    await printed(capsys, "runs on; 3 of 3 workers run")
     task.cancel()
 
 
@@ -152,7 +152,7 @@ async def test_a_job_waits_for_its_first_step_until_it_has_said_something(monkey
     milestone.hear(Condition("Running", "r", "it runs"))
     assert (await milestone.ahead(met)).words == "waits for its first step"
     milestone.hear(Line("train-worker-0", "hello"))
-    assert str(await milestone.ahead(met)) == "trains on; 3 of 3 workers run"
+    assert str(await milestone.ahead(met)) == "runs on; 3 of 3 workers run"
 
     async def sample(self: Milestone, uid: str) -> Sample | None:
         return Sample(uid=uid, step=12, rate=3.0, loss=0.25) if uid == "uid-train" else None

@@ -1,4 +1,4 @@
-"""What `elastic run` makes of a script and of a job file's paths, how it folds torchrun's noise, and what it says at the end."""
+"""Check the job that `elastic run` makes of a script, the folding of the noise of torchrun, and the last lines."""
 
 from __future__ import annotations
 
@@ -58,6 +58,10 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
     once = yaml.safe_load(elastic("run", script, "--max-restarts", 0, "--save", "-").stdout)["spec"]
     assert (once["elasticPolicy"]["maxRestarts"], once["runPolicy"]["backoffLimit"]) == (0, 1)
+    assert "restartBudget" not in once["elasticPolicy"], "who asks for a number of restarts gets it"
+    assert made["spec"]["elasticPolicy"]["restartBudget"] == {"sameError": 1}
+    hangs = yaml.safe_load(elastic("run", script, "--hang-timeout", 90, "--save", "-").stdout)["spec"]
+    assert hangs["elasticPolicy"]["hangTimeoutSeconds"] == 90
     saved = tmp_path / "job.yaml"
     assert elastic("run", script, "--save", saved).stdout == f"the job is in {saved}; run it with `elastic run {saved}`\n"
     assert elastic("validate", "--strict", saved).exit_code == 0

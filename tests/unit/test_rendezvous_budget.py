@@ -1,5 +1,6 @@
 """Limits by cause and within a window, restarts that bring nothing forward, and training that stands still: in virtual time."""
 
+import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Charge, Ended
@@ -82,6 +83,31 @@ def test_a_bug_that_every_attempt_meets_is_told_as_one() -> None:
         "a worker of w1 ended with status 1 (rank 1: OSError: no route), and all 2 restarts that maxRestarts allows are used up"
         + AGAIN.format(2)
     )
+
+
+def test_a_job_may_end_at_the_second_attempt_that_fails_like_the_first() -> None:
+    group = group_of(2, budget=Budget(max_restarts=5, same_error=1))
+    failed_with(group, "KeyError: 'lr'")
+    failed_with(group, "OSError: no route")
+    assert not closed(group)
+    failed_with(group, "OSError: no route")
+    assert closed(group) == "a worker of w1 ended with status 1 (rank 1: OSError: no route), and " + AGAIN.format(2).removeprefix("; ")
+
+
+@pytest.mark.parametrize("error", ["", "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"])
+def test_attempts_whose_error_tells_nothing_about_the_program_are_not_alike(error: str) -> None:
+    group = group_of(2, budget=Budget(max_restarts=5, same_error=1))
+    for _ in range(4):
+        failed_with(group, error)
+    assert not closed(group)
+
+
+def test_attempts_that_lasted_are_not_alike_if_training_reports_no_steps() -> None:
+    group = group_of(2, budget=Budget(max_restarts=5, same_error=1))
+    for _ in range(4):
+        group.advance(group.limits.progress_s)
+        failed_with(group, "OSError: no route")
+    assert not closed(group)
 
 
 def test_an_error_after_a_step_is_not_one_that_every_attempt_meets() -> None:

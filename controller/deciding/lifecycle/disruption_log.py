@@ -129,7 +129,7 @@ def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus, *, 
         return entry
     return replace(
         entry,
-        pause_milliseconds=min(sum(last.phases.values()), MOST_TIMES),
+        pause_milliseconds=max(0, min(sum(last.phases.values()), MOST_TIMES)),
         step_before=last.step_before,
         step_after=last.step_after,
         steps_lost=last.steps_lost,

@@ -21,7 +21,7 @@ from elastic.membership import restart_log, window
 
 
 def with_restart_count(status: JobStatus | None) -> JobStatus | None:
-    """The status with the one number that people read first."""
+    """Return the status with the one number that people read first."""
     if status is None or status.elastic is None:
         return status
     count = min(sum(times for cause, times in status.elastic.restarts.items() if cause != Cause.PLAN), MOST_TIMES)
@@ -37,11 +37,13 @@ def budget_of(policy: ElasticPolicy) -> Budget:
         window_s=limits.window_seconds if limits is not None else None,
         without_progress=policy.max_restarts_without_progress,
         hang_s=policy.hang_timeout_seconds,
+        first_step_s=policy.first_step_timeout_seconds,
+        same_error=limits.same_error if limits is not None else None,
     )
 
 
 def own_limits(policy: ElasticPolicy) -> dict[Cause, int]:
-    """The causes that the job's own budget limits one by one."""
+    """Return the causes that the job's own budget limits one by one."""
     budget = policy.restart_budget
     if budget is None:
         return {}
@@ -55,12 +57,12 @@ def own_limits(policy: ElasticPolicy) -> dict[Cause, int]:
 
 
 def uid_of(entry: str) -> str:
-    """Whose end an entry of the counted ones is: of a pod, or of one run of its container."""
+    """Return the uid of the pod whose end, or whose container's end, this entry of `counted` is."""
     return entry.partition("/")[0]
 
 
 def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus:
-    """The status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
+    """Return the status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
     known = restart_log.merged(log_of(status), world.unacknowledged_restarts)
     again = {uid_of(id) for id in world.explained}
     others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
@@ -81,7 +83,7 @@ def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus
 
 
 def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> ElasticStatus:
-    """The new status with a date for every restart that the known one does not count yet, and none for one that had another cause."""
+    """Return the new status, with a date for every restart that the known one does not count yet, and none if the cause was another."""
     window_s = _window_s(job)
     if window_s is None:
         return replace(new, charged=())
@@ -94,7 +96,7 @@ def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) 
 
 
 def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
-    """Which budget of its own a cause has used up, in words; empty while all hold."""
+    """Say which budget of its own a cause has used up; return "" while all hold."""
     window_s = _window_s(job)
     used: Mapping[str, int] = status.restarts
     if window_s is not None:
@@ -107,7 +109,7 @@ def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
 
 
 def beyond_max_restarts(job: Job, status: ElasticStatus, *, now: datetime) -> str:
-    """Whether maxRestarts is used up, in words. Agents in an etcd see it too, but know neither of memory that ran out nor of a window."""
+    """Say that maxRestarts is used up; return "" while it is not. Agents in an etcd see it too, but they know nothing of a window."""
     budget = budget_of(job.elastic) if job.elastic is not None else Budget()
     used: Mapping[str, int] = status.restarts
     if budget.window_s is not None:

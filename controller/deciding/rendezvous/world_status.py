@@ -13,6 +13,7 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
+from controller.deciding.rendezvous import hangs
 from controller.watching.snapshot import Snapshot, World
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
@@ -65,6 +66,7 @@ def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Lea
     new = replace(status, leaving=tuple(leaving))
     if snapshot.world is None:
         return new
+    new = hangs.recorded(new, snapshot)
     new = _of_world(restart_accounting.with_reported_restarts(new, snapshot.world), snapshot, snapshot.world)
     return restart_accounting.settled(new, snapshot.pods, before=status)
 

@@ -59,7 +59,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def without(status: JobStatus) -> JobStatus:
-    """Clear `waitsFor` of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
-    if status.elastic is None or not status.elastic.waits_for:
+    """Clear `waitsFor` and `hang` of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
+    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang):
         return status
-    return replace(status, elastic=replace(status.elastic, waits_for=""))
+    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None))

@@ -99,8 +99,8 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
         "RESCALED": [age(job.rescale.get("at"), now) for job in jobs],
         "AGE": [age(job.created, now) for job in jobs],
     }
-    if is_wide or any(job.waits_for for job in jobs):
-        columns["WAITS FOR"] = [job.waits_for for job in jobs]
+    if is_wide or any(job.awaits for job in jobs):
+        columns["WAITS FOR"] = [job.awaits for job in jobs]
     rows = zip(*columns.values(), strict=True)
     return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(list(columns), rows).split("\n")))
 
@@ -154,8 +154,8 @@ def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now:
         ("Created", f"{told.created} ({age(told.created, now)} ago)"),
         ("Workers", f"{told.running} running, {told.wanted} wanted{bounds}"),
     ]
-    if told.waits_for:
-        facts.append(("Waits for", told.waits_for))
+    if told.awaits:
+        facts.append(("Waits for", told.awaits))
     if told.world is not None:
         facts.append(("World", told.world))
     if told.restarts:

@@ -1,4 +1,4 @@
-"""What a job that nothing keeps waits for: its first step or its end; and how far it is, where a laptop's dashboard knows."""
+"""Tell how far a job is that nothing keeps: a laptop's dashboard knows its steps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from elastic.local.files import Layout
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What it does or waits for, and how far it is. The second changes all the time, and is no news by itself."""
+    """The activity of a job, and how far it is. Its progress changes all the time, and is no news by itself."""
 
     words: str = ""
     progress: str = ""
     has_steps: bool = False
-    """Whether its training tells of steps, as far as is known."""
+    """Its training is known to report steps."""
 
     def __str__(self) -> str:
         return f"{self.words}; {self.progress}" if self.progress else self.words
@@ -28,12 +28,12 @@ class Wait:
 
 @dataclass(slots=True)
 class Milestone:
-    """Of one job."""
+    """The next milestone of one job."""
 
     data_dir: Path | None
-    """Of the laptop cluster that it runs on."""
+    """The folder of the laptop cluster on which it runs."""
     has_begun: bool = False
-    """Whether its program has said anything."""
+    """Its program has said something."""
 
     def hear(self, happening: Happening) -> None:
         self.has_begun = self.has_begun or isinstance(happening, Line)
@@ -46,8 +46,9 @@ class Milestone:
         workers = f"{told.running} of {told.wanted} workers run"
         if told.world and not self.has_begun and (sample is None or sample.step is None):
             return Wait("waits for its first step", workers)
+        has_steps = sample is not None and sample.step is not None
         progress = sample.progress if sample is not None and sample.progress else workers
-        return Wait("trains on" if told.world else "runs on", progress, has_steps=sample is not None and sample.step is not None)
+        return Wait("trains on" if told.world and has_steps else "runs on", progress, has_steps=has_steps)
 
     async def _sample(self, uid: str) -> Sample | None:
         laptops = of_laptop(Layout(self.data_dir)) if self.data_dir is not None else None

@@ -105,6 +105,8 @@ def lines_of(seen: Seen) -> Iterator[str]:
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
         if facts := _in_words(progress):
             yield plain(f"{job.title}: {facts}")
+        if waits := summary(job.kind, job.object).next_step:
+            yield plain(f"{job.title} waits for {waits}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
 
@@ -165,11 +167,12 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "remainingSeconds": newest.remaining_s,
         "throughput": told.autoscaler.get("throughput"),
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
+        "hang": dict(told.hang) or None,
     }
 
 
 def _in_words(progress: Mapping[str, Any]) -> str:
-    facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit") and value is not None}
+    facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit", "hang") and value is not None}
     if (percent := facts.pop("progressPercent", None)) is not None:
         facts["progress"] = f"{percent} %"
     if (left_s := facts.pop("remainingSeconds", None)) is not None:

@@ -142,9 +142,13 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     return replace(known, failures=failures, alarms=alarms, trouble=trouble)
 
 
-def with_attempt(known: Accounting, *, has_stepped: bool) -> Accounting:
-    """Record the error with which the first worker of the current world ended, to tell a bug that every attempt meets."""
-    error = known.failures[0].error if known.failures and not has_stepped else ""
+def with_attempt(known: Accounting, *, has_moved: bool) -> Accounting:
+    """Record the error with which the first worker of the current world ended, to tell a bug that every attempt meets.
+
+    An error that only says that a peer was lost tells nothing about the program.
+    """
+    error = known.failures[0].error if known.failures and not has_moved else ""
+    error = "" if tells_of_peer(error) else error
     count = known.alike[1] + 1 if error == known.alike[0] else 1
     return replace(known, alike=(error, count if error else 0))
 

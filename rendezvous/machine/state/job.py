@@ -1,6 +1,7 @@
-"""Everything the machine knows about one job, in five parts that each say one thing.
+"""Everything the machine knows about one job, in six parts that each say one thing.
 
-Its members, what their ends count for, how far training has come, the change in process, and when what happened.
+Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, and when what
+happened.
 """
 
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,7 @@ from typing import Any
 
 from elastic.membership.wire import Budget
 from rendezvous.machine.state.accounting import Accounting
+from rendezvous.machine.state.hang_watch import HangWatch
 from rendezvous.machine.state.in_place import InPlace
 from rendezvous.machine.state.membership import Membership, Round
 from rendezvous.machine.state.progress import Progress
@@ -26,6 +28,7 @@ class Job:
     accounting: Accounting = field(default_factory=Accounting)
     progress: Progress = field(default_factory=Progress)
     in_place: InPlace = field(default_factory=InPlace)
+    hang_watch: HangWatch = field(default_factory=HangWatch)
 
     @property
     def budget(self) -> Budget:

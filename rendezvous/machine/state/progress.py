@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from elastic.membership.wire import Expectation
 
+PACES = 15
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -26,6 +28,8 @@ class Progress:
     """the first step reported in the current world"""
     begun_after: int | None = None
     """the step of the state with which the current world began, if its processes lived on: reports are samples, this is exact"""
+    paces: tuple[float, ...] = ()
+    """seconds a step between the newest reports of a world"""
     moved_at: float = 0.0
     """when `step_in_world` rose last, or the world began"""
     done_at: float | None = None
@@ -38,6 +42,9 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
     """Return the progress after training reported a step in the current world. A step no further than before changes nothing."""
     if known.step_in_world is not None and step <= known.step_in_world:
         return known
+    paces = known.paces
+    if known.step_in_world is not None:
+        paces = (*paces[-PACES + 1 :], (now - known.moved_at) / (step - known.step_in_world))
     is_forward = step > (known.step_at_restart if known.step_at_restart is not None else -1)
     return replace(
         known,
@@ -45,6 +52,7 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
         step_in_world=step,
         first_in_world=_first(known, step) if known.first_in_world is None else known.first_in_world,
         moved_at=now,
+        paces=paces,
         fruitless=0 if is_forward else known.fruitless,
     )
 

@@ -1,0 +1,210 @@
+"""A job whose steps stop coming: its agents look at their workers, and the rendezvous names the ranks that hold up the others."""
+
+import pytest
+from rendezvous_group import Group
+
+from elastic.membership.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
+from elastic.membership.doing_words import sentence
+from elastic.membership.wire import Budget, Started
+from rendezvous.machine import Stepped, summary
+
+IN_ALL_REDUCE = Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
+ASLEEP = Doing(kind=Kind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
+BUSY = Doing(kind=Kind.OTHER, does="computes", place="eval.py:7", code="score(batch)", cpu=1.0)
+
+
+class Watched(Group):
+    """A group whose agents look at their workers when they are asked to. `does`: what each member's workers do."""
+
+    def __init__(self, size: int, *, budget: Budget | None = None) -> None:
+        super().__init__()
+        names = [f"w{number}" for number in range(size)]
+        self.expect(*names, max=size, budget=budget or Budget())
+        for name in names:
+            self.start(name)
+        for name in names:
+            self.say(name, Started(generation=self.agents[name].generation))
+        self.does: dict[str, tuple[Doing, ...]] = {}
+        self.looks = 0
+
+    def stepped(self, *steps: int, every_s: float = 1.0) -> None:
+        for step in steps:
+            self.advance(every_s)
+            self.apply(Stepped(self.job.membership.generation, step))
+
+    def look(self, seconds: float) -> None:
+        """Let time pass in which the agents look."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.advance(LOOK_S)
+            watched = [name for name, agent in self.agents.items() if agent.view.watch]
+            self.looks += bool(watched)
+            for name in watched:
+                told = tuple(self._now(doing) for doing in self.does.get(name, ()))
+                self.say(name, Doings(generation=self.agents[name].generation, workers=told))
+            self.advance(0.01)
+
+    def _now(self, doing: Doing) -> Doing:
+        if doing is BUSY:
+            return doing
+        return Doing(
+            kind=doing.kind,
+            looks=self.looks,
+            for_s=LOOK_S * (self.looks - 1),
+            cpu=doing.cpu,
+            does=doing.does,
+            place=doing.place,
+            code=doing.code,
+        )
+
+    @property
+    def hang(self) -> Hang | None:
+        return summary(self.job).hang
+
+    @property
+    def words(self) -> str:
+        return sentence(self.hang, place_of=lambda pod: f"{pod} on node-7") if self.hang is not None else ""
+
+    @property
+    def watches(self) -> set[Watch]:
+        return {agent.view.watch for agent in self.agents.values()}
+
+
+def test_a_rank_that_sleeps_while_the_others_wait_for_it_is_named() -> None:
+    group = Watched(4)
+    group.does = {f"w{rank}": (IN_ALL_REDUCE,) for rank in range(3)} | {"w3": (ASLEEP,)}
+    group.stepped(1, 2, 3)
+    group.look(30)
+    assert group.watches == {Watch.NOT}, "steps came until then"
+    group.look(20)
+    assert (group.watches, group.hang and group.hang.state) == ({Watch.LOOK}, HangState.WAITING)
+    group.look(40)
+    assert group.hang is not None
+    assert group.hang.state is HangState.SUSPECTED
+    assert group.watches == {Watch.WRITE}
+    assert group.words.endswith(
+        ": rank 3 (w3 on node-7) has been at train.py:41, `time.sleep(1e6)`, for 30 s: it sleeps; "
+        "ranks 0 to 2 wait in all_reduce at train.py:44"
+    )
+    before = group.hang
+    group.look(60)
+    assert group.hang is not None
+    assert group.hang.groups == before.groups, (
+        "its times are of the moment in which it was found, so that nobody hears of it again and again"
+    )
+    group.stepped(4)
+    group.look(10)
+    assert (group.watches, group.hang) == ({Watch.NOT}, None)
+    assert len(group.sealed) == 1, "without hangTimeoutSeconds nothing restarts"
+
+
+@pytest.mark.parametrize("how", ["busy", "silent", "unreadable"])
+def test_a_job_waits_and_is_not_suspected_as_long_as_a_rank_may_be_at_work(how: str) -> None:
+    group = Watched(3)
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (IN_ALL_REDUCE,)}
+    if how == "busy":
+        group.does["w2"] = (BUSY,)
+    elif how == "unreadable":
+        group.does["w2"] = (Doing(kind=Kind.UNKNOWN, does="cannot be read"),)
+    group.stepped(1)
+    group.look(300)
+    assert group.hang is not None
+    assert group.hang.state is HangState.WAITING
+    assert ("rank 2 (w2 on node-7) computes at eval.py:7, `score(batch)`" in group.words) == (how == "busy")
+    assert group.watches == {Watch.LOOK}
+
+
+def test_a_slow_step_is_no_reason_to_wait_if_all_steps_are_slow() -> None:
+    group = Watched(2)
+    group.stepped(1, 2, 3, 4, every_s=20)
+    group.look(190)
+    assert (group.watches, group.hang) == ({Watch.NOT}, None)
+    group.look(20)
+    assert group.watches == {Watch.LOOK}
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart() -> None:
+    group = Watched(3)
+    other = Doing(kind=Kind.COLLECTIVE, does="waits in broadcast", place="train.py:60")
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (other,), "w2": (IN_ALL_REDUCE,)}
+    group.stepped(1)
+    group.look(90)
+    assert group.hang is not None
+    assert group.hang.state is HangState.SUSPECTED
+    assert (
+        "all ranks wait for each other: rank 1 (w1 on node-7) waits in broadcast at train.py:60; ranks 0 and 2 wait in all_reduce"
+        in group.words
+    )
+
+
+def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
+    group = Watched(2)
+    group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=Kind.STOPPED, does="is stopped by a signal"),)}
+    group.stepped(1)
+    group.look(90)
+    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) is stopped by a signal for ")
+
+
+def test_several_workers_of_a_member_have_their_own_ranks() -> None:
+    group = Watched(2)
+    group.does = {"w0": (IN_ALL_REDUCE, IN_ALL_REDUCE), "w1": (IN_ALL_REDUCE, ASLEEP)}
+    group.stepped(1)
+    group.look(90)
+    assert "rank 3 (w1 on node-7) has been" in group.words
+    assert "ranks 0 to 2 wait" in group.words
+
+
+def test_a_job_without_steps_is_looked_at_after_the_time_for_its_first_step() -> None:
+    group = Watched(2, budget=Budget(first_step_s=120))
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
+    group.look(110)
+    assert group.watches == {Watch.NOT}
+    group.look(20 + LOOK_S * STILL_LOOKS)
+    assert group.hang is not None
+    assert group.hang.state is HangState.SUSPECTED
+    assert group.words.startswith("nothing has moved for 30 s: rank 1 (w1 on node-7) has been at train.py:41")
+
+
+def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
+    """Its ranks may be seen in the same collective at each look, because they spend most of their time there."""
+    group = Watched(2, budget=Budget(first_step_s=60, hang_s=60))
+    trains = Doing(kind=Kind.COLLECTIVE, does="waits in backward", place="train.py:30", cpu=0.9)
+    group.does = {"w0": (trains,), "w1": (trains,)}
+    group.look(300)
+    assert (group.hang, len(group.sealed)) == (None, 1)
+
+
+def test_the_restart_of_a_hang_says_which_rank_hung() -> None:
+    group = Watched(2, budget=Budget(max_restarts=1, hang_s=30))
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
+    group.stepped(1)
+    group.look(20)
+    assert group.watches == {Watch.LOOK}
+    assert group.hang is None, "it is not long enough for any other words"
+    group.look(20)
+    assert group.agents["w0"].view.reform.startswith("training reported no further step for 30 s: rank 1 (w1) ")
+    assert "sleeps" in group.agents["w0"].view.reform
+    assert summary(group.job).hang is None
+
+
+def test_a_hang_without_steps_is_restarted_once_it_has_been_suspected_for_long() -> None:
+    group = Watched(2, budget=Budget(max_restarts=1, first_step_s=60, hang_s=60))
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
+    group.look(110)
+    assert group.hang is not None
+    assert not group.agents["w0"].view.reform
+    group.look(40)
+    assert group.agents["w0"].view.reform.startswith("nothing has moved for 60 s: rank 1 (w1) ")
+
+
+def test_what_was_said_about_another_world_does_not_count() -> None:
+    group = Watched(2)
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
+    group.stepped(1)
+    group.look(90)
+    assert group.hang is not None
+    group.come("w1")
+    group.advance(2)
+    assert group.hang is None
+    group.come("w0")
+    group.say("w0", Doings(generation=1, workers=(IN_ALL_REDUCE,)))
+    assert not group.job.hang_watch.told
