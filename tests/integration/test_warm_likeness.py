@@ -30,7 +30,8 @@ open_now = ['/proc/self/fd/' + name for name in os.listdir('/proc/self/fd')]
 open_now = [name for name in open_now if os.path.exists(name) and '/memfd:elastic-' not in os.readlink(name)]
 streams = (sys.stdin, sys.stdout, sys.stderr)
 facts.update(
-    handlers={str(n): str(signal.getsignal(n)) for n in signal.valid_signals() if n - signal.SIGRTMIN not in (5, 6)}, mask=str(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    handlers={str(n): str(signal.getsignal(n)) for n in signal.valid_signals() if n - signal.SIGRTMIN not in (5, 6)},
+    mask=str(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     umask=os.umask(0o22), descriptors=sorted(os.readlink(name) for name in open_now if os.path.exists(name) and name[-2] + name[-1] > '/2'),
     streams=[(s.name, s.encoding, s.errors, s.mode, s.line_buffering, s.write_through, s.isatty(), str(type(s.buffer))) for s in streams],
     leads=os.getpid() == os.getpgrp() == os.getsid(0), tasks=len(os.listdir('/proc/self/task')),
@@ -161,7 +162,7 @@ def test_a_warm_worker_behaves_and_ends_as_a_plain_one(warm: Warm, name: str, fo
 
 
 def _without_addresses(text: str) -> list[str]:
-    """A fault's dump names the frames below the script, and a list of extension modules; those may differ."""
+    """Return the lines of an error that must be alike. A fault's dump also names the frames below the script, and extension modules."""
     lines = [line for line in text.splitlines() if not line.startswith(("Extension modules", "Current thread", "Thread 0x"))]
     return [line for line in lines if line and "elastic_worker/warm" not in line and '"<string>"' not in line]
 
