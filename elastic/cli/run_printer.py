@@ -109,6 +109,10 @@ class Printer:
             self.say(f"the first error, of {self._title(job, pod, lines[0])}:")
             for line in lines[-ERROR_LINES:]:
                 self._line(job, pod, line)
+        elif outcome is Outcome.SUCCEEDED and (newest := folding.newest()) is not None:
+            pod, line = newest
+            self.say(f"errors stand in its output; the newest, of {self._title(job, pod, line)}:", "yellow")
+            self._line(job, pod, line)
         last = f": {reason}" if outcome is Outcome.FAILED and reason else ""
         self.say(f"{job.kind.name} {job.name}: {outcome.lower()}{last}", "red" if outcome is Outcome.FAILED else None)
 

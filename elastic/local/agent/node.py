@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,12 @@ BEATS_IN_GRACE = 4
 DOUBT_S = 60.0
 """After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has reported its state again."""
 NODE_STATUS_S = 240.0
+CONDITIONS = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "the node agent is posting ready status"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,23 +202,20 @@ class NodeAgent:
                 await self._write_status()
 
     async def _write_status(self) -> None:
-        await self._kube.patch(NODES, self.name, {"status": self._status()}, kind=Patch.STRATEGIC, subresource="status")
+        there = await self._kube.find(NODES, self.name) or {}
+        status = self._status((there.get("status") or {}).get("conditions") or ())
+        await self._kube.patch(NODES, self.name, {"status": status}, kind=Patch.STRATEGIC, subresource="status")
 
-    def _status(self) -> Object:
+    def _status(self, known: Sequence[Object]) -> Object:
+        """Return the status of the node. `known`: the conditions that the API server has, which keep their times if nothing changed."""
         facts = self._facts
-        now = timestamp(time.time())
         return {
             "capacity": dict(facts.capacity),
             "allocatable": dict(facts.capacity),
             # An API server would try a host name first, and names of nodes that share one machine do not resolve.
             "addresses": [{"type": "InternalIP", "address": facts.host_ip}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
-            "conditions": [
-                _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available", now),
-                _condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure", now),
-                _condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available", now),
-                _condition("Ready", "True", "KubeletReady", "the node agent is posting ready status", now),
-            ],
+            "conditions": conditions(known, now=timestamp(time.time())),
             "nodeInfo": {
                 "architecture": _architecture(),
                 "operatingSystem": "linux",
@@ -268,6 +271,22 @@ def _telling(what: str) -> Iterator[None]:
         log.warning("%s was not written: %s", what, error)
 
 
+def conditions(known: Sequence[Object], *, now: str) -> list[Object]:
+    """Return the conditions of a sound node. One that the API server knows already keeps the time since which it holds."""
+    since = {(one.get("type"), one.get("status")): one.get("lastTransitionTime") for one in known}
+    return [
+        {
+            "type": kind,
+            "status": state,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": since.get((kind, state)) or now,
+        }
+        for kind, state, reason, message in CONDITIONS
+    ]
+
+
 def hosts_text(pod: Object, ip: str, directory: Directory) -> str:
     return hosts_file(pod, ip=ip, hostname=hostname_of(pod), directory=directory)
 
@@ -277,10 +296,6 @@ def machine_capacity(gpus: int) -> dict[str, str]:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{pages // 1024}Ki", "pods": "250", "ephemeral-storage": "100Gi"}
     return capacity | ({GPU: str(gpus)} if gpus else {})
-
-
-def _condition(kind: str, state: str, reason: str, message: str, now: str) -> Object:
-    return {"type": kind, "status": state, "reason": reason, "message": message, "lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
 def _architecture() -> str:
