@@ -107,7 +107,7 @@ class Folding:
         return next(iter(quoted or own or found), None)
 
     def newest(self) -> tuple[str, str] | None:
-        """Return the newest exception of a program that tells of no lost peer, with its pod; None if there was none."""
+        """Return the newest exception of a program that tells of no lost peer, with its pod; None without one."""
         return self._newest
 
     def _continued(self, pod: str, seen: _Pod, text: str, rank: str) -> list[str]:

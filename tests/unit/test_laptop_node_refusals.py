@@ -73,7 +73,7 @@ def nodes(group: asyncio.TaskGroup, folder: Path, fleet: Any = None) -> Nodes:
     ],
 )
 async def test_a_node_with_wrong_words_is_refused_and_not_remembered(tmp_path: Path, member: Member, words: str) -> None:
-    """It ended all agents of the cluster, and again at each start, for it stood in nodes.json already."""
+    """It ended all agents of the cluster, and again at each start, because it stood in nodes.json already."""
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         ours = nodes(group, tmp_path)
         await ours.start((Member("node-0"),))

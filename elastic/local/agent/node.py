@@ -45,7 +45,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself."""
+    """The facts that a node reports about itself."""
 
     name: str
     capacity: Mapping[str, str]
@@ -113,7 +113,7 @@ class NodeAgent:
                 task.cancel()
 
     async def _adopt(self, running: set[str]) -> None:
-        """Takes up the pods that are bound here, and ends what an earlier agent left of pods that are not."""
+        """Take up the pods that are bound here, and end the remains of other pods that an earlier agent left."""
         for pod in self._pods.by("node", self.name):
             self._take(pod)
         for runner in self._runners.values():
@@ -170,7 +170,7 @@ class NodeAgent:
             runner.wake()
 
     def refresh(self, namespace: str) -> None:
-        """A config map or secret there has changed, and pods may be made of it or wait for it."""
+        """Look again at pods that a changed ConfigMap or Secret of this namespace may concern."""
         for runner in self._runners.values():
             if runner.pod["metadata"]["namespace"] == namespace:
                 runner.refresh()
@@ -264,7 +264,7 @@ class NodeAgent:
 
 @contextlib.contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """A heartbeat that fails is followed by another; only a long silence means anything."""
+    """Log an error of the API server and go on, because another heartbeat follows."""
     try:
         yield
     except (KubeError, aiohttp.ClientError, TimeoutError) as error:
@@ -272,7 +272,7 @@ def _telling(what: str) -> Iterator[None]:
 
 
 def conditions(known: Sequence[Object], *, now: str) -> list[Object]:
-    """Return the conditions of a sound node. One that the API server knows already keeps the time since which it holds."""
+    """Return the conditions of a sound node. A condition that the API server knows already keeps its time."""
     since = {(one.get("type"), one.get("status")): one.get("lastTransitionTime") for one in known}
     return [
         {
@@ -292,7 +292,7 @@ def hosts_text(pod: Object, ip: str, directory: Directory) -> str:
 
 
 def machine_capacity(gpus: int) -> dict[str, str]:
-    """What this machine has; each local node offers all of it, for they share it."""
+    """Return the resources of this machine; each local node offers all of them, because the nodes share it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{pages // 1024}Ki", "pods": "250", "ephemeral-storage": "100Gi"}
     return capacity | ({GPU: str(gpus)} if gpus else {})
