@@ -21,7 +21,7 @@ import threading
 import time
 import typing
 
-from elastic_worker import settings
+from elastic_worker import settings, stack_signal
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ class Reporter:
     def from_environment(cls) -> "Reporter":
         """Return the reporter of this worker, from the environment that torchrun passes on. It never fails."""
         env = os.environ
+        if "RANK" in env:
+            stack_signal.register(env)
         try:
             int(env.get(settings.GENERATION) or 0)
             if env.get(settings.REPORTS):

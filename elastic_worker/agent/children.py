@@ -23,11 +23,13 @@ NO_DESCRIPTOR = -1
 Ended = typing.Callable[[int, typing.Optional[int]], None]
 
 
-def children_of_this_process() -> typing.Set[int]:
-    """Return the pids of our direct children."""
+def children_of_this_process(except_of: typing.Collection[int] = ()) -> typing.Set[int]:
+    """Return the pids of our direct children, except those that these threads have started."""
     pids = set()  # type: typing.Set[int]
     try:
         for task in os.listdir("/proc/self/task"):
+            if int(task) in except_of:
+                continue
             with open("/proc/self/task/{}/children".format(task)) as file:
                 pids.update(int(word) for word in file.read().split())
     except (OSError, ValueError):
@@ -70,8 +72,15 @@ class ChildWatch:
     """
 
     def __init__(
-        self, *, on_start: typing.Callable[[], None], on_end: Ended, on_look: typing.Callable[[typing.List[int]], None] = lambda pids: None
+        self,
+        *,
+        on_start: typing.Callable[[], None],
+        on_end: Ended,
+        on_look: typing.Callable[[typing.List[int]], None] = lambda pids: None,
+        except_of: typing.Collection[int] = (),
     ) -> None:
+        """Prepare the watch. except_of: ids of threads whose child processes are not watched."""
+        self._except_of = except_of
         self._on_start = on_start
         self._on_look = on_look
         self._on_end = on_end
@@ -106,7 +115,7 @@ class ChildWatch:
 
     def present(self) -> typing.Set[int]:
         """Return the children that exist now, including those that the thread has not seen yet."""
-        return children_of_this_process() - self._before
+        return children_of_this_process(self._except_of) - self._before
 
     @property
     def succeeded(self) -> int:
@@ -169,7 +178,7 @@ class ChildWatch:
                 self._reported.notify_all()
 
     def _look_for_new(self, poller: "select.poll") -> None:
-        for pid in children_of_this_process() - self._before - self._seen:
+        for pid in self.present() - self._seen:
             try:
                 descriptor = os.pidfd_open(pid)
                 poller.register(descriptor, select.POLLIN)

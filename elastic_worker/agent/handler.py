@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 from elastic_worker import settings
 from elastic_worker.agent import early_end, last_words, worker_stderr
 from elastic_worker.agent.in_process import InProcess
+from elastic_worker.agent.looks import Looks
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
@@ -71,6 +72,7 @@ class ElasticHandler(RendezvousHandler):
         self._address = address
         self._away_s = away_s
         self._presence, self._in_process = meeting(self._on_signal)
+        self._looks = Looks(self._presence) if isinstance(self._presence, Presence) else None
         self._sets_nodes = settings.LIGHTNING_NODES not in os.environ
         self._is_started = False
         self._has_wake_fd = False
@@ -147,6 +149,8 @@ class ElasticHandler(RendezvousHandler):
             self._presence.leave("finished" if self._workers is not None and self._workers.has_finished else "torchrun ended")
         if self._in_process is not None:
             self._in_process.close()
+        if self._looks is not None:
+            self._looks.close()
         if self._has_wake_fd:
             signal.set_wakeup_fd(-1)
         self._presence.close()
@@ -167,6 +171,8 @@ class ElasticHandler(RendezvousHandler):
             self._has_wake_fd = True
         readiness.wait_for_imports(os.environ)
         self._presence.start()
+        if self._looks is not None:
+            self._looks.start()
 
     def _leave_world(self) -> str:
         """Leave the last world. Return the reason if its store was lost; empty after a rescale or a failed worker."""
@@ -182,6 +188,8 @@ class ElasticHandler(RendezvousHandler):
             workers.close()
         if self._in_process is not None:
             self._in_process.end()
+        if self._looks is not None:
+            self._looks.end()
         self._failure = workers.failure if workers is not None else None
         if workers is not None:
             if not (workers.generation or workers.is_rejoining):
@@ -253,9 +261,16 @@ class ElasticHandler(RendezvousHandler):
         generation = view.generation
         self._store = AgentStore(store, rank=view.rank, size=view.size, is_over=lambda: self._is_over(generation))
         self._workers = LocalWorkers(
-            self._presence, generation=generation, is_terminating=self._is_terminating, stderr=self._stderr, rank=view.rank
+            self._presence,
+            generation=generation,
+            is_terminating=self._is_terminating,
+            stderr=self._stderr,
+            rank=view.rank,
+            except_of=self._looks.threads if self._looks is not None else (),
         )
         self._workers.begin()
+        if self._looks is not None:
+            self._looks.begin(self._workers)
         os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
         os.environ.pop(settings.WORLD, None)
         if self._in_process is not None:

@@ -16,12 +16,12 @@ from elastic_worker import settings
 from elastic_worker.agent.change import LocalChange, LocalWorker
 from elastic_worker.agent.door import MOST_CONNECTIONS, Connection, Event, WorkerDoor
 from elastic_worker.agent.presence import IN_PROCESS_MINOR, Presence
-from elastic_worker.agent.stopped import STOPPED_S, StoppedWorkers
 from elastic_worker.agent.store import AgentStore
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import Wake
 from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
 from elastic_worker.agent.workers import LocalWorkers
+from elastic_worker.looking.stopped import STOPPED_S, StoppedWorkers
 from elastic_worker.warm.stub import AGAIN, ENDED
 
 log = logging.getLogger(__name__)

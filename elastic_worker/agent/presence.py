@@ -40,6 +40,8 @@ KNOWN_BEFORE = ("join", "ready", "beat", "leave", "failed", "started", "finished
 """Messages that a server of an older minor version knows."""
 IN_PROCESS_MINOR = 2
 """Minor version of a server that changes worlds in process."""
+LOOKING_MINOR = 3
+"""Minor version of a server that asks what workers do."""
 
 Message = typing.Dict[str, typing.Any]
 Introduction = typing.Tuple[Message, typing.List[Message]]
@@ -275,6 +277,8 @@ class Presence(PresenceThread):
                 if not self._outbox:
                     return
                 message = dict(self._outbox.popleft())
+            if websocket.minor < LOOKING_MINOR and message["t"] == "doings":
+                continue  # an older server has taken the place of the one that asked
             if websocket.minor < IN_PROCESS_MINOR:
                 if message["t"] not in KNOWN_BEFORE:
                     continue

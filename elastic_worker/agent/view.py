@@ -37,6 +37,7 @@ class View:
         self.grace_s = float(fields.get("grace_s", 30.0))
         self.unacknowledged_restarts = fields.get("uncounted", [])
         self.provisional = bool(fields.get("provisional", False))
+        self.watch = str(fields.get("watch", ""))
         change = fields.get("change")
         self.change = None if change is None else Change(change)
 

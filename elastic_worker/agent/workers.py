@@ -33,6 +33,14 @@ LAST_REPORT_WAIT_S = 2.0
 """The same wait at the end of torchrun. A report that is not sent by then is lost: the job counts as unfinished until its pod has ended."""
 
 
+class RankedWorker(typing.NamedTuple):
+    """A worker that runs. pid: of the agent's child, which is the worker or its stub."""
+
+    local_rank: int
+    rank: int
+    pid: int
+
+
 class LocalWorkers:
     """The workers of one generation, or of several worlds that they enter in process.
 
@@ -48,8 +56,9 @@ class LocalWorkers:
         is_terminating: threading.Event,
         stderr: typing.Optional[WorkerStderr] = None,
         rank: int = 0,
+        except_of: typing.Collection[int] = (),
     ) -> None:
-        """Prepare the watch. `rank`: this agent's, with which the workers begin."""
+        """Prepare the watch. rank: this agent's, with which the workers begin. except_of: threads whose child processes are no workers."""
         self._first_rank, self._rank_offset = rank, 0
         self.failure = None  # type: typing.Optional[Failure]
         self._stderr = stderr if stderr is not None else WorkerStderr()
@@ -63,7 +72,7 @@ class LocalWorkers:
         self._killed = {}  # type: typing.Dict[int, str]
         self._at_door = set()  # type: typing.Set[int]
         self._kill_timer = None  # type: typing.Optional[threading.Timer]
-        self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note)
+        self._watch = children.ChildWatch(on_start=self._on_start, on_end=self._on_end, on_look=self._stderr.note, except_of=except_of)
         self._last_workers = LastWorkers()
         self._memory = MemoryKills()
 
@@ -84,6 +93,18 @@ class LocalWorkers:
                 if procfs.worker_of(child) == pid:
                     return child
         return 0
+
+    def ranked(self) -> typing.List[RankedWorker]:
+        """Return the workers that run, by local rank, with their present ranks."""
+        found = []
+        for child in self._watch.present():
+            try:
+                variables = procfs.environment(child)
+                rank = int(variables["RANK"]) + self._rank_offset
+                found.append(RankedWorker(int(variables["LOCAL_RANK"]), rank, child))
+            except (procfs.Unreadable, KeyError, ValueError):  # it has ended, or does not run its program yet
+                continue
+        return sorted(found)
 
     def use_library(self, child: int) -> None:
         """Note that this child's worker has said hello at the door, so that some of its statuses are the library's."""

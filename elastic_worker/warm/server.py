@@ -17,6 +17,7 @@ import struct
 import sys
 import typing
 
+from elastic_worker import stack_signal
 from elastic_worker.warm import collector, differences, exit_hook, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import BACKLOG, server_command
@@ -24,7 +25,7 @@ from elastic_worker.warm.request import Malformed, Request, close_all
 from elastic_worker.warm.stub import ABORTED_AFTER_ITS_END
 
 IMPORTS = ("torch", "torch.distributed", "torch.nn.parallel", "torch.optim", "torch.utils.data", "torch._dynamo")
-"""What training workers import. The first optimizer step imports the last one, which takes as long as all the others."""
+"""Modules that training workers import. The first optimizer step imports the last one, which takes as long as all the others."""
 MOST_RENEWALS = 3
 
 
@@ -226,6 +227,7 @@ def _become_worker(server: ForkServer, request: Request, program: programs.Progr
         server.become(request)
         interpreter.retitle([sys.executable, *arguments])
         interpreter.seed()
+        stack_signal.register(os.environ)
     except OSError as error:
         print("elastic_worker: this worker starts plainly: {}".format(error), file=sys.stderr)
         interpreter.set_signals(request)

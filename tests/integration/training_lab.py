@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from elastic_worker.agent.stopped import StoppedWorkers
+from elastic_worker.looking.stopped import StoppedWorkers
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).parent / "training_worker.py"

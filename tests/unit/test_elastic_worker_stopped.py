@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 from silent_rendezvous import SilentRendezvous
 
-from elastic_worker.agent import stopped
-from elastic_worker.agent.stopped import Sight, StoppedWorkers, _is_frozen, _is_traced, sight
 from elastic_worker.agent.workers import LocalWorkers
+from elastic_worker.looking import stopped
+from elastic_worker.looking.stopped import Sight, StoppedWorkers, _is_frozen, _is_traced, sight
 
 
 class Process:
