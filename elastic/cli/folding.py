@@ -59,6 +59,7 @@ class Folding:
     _times: dict[int, int] = field(default_factory=dict)
     """How often each traceback has come, by its hash."""
     _pods: dict[str, _Pod] = field(default_factory=dict)
+    _newest: tuple[str, str] | None = None
 
     def lines(self, pod: str, text: str) -> list[str]:
         """Return the lines to print now; a traceback waits until it is whole."""
@@ -105,6 +106,10 @@ class Folding:
         own = [(name, error) for name, error in found if not tells_of_peer(_last(error))]
         return next(iter(quoted or own or found), None)
 
+    def newest(self) -> tuple[str, str] | None:
+        """Return the newest exception of a program that tells of no lost peer, with its pod; None without one."""
+        return self._newest
+
     def _continued(self, pod: str, seen: _Pod, text: str, rank: str) -> list[str]:
         bare, whole = text[len(rank) :], seen.open[rank]
         is_usage = bool(_USAGE.match(whole[0]))
@@ -126,6 +131,7 @@ class Folding:
         if seen.after_peer:
             self.of_peers += len(whole)
             return []
+        self._newest = pod, text
         times = self._count(whole)
         return shown if times == 1 else [f"{text} (the same traceback for the {_ordinal(times)} time)"]
 

@@ -1,7 +1,4 @@
-"""What `elastic run` writes of a job: a line for each thing that happens, with the seconds since the start.
-
-At the end of a failed job the error that came first.
-"""
+"""Print a job for `elastic run`: a line for each thing that happens, with the seconds since the start, and at the end the first error."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Printer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What is said meanwhile waits, so that a question stays in sight."""
+        """Hold back all lines meanwhile, so that a question stays in sight."""
         self._held, self._dropped = deque(maxlen=MOST_HELD), 0
         try:
             yield
@@ -94,7 +91,7 @@ class Printer:
         return True
 
     def end(self, job: JobKey, outcome: Outcome) -> None:
-        """The last lines about a job: of a failed one the error that came first, with its rank."""
+        """Print the last lines about a job: the first error of a failed job with its rank, and the newest error of a job that succeeded."""
         folding = self.folding.get(job.uid, Folding())
         for pod, line in folding.rest():
             self._line(job, pod, line)
@@ -109,6 +106,10 @@ class Printer:
             self.say(f"the first error, of {self._title(job, pod, lines[0])}:")
             for line in lines[-ERROR_LINES:]:
                 self._line(job, pod, line)
+        elif outcome is Outcome.SUCCEEDED and (newest := folding.newest()) is not None:
+            pod, line = newest
+            self.say(f"errors stand in its output; the newest, of {self._title(job, pod, line)}:", "yellow")
+            self._line(job, pod, line)
         last = f": {reason}" if outcome is Outcome.FAILED and reason else ""
         self.say(f"{job.kind.name} {job.name}: {outcome.lower()}{last}", "red" if outcome is Outcome.FAILED else None)
 

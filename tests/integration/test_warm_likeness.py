@@ -162,7 +162,7 @@ def test_a_warm_worker_behaves_and_ends_as_a_plain_one(warm: Warm, name: str, fo
 
 
 def _without_addresses(text: str) -> list[str]:
-    """Return the lines of an error that must be alike. A fault's dump also names the frames below the script, and extension modules."""
+    """Return the lines that must be alike: a dump also names frames below the script, and a list of extension modules."""
     lines = [line for line in text.splitlines() if not line.startswith(("Extension modules", "Current thread", "Thread 0x"))]
     return [line for line in lines if line and "elastic_worker/warm" not in line and '"<string>"' not in line]
 

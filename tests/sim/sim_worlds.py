@@ -242,8 +242,8 @@ class LivingWorlds:
             self._ways[after.uid, world.id] = stage
             self.planned += stage is Stage.STOP
             self.aborted += stage is Stage.ABORT
-        else:
-            self._best.pop(after.uid, None)  # all processes start again, each with the state that its container has kept
+        if after.in_place.stage is not Stage.FORM or world.lost_state:
+            self._best.pop(after.uid, None)  # training begins with the state that a container has kept
 
     def judge(self) -> None:
         """Look for waits that are longer than their bounds."""

@@ -46,7 +46,7 @@ def refusal(validator: jsonschema.Draft202012Validator, obj: Any) -> str | None:
 
 
 def without_nulls(value: Any) -> Any:
-    """The API server takes a null field for an absent one."""
+    """Check that a null field counts as an absent one, as in the API server."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -98,6 +98,19 @@ def test_the_last_error_has_its_rank_though_the_status_has_none_any_more(capsys:
     assert "4 lines of ranks whose peer was lost are folded; --all-output shows them" in said
 
 
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_job_that_succeeds_after_errors_ends_with_the_newest(capsys: pytest.CaptureFixture[str], outcome: Outcome) -> None:
+    """A script whose every evaluation failed succeeded within maxRestarts, and nothing at the end said so."""
+    printer = Printer(folds=True)
+    for line in [*OWN, "step 2", *(line.replace("bad batch", "no such metric") for line in OWN), *OF_PEER, "step 3"]:
+        printer.tell(JOB, Line("w1", line))
+    capsys.readouterr()
+    printer.end(JOB, outcome)
+    said = capsys.readouterr().out
+    assert ("errors stand in its output; the newest, of w1:" in said) == (outcome is Outcome.SUCCEEDED)
+    assert ("ValueError: no such metric" in said) == (outcome is Outcome.SUCCEEDED)
+
+
 def test_of_a_progress_bar_one_line_a_second_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(folds=True)
     told = [printer.tell(JOB, Line("train-worker-0", f"step {number}", is_passing=True)) for number in range(9)]

@@ -19,7 +19,7 @@ from elastic.local.agent import roster
 from elastic.local.agent.control import Refused
 from elastic.local.agent.fleet import Fleet as RealFleet
 from elastic.local.agent.fleet import Place
-from elastic.local.agent.node import NodeFacts
+from elastic.local.agent.node import NodeFacts, conditions
 from elastic.local.agent.nodes import Nodes
 from elastic.local.agent.roster import Member, Roster
 from elastic.local.files import Layout
@@ -73,7 +73,7 @@ def nodes(group: asyncio.TaskGroup, folder: Path, fleet: Any = None) -> Nodes:
     ],
 )
 async def test_a_node_with_wrong_words_is_refused_and_not_remembered(tmp_path: Path, member: Member, words: str) -> None:
-    """It ended all agents of the cluster, and again at each start, for it stood in nodes.json already."""
+    """It ended all agents of the cluster, and again at each start, because it stood in nodes.json already."""
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         ours = nodes(group, tmp_path)
         await ours.start((Member("node-0"),))
@@ -99,6 +99,16 @@ async def test_a_wrong_node_that_an_earlier_release_remembered_is_left_out_and_n
             task.cancel()
     assert "node one is refused" in caplog.text
     assert [one.name for one in roster.read(Layout(tmp_path).roster).added] == ["spare"]
+
+
+def test_a_heartbeat_does_not_say_that_a_sound_node_has_just_become_ready() -> None:
+    """Every four minutes the node looked as if it had been away, so the end of a worker near that time was put down to the node."""
+    first, later, back = "2026-01-01T00:00:00Z", "2026-01-01T00:04:00Z", "2026-01-01T00:08:00Z"
+    known = conditions((), now=first)
+    beaten = {one["type"]: one for one in conditions(known, now=later)}
+    assert (beaten["Ready"]["lastTransitionTime"], beaten["Ready"]["lastHeartbeatTime"]) == (first, later)
+    silent = [one | {"status": "Unknown", "lastTransitionTime": later} for one in known]
+    assert {one["lastTransitionTime"] for one in conditions(silent, now=back)} == {back}
 
 
 async def test_a_disk_that_is_full_refuses_a_node_and_ends_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,11 +35,17 @@ BEATS_IN_GRACE = 4
 DOUBT_S = 60.0
 """After a silence of ours, such as of a machine that slept, the node may be called unreachable until it has reported its state again."""
 NODE_STATUS_S = 240.0
+CONDITIONS = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "the node agent is posting ready status"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself."""
+    """The facts that a node reports about itself."""
 
     name: str
     capacity: Mapping[str, str]
@@ -107,7 +113,7 @@ class NodeAgent:
                 task.cancel()
 
     async def _adopt(self, running: set[str]) -> None:
-        """Takes up the pods that are bound here, and ends what an earlier agent left of pods that are not."""
+        """Take up the pods that are bound here, and end the remains of other pods that an earlier agent left."""
         for pod in self._pods.by("node", self.name):
             self._take(pod)
         for runner in self._runners.values():
@@ -164,7 +170,7 @@ class NodeAgent:
             runner.wake()
 
     def refresh(self, namespace: str) -> None:
-        """A config map or secret there has changed, and pods may be made of it or wait for it."""
+        """Look again at pods that a changed ConfigMap or Secret of this namespace may concern."""
         for runner in self._runners.values():
             if runner.pod["metadata"]["namespace"] == namespace:
                 runner.refresh()
@@ -196,23 +202,20 @@ class NodeAgent:
                 await self._write_status()
 
     async def _write_status(self) -> None:
-        await self._kube.patch(NODES, self.name, {"status": self._status()}, kind=Patch.STRATEGIC, subresource="status")
+        there = await self._kube.find(NODES, self.name) or {}
+        status = self._status((there.get("status") or {}).get("conditions") or ())
+        await self._kube.patch(NODES, self.name, {"status": status}, kind=Patch.STRATEGIC, subresource="status")
 
-    def _status(self) -> Object:
+    def _status(self, known: Sequence[Object]) -> Object:
+        """Return the status of the node. `known`: the conditions that the API server has, which keep their times if nothing changed."""
         facts = self._facts
-        now = timestamp(time.time())
         return {
             "capacity": dict(facts.capacity),
             "allocatable": dict(facts.capacity),
             # An API server would try a host name first, and names of nodes that share one machine do not resolve.
             "addresses": [{"type": "InternalIP", "address": facts.host_ip}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
-            "conditions": [
-                _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available", now),
-                _condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure", now),
-                _condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available", now),
-                _condition("Ready", "True", "KubeletReady", "the node agent is posting ready status", now),
-            ],
+            "conditions": conditions(known, now=timestamp(time.time())),
             "nodeInfo": {
                 "architecture": _architecture(),
                 "operatingSystem": "linux",
@@ -261,11 +264,27 @@ class NodeAgent:
 
 @contextlib.contextmanager
 def _telling(what: str) -> Iterator[None]:
-    """A heartbeat that fails is followed by another; only a long silence means anything."""
+    """Log an error of the API server and go on, because another heartbeat follows."""
     try:
         yield
     except (KubeError, aiohttp.ClientError, TimeoutError) as error:
         log.warning("%s was not written: %s", what, error)
+
+
+def conditions(known: Sequence[Object], *, now: str) -> list[Object]:
+    """Return the conditions of a sound node. A condition that the API server knows already keeps its time."""
+    since = {(one.get("type"), one.get("status")): one.get("lastTransitionTime") for one in known}
+    return [
+        {
+            "type": kind,
+            "status": state,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": since.get((kind, state)) or now,
+        }
+        for kind, state, reason, message in CONDITIONS
+    ]
 
 
 def hosts_text(pod: Object, ip: str, directory: Directory) -> str:
@@ -273,14 +292,10 @@ def hosts_text(pod: Object, ip: str, directory: Directory) -> str:
 
 
 def machine_capacity(gpus: int) -> dict[str, str]:
-    """What this machine has; each local node offers all of it, for they share it."""
+    """Return the resources of this machine; each local node offers all of them, because the nodes share it."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": f"{pages // 1024}Ki", "pods": "250", "ephemeral-storage": "100Gi"}
     return capacity | ({GPU: str(gpus)} if gpus else {})
-
-
-def _condition(kind: str, state: str, reason: str, message: str, now: str) -> Object:
-    return {"type": kind, "status": state, "reason": reason, "message": message, "lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
 def _architecture() -> str:
