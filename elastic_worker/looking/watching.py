@@ -93,9 +93,8 @@ class Watched:
         if is_still and last is not None:
             is_still = _is_still(seen, last, doing.kind, cpu=cpu, is_active=is_active)
         self._looks, self._since = (self._looks + 1, self._since) if is_still else (1, seen.at)
-        self._pause_s = self._look_s if is_still or key == self._key_read else min(self._pause_s * 2, self._look_s * LONGEST_PAUSE)
-        if last is None:
-            self._pause_s = self._look_s
+        is_new = not is_still and (is_active or key != self._key_read)
+        self._pause_s = min(self._pause_s * 2, self._look_s * LONGEST_PAUSE) if is_new and last is not None else self._look_s
         self._due_at = seen.at + self._pause_s
         self._key = self._key_read = key
         self._doing = doing
