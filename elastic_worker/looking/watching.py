@@ -145,6 +145,13 @@ def text_of(look: Look, title: str, most: int) -> str:
     return text if len(text) < most else text[: most - 4] + "\n..."
 
 
+def title_of(look: Look, rank: int) -> str:
+    """Return the line above a worker's stacks."""
+    place = " at {}".format(look.fields["place"]) if look.fields.get("place") else ""
+    pid = look.sight.main.pid if look.sight is not None else "?"
+    return "rank {} (process {}) {}{}:".format(rank, pid, look.fields.get("does", ""), place)
+
+
 def _key(seen: Sight, doing: Doing) -> typing.Any:
     """Return the parts of a sight that are equal if the worker still does the same."""
     main = (seen.main.pid, seen.main.stat.began, doing.kind)
