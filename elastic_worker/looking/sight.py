@@ -46,8 +46,9 @@ class Sight:
     """A worker at one moment.
 
     main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
-    folder: its working folder. in_group: it has threads of a process group. stacks: its Python stacks. child_stacks: those of other
-    processes by their pids. No stacks are there unless they were asked for and could be read.
+    folder: its working folder. in_group: it has threads of a process group. switches: how often its main thread has begun to wait.
+    stacks: its Python stacks. child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and
+    could be read.
     """
 
     at: float
@@ -56,6 +57,7 @@ class Sight:
     is_held: bool
     folder: str
     in_group: bool
+    switches: int
     stacks: typing.Optional[Stacks] = None
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
 
@@ -83,6 +85,7 @@ def take(pid: int) -> Sight:
         is_held=main.stat.state == "t" or (seen is not None and seen.is_held),
         folder=_link(folder + "/cwd"),
         in_group=_has_group(folder),
+        switches=_switches(main.pid),
     )
 
 
@@ -111,7 +114,7 @@ def with_child_stacks(sight: Sight) -> Sight:
 def measured_again(sight: Sight) -> Sight:
     """Return the sight with the present counts of its processes. Reading stacks makes a process write, and that is no output of its own."""
     others = tuple(_again(one) for one in sight.others)
-    return dataclasses.replace(sight, main=_again(sight.main), others=others)
+    return dataclasses.replace(sight, main=_again(sight.main), others=others, switches=_switches(sight.main.pid))
 
 
 def _again(process: Process) -> Process:
@@ -167,6 +170,13 @@ def _has_group(folder: str) -> bool:
         return any(procfs.read("{}/task/{}/comm".format(folder, task), may_lack=True).strip() in GROUP_THREADS for task in tasks)
     except procfs.Unreadable:
         return False
+
+
+def _switches(pid: int) -> int:
+    try:
+        return int(procfs.thread_status("/proc/{}".format(pid)).get("voluntary_ctxt_switches", 0))
+    except procfs.Unreadable:
+        return 0
 
 
 def _age_s(process: Process) -> float:

@@ -20,6 +20,8 @@ LONGEST_PAUSE = 16
 """Longest time between two signals, in looks, while each signal finds something new."""
 STORAGE_S = 120.0
 """Seconds for which a wait for storage counts as input or output under way. The kernel may count it only at its end."""
+MOST_WAKES = 10
+"""The main thread of a rank that hangs in a collective may wake up so often between two looks, for example because of other signals."""
 
 Fields = typing.Dict[str, typing.Any]
 
@@ -161,7 +163,8 @@ def _key(seen: Sight, doing: Doing) -> typing.Any:
 def _is_still(seen: Sight, last: Sight, kind: str, *, cpu: float, is_active: bool) -> bool:
     """Return whether nothing besides the stacks says that the worker gets on."""
     if kind == describing.COLLECTIVE:
-        return True
+        # A rank that trains on is in the same collective at many looks. Between them it wakes up for each of them.
+        return wait_of(seen.main.call) is not Wait.THREAD or seen.switches - last.switches <= MOST_WAKES
     if is_active:
         return False
     if kind == describing.STOPPED:
