@@ -20,6 +20,7 @@ SECTIONS = {
         "describe": ("elastic.cli.jobs.look:describe", "Show a job with its conditions, pods and Events."),
         "explain": ("elastic.cli.jobs.wait:explain", "Say why a job has its size, what it waits for, what its last change cost."),
         "logs": ("elastic.cli.jobs.logs:logs", "Show what a job's training containers print."),
+        "stacks": ("elastic.cli.jobs.stacks:stacks", "Show what each rank does now, with its Python stacks."),
         "events": ("elastic.cli.jobs.look:events", "Show what was reported of a job and its pods."),
         "top": ("elastic.cli.jobs.top:top", "Show what workers use and how far training is."),
         "wait": ("elastic.cli.jobs.wait:wait", "Wait until a job is over, running or deleted."),
@@ -64,7 +65,10 @@ def _help_of(ctx: click.Context, words: list[str]) -> click.Command:
 
 
 def _open_closed_streams() -> None:
-    """A shell's `>&-` leaves a number free, and what is opened next, a socket too, would be the output of this process and its children."""
+    """Open standard streams that a shell closed with `>&-`.
+
+    The next file or socket would get the free number, and would be the output of this process and its children.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened = open(os.devnull, "r+")  # noqa: SIM115  # until the process ends
@@ -74,7 +78,7 @@ def _open_closed_streams() -> None:
 
 
 def _plainly(error: click.ClickException) -> click.ClickException:
-    """What a cluster or a credential program has said may hold what a terminal would obey."""
+    """Return the error without characters that a terminal would obey. Its words may come from a cluster or a credential program."""
     from elastic.client.plain import plain
 
     vars(error)["message"] = plain(error.message, keep="\n")  # final for click's types; the error keeps its class, exit code and usage
@@ -111,7 +115,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """What fails outside of us is one line, Ctrl-C is none; a traceback is a defect."""
+        """Print one line for a failure outside of us, and nothing for Ctrl-C. A traceback is a defect."""
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort) as error:

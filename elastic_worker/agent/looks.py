@@ -12,7 +12,7 @@ import typing
 from elastic_worker.agent.presence import LOOKING_MINOR, Presence
 from elastic_worker.agent.workers import LocalWorkers, RankedWorker
 from elastic_worker.looking.source_lines import SourceLines
-from elastic_worker.looking.watching import LOOK_S, Look, Watched, text_of
+from elastic_worker.looking.watching import LOOK_S, Look, Watched, text_of, title_of
 
 log = logging.getLogger(__name__)
 
@@ -120,13 +120,6 @@ class Looks:
 def _write(look: Look, worker: RankedWorker) -> None:
     """Write a worker's stacks to the log of the pod."""
     try:
-        print(text_of(look, title_of(look, worker.rank), LONGEST_TEXT), file=sys.stderr, flush=True)
+        print(text_of(look, "elastic_worker: " + title_of(look, worker.rank), LONGEST_TEXT), file=sys.stderr, flush=True)
     except OSError as error:
         log.warning("the stacks of rank %s could not be written: %s", worker.rank, error)
-
-
-def title_of(look: Look, rank: int) -> str:
-    """Return the line above a worker's stacks."""
-    place = " at {}".format(look.fields["place"]) if look.fields.get("place") else ""
-    pid = look.sight.main.pid if look.sight is not None else "?"
-    return "elastic_worker: rank {} (process {}) {}{}:".format(rank, pid, look.fields.get("does", ""), place)

@@ -93,9 +93,8 @@ class Watched:
         if is_still and last is not None:
             is_still = _is_still(seen, last, doing.kind, cpu=cpu, is_active=is_active)
         self._looks, self._since = (self._looks + 1, self._since) if is_still else (1, seen.at)
-        self._pause_s = self._look_s if is_still or key == self._key_read else min(self._pause_s * 2, self._look_s * LONGEST_PAUSE)
-        if last is None:
-            self._pause_s = self._look_s
+        is_new = not is_still and (is_active or key != self._key_read)
+        self._pause_s = min(self._pause_s * 2, self._look_s * LONGEST_PAUSE) if is_new and last is not None else self._look_s
         self._due_at = seen.at + self._pause_s
         self._key = self._key_read = key
         self._doing = doing
@@ -144,6 +143,13 @@ def text_of(look: Look, title: str, most: int) -> str:
             parts += ["Child process {}:".format(pid), stacks.text.rstrip("\n")]
     text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for part in parts for line in part.split("\n"))
     return text if len(text) < most else text[: most - 4] + "\n..."
+
+
+def title_of(look: Look, rank: int) -> str:
+    """Return the line above a worker's stacks."""
+    place = " at {}".format(look.fields["place"]) if look.fields.get("place") else ""
+    pid = look.sight.main.pid if look.sight is not None else "?"
+    return "rank {} (process {}) {}{}:".format(rank, pid, look.fields.get("does", ""), place)
 
 
 def _key(seen: Sight, doing: Doing) -> typing.Any:
