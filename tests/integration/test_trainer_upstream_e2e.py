@@ -5,25 +5,22 @@ The laptop pulls no images, so each TrainJob has a command instead of that of it
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from grounds import Ground
+from train_job_sight import conditions, counts, pods_of, until, until_job
 
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, NAMESPACES, PODS, TRAIN_JOBS, TRAINING_RUNTIMES, Object, Resource
+from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, NAMESPACES, TRAIN_JOBS, TRAINING_RUNTIMES, Object, Resource
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
-WITHIN_S = 180
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", kind="PyTorchJob")
-COMPLETE = [("Complete", "True", "AllJobsCompleted", "jobset completed successfully")]
+COMPLETE = [("Complete", "True", "AllJobsCompleted")]
 LONG = ["sleep", "600"]
 REPORT = """\
 import json, os, ssl, urllib.request
@@ -62,45 +59,20 @@ def command(*words: str) -> Object:
     return {"trainer": {"command": list(words)}}
 
 
-async def until(look: Callable[[], Awaitable[Any]], holds: Callable[[Any], object], what: str) -> Any:
-    """Return what is seen, once it is as wanted."""
-    seen = None
-    try:
-        async with asyncio.timeout(WITHIN_S):
-            while not holds(seen := await look()):
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        pytest.fail(f"never {what}: {seen}")
-    return seen
-
-
-async def until_job(kube: Kube, namespace: str, name: str, holds: Callable[[Any], object], what: str) -> Object:
-    found: Object = await until(lambda: kube.get(TRAIN_JOBS, name, namespace=namespace), holds, what)
-    return found
-
-
-def conditions(job: Object) -> list[tuple[str, ...]]:
-    found = job.get("status", {}).get("conditions", ())
-    return [(one["type"], one["status"], one["reason"], one["message"]) for one in found]
-
-
-def states(job: Object, key: str) -> dict[str, int]:
-    return {one["name"]: one[key] for one in job.get("status", {}).get("jobsStatus", ())}
-
-
 def is_active(job: Object) -> bool:
-    return bool(states(job, "active")) and all(states(job, "active").values())
+    return counts(job, "node")["active"] == 1
 
 
 @pytest.mark.parametrize("runtime", ["torch-distributed", "jax-distributed", "xgboost-distributed"])
 async def test_a_train_job_of_a_runtime_becomes_active_and_completes(place: tuple[Kube, str], runtime: str) -> None:
     kube, namespace = place
     await kube.create(TRAIN_JOBS, train_job("first", runtime, **command("sleep", "3")), namespace=namespace)
-    active = await until_job(kube, namespace, "first", is_active, "active")
+    active = await until_job(kube, "first", is_active, "active", namespace=namespace)
     (state,) = active["status"]["jobsStatus"]
     assert state | {"ready": 0} == {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
-    done = await until_job(kube, namespace, "first", lambda job: conditions(job), "finished")
+    done = await until_job(kube, "first", conditions, "finished", namespace=namespace)
     assert conditions(done) == COMPLETE
+    assert done["status"]["conditions"][0]["message"] == "jobset completed successfully"
     assert done["status"]["jobsStatus"] == [{"name": "node", "ready": 0, "succeeded": 1, "failed": 0, "active": 0, "suspended": 0}]
 
 
@@ -140,44 +112,24 @@ async def test_the_managers_and_times_of_patches_stay_as_their_authors_wrote_the
 async def test_patches_of_a_suspended_train_job_change_and_keep_their_times(place: tuple[Kube, str]) -> None:
     """Differs from upstream's case, whose webhook gives a changed patch a new time."""
     kube, namespace = place
-    patches = [patch("test.io/unchanged", {"nodeSelector": {"zone": "keep"}}), patch("test.io/will-change", {"nodeSelector": {"zone": "old"}}, OLD)]
+    patches = [
+        patch("test.io/unchanged", {"nodeSelector": {"zone": "keep"}}),
+        patch("test.io/will-change", {"nodeSelector": {"zone": "old"}}, OLD),
+    ]
     job = train_job("patched", suspend=True, runtimePatches=patches, **command("true"))
     made = await kube.create(TRAIN_JOBS, job, namespace=namespace)
-    made["spec"]["runtimePatches"][1] = patch("test.io/will-change", {"nodeSelector": {"zone": "new"}}, OLD)
-    made["spec"]["runtimePatches"] += [patch("test.io/new-no-time"), patch("test.io/new-with-time", time=LATER)]
-
-    async def changed() -> Object:
-        now = await kube.get(TRAIN_JOBS, "patched", namespace=namespace)
-        body = now | {"spec": made["spec"]}
-        return await kube.replace(TRAIN_JOBS, body, name="patched", namespace=namespace)
-
-    stored = await _without_conflict(changed)
-    assert [one.get("time") for one in stored["spec"]["runtimePatches"]] == [None, OLD, None, LATER]
-    assert stored["spec"]["runtimePatches"][1] == made["spec"]["runtimePatches"][1]
-
-
-async def _without_conflict(write: Callable[[], Awaitable[Object]]) -> Object:
-    """Write again if the controller has written the status meanwhile."""
-    for _ in range(20):
-        with contextlib.suppress(Conflict):
-            try:
-                return await write()
-            except KubeError as error:
-                if error.reason != "Conflict":
-                    raise
-                raise Conflict from error
-    raise AssertionError("the object changes all the time")
-
-
-class Conflict(Exception):
-    pass
+    changed = [made["spec"]["runtimePatches"][0], patch("test.io/will-change", {"nodeSelector": {"zone": "new"}}, OLD)]
+    changed += [patch("test.io/new-no-time"), patch("test.io/new-with-time", time=LATER)]
+    stored = await kube.patch(TRAIN_JOBS, "patched", {"spec": {"runtimePatches": changed}}, namespace=namespace)
+    assert stored["spec"]["runtimePatches"] == changed
+    assert [one.get("time") for one in changed] == [None, OLD, None, LATER]
 
 
 async def test_a_train_job_of_another_controller_is_left_alone(place: tuple[Kube, str]) -> None:
     kube, namespace = place
     await kube.create(TRAIN_JOBS, train_job("theirs", managedBy="kueue.x-k8s.io/multikueue", **command("true")), namespace=namespace)
     await kube.create(TRAIN_JOBS, train_job("ours", **command("true")), namespace=namespace)
-    done = await until_job(kube, namespace, "ours", conditions, "finished")
+    done = await until_job(kube, "ours", conditions, "finished", namespace=namespace)
     assert conditions(done) == COMPLETE
     assert [job["metadata"]["name"] for job in (await kube.list(PYTORCH_JOBS, namespace=namespace)).items] == ["ours"]
     assert conditions(await kube.get(TRAIN_JOBS, "theirs", namespace=namespace)) == []
@@ -186,21 +138,16 @@ async def test_a_train_job_of_another_controller_is_left_alone(place: tuple[Kube
 async def test_a_train_job_fails_at_its_deadline_and_its_pods_go(place: tuple[Kube, str]) -> None:
     kube, namespace = place
     await kube.create(TRAIN_JOBS, train_job("late", activeDeadlineSeconds=10, **command(*LONG)), namespace=namespace)
-    failed = await until_job(kube, namespace, "late", conditions, "failed")
-    assert [(type, reason) for type, _, reason, _ in conditions(failed)] == [("Failed", "DeadlineExceeded")]
-    await until(lambda: _pods(kube, namespace), lambda pods: pods == [], "without pods")
-
-
-async def _pods(kube: Kube, namespace: str) -> list[Object]:
-    labels = "jobset.sigs.k8s.io/replicatedjob-name=node"
-    return list((await kube.list(PODS, namespace=namespace, labels=labels)).items)
+    failed = await until_job(kube, "late", conditions, "failed", namespace=namespace)
+    assert conditions(failed) == [("Failed", "True", "DeadlineExceeded")]
+    await until(lambda: pods_of(kube, "late", namespace=namespace), lambda pods: pods == [], "without pods")
 
 
 async def test_a_node_reports_its_progress_by_the_variables_that_it_is_given(place: tuple[Kube, str]) -> None:
     kube, namespace = place
     job = train_job("told", trainer={"command": ["python3", "-c"], "args": [REPORT]})
     await kube.create(TRAIN_JOBS, job, namespace=namespace)
-    done = await until_job(kube, namespace, "told", conditions, "finished")
+    done = await until_job(kube, "told", conditions, "finished", namespace=namespace)
     assert conditions(done) == COMPLETE
     told = done["status"]["trainerStatus"]
     assert (told["progressPercentage"], told["estimatedRemainingSeconds"]) == (42, 120)
@@ -222,14 +169,14 @@ async def test_a_resumed_train_job_keeps_the_runtime_that_it_began_with(place: t
     where = namespace if resource is TRAINING_RUNTIMES else None
     await kube.create(resource, runtime_of("changes", kind=resource.kind), namespace=where)
     await kube.create(TRAIN_JOBS, train_job("kept", "changes", kind=resource.kind), namespace=namespace)
-    await until_job(kube, namespace, "kept", is_active, "active")
+    await until_job(kube, "kept", is_active, "active", namespace=namespace)
     await kube.patch(TRAIN_JOBS, "kept", {"spec": {"suspend": True}}, namespace=namespace)
-    await until_job(kube, namespace, "kept", lambda job: states(job, "suspended") == {"node": 1}, "suspended")
+    await until_job(kube, "kept", lambda job: counts(job, "node")["suspended"], "suspended", namespace=namespace)
     jobs = runtime_of("changes", kind=resource.kind, image="example.com/pause:3.10")["spec"]["template"]
     await kube.patch(resource, "changes", {"spec": {"template": jobs}}, namespace=where)
     await kube.patch(TRAIN_JOBS, "kept", {"spec": {"suspend": False}}, namespace=namespace)
-    await until_job(kube, namespace, "kept", is_active, "active again")
-    (pod,) = await until(lambda: _pods(kube, namespace), lambda pods: len(pods) == 1, "with its pod")
+    await until_job(kube, "kept", is_active, "active again", namespace=namespace)
+    (pod,) = await until(lambda: pods_of(kube, "kept", namespace=namespace), lambda pods: len(pods) == 1, "with its pod")
     assert pod["spec"]["containers"][0]["image"] == "example.com/pause:3.9"
     await kube.delete(TRAIN_JOBS, "kept", namespace=namespace)
     await until(lambda: kube.find(PYTORCH_JOBS, "kept", namespace=namespace), lambda found: found is None, "without what held its runtime")
