@@ -31,7 +31,7 @@ BASE = ""
 def built(overlay: str, components: Sequence[str]) -> list[Object]:
     """Return the objects of an overlay with these components, in the namespace of the control plane.
 
-    Kinds are not among them, and neither is the right to Kubeflow Trainer's Lease in another namespace, which `elastic install` makes itself.
+    Kinds are not among them, and neither is the right to Kubeflow Trainer's Lease, which `elastic install` makes itself.
     """
     (ROOT / ".cache").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:

@@ -47,7 +47,7 @@ class Seen:
     renewed: str
     first_at: float
     renewed_at: float | None = None
-    """When we saw it change. Before, nobody knows whether its holder still lives."""
+    """The moment at which we saw it change. Before, nobody knows whether its holder still lives."""
     lasts_s: float = LONGEST_LEASE_S
 
 

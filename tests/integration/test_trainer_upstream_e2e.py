@@ -1,4 +1,4 @@
-"""The end-to-end tests of Kubeflow Trainer v2.3.0, told anew for the laptop cluster. docs/trainjob-conformance.md has a row for each.
+"""The end-to-end tests of Kubeflow Trainer v2.3.0, told again for the laptop cluster. docs/trainjob-conformance.md has a row for each.
 
 The laptop pulls no images, so each TrainJob has a command instead of that of its image.
 """

@@ -42,7 +42,7 @@ def files(chart: ModuleType) -> dict[str, str]:
 
 
 class Rendering:
-    """What Helm does with `if`, `end`, `required`, values and the release's namespace."""
+    """Render templates as Helm does, as far as they use `if`, `end`, `required`, values and the release's namespace."""
 
     def __init__(self, values: dict[str, Any], namespace: str) -> None:
         self._values = values
