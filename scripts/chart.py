@@ -15,22 +15,27 @@ from typing import Any
 
 import yaml
 
+from elastic.api import webhook
 from elastic.api.rights import SYSTEM
-from elastic.cli.installing import manifests
+from elastic.api.trainer.modes import LABEL, Mode
+from elastic.api.trainer.modes import VALUE as ASKS
+from elastic.cli.installing import manifests, trainer
 from elastic.cli.installing.components import STANDALONE, TRAIN_JOBS
 from elastic.cli.installing.manifests import VALUE, WITH, WITHOUT
 from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-NEVER = "never"
-"""Condition of the parts that the chart does not have: Helm would overwrite objects that have the names of Kubeflow Trainer's."""
+INSTEAD, BESIDE = (f"trainjobs-{mode}" for mode in (Mode.INSTEAD, Mode.BESIDE))
+"""Parts of the component for TrainJobs that only one mode has."""
 CONDITIONS = {
     "without-mpi": "not .Values.mpi",
     "etcd": ".Values.etcd",
     "autoscaler": ".Values.autoscaler",
     "autoscaler-metrics-api": "and .Values.autoscaler .Values.metricsApi",
     "dashboard": ".Values.dashboard",
-    TRAIN_JOBS: NEVER,
+    TRAIN_JOBS: 'ne .Values.trainjobs "off"',
+    INSTEAD: 'eq .Values.trainjobs "instead"',
+    BESIDE: 'eq .Values.trainjobs "beside"',
     "monitoring": ".Values.monitoring",
 }
 """Conditions by component."""
@@ -49,10 +54,18 @@ metricsApi: false
 dashboard: false
 # Monitors and alerts for the Prometheus operator, and a dashboard for Grafana.
 monitoring: false
+# The TrainJobs that the controller serves: off, instead (all, in place of Kubeflow Trainer's controller) or beside (those that ask for it).
+# Helm would overwrite definitions and runtimes of Kubeflow Trainer's names, so the chart has none: see docs/deploy.md.
+trainjobs: "off"
 """
 NOTES = """\
 The Secret elastic-installation has to be in namespace {{ .Release.Namespace }}: deploy/installation.sh makes it.
 Helm leaves the kinds (CRDs) as they are on upgrade and uninstall; deleting them deletes all jobs.
+{{- if eq .Values.trainjobs "instead" }}
+TrainJobs need their definitions, runtimes and the namespace kubeflow-system. Create those that do not exist yet:
+  kubectl create -f deploy/components/trainjobs/definitions.yaml
+  kubectl create -f deploy/components/trainjobs/objects.yaml
+{{- end }}
 """
 
 
@@ -87,26 +100,38 @@ def nested(value: Any, indent: int) -> list[str]:
 def inline(value: Any) -> str:
     if isinstance(value, dict | list) and value:
         return ""
+    if value == f"{trainer.FLAG}{Mode.INSTEAD}":
+        return f' "{trainer.FLAG}{{{{ .Values.trainjobs }}}}"'
     if value == manifests.IMAGE:
         return ' {{ required "image is missing: set image=REGISTRY/elastic-training:TAG" .Values.image | quote }}'
     return " " + json.dumps(value).replace("{{", '{{ "{{" }}').replace(SYSTEM, "{{ .Release.Namespace }}")
 
 
 def conditional(when: str, inner: list[str]) -> list[str]:
-    if when == NEVER:
-        return []
     return inner if not when else [f"{{{{- if {when} }}}}", *inner, "{{- end }}"]
 
 
 def templates() -> dict[str, str]:
     """Return the files by name, one for each object."""
     made = {}
-    for entry in manifests.tree()[STANDALONE]:
+    right_to_lease = [{WITH: INSTEAD, VALUE: item} for item in trainer.lease_objects(SYSTEM)]
+    for entry in [*manifests.tree()[STANDALONE], *right_to_lease]:
         there = bare(entry)
-        if there["kind"] != "Namespace" and condition(entry) != NEVER:
+        if there["kind"] != "Namespace":
+            if there["metadata"]["name"] == f"{webhook.NAME}{webhook.FOR_TRAIN_JOBS}":
+                there = with_selector(there)
             text = "\n".join(conditional(condition(entry), list(lines(there)))) + "\n"
             made[f"{there['kind'].lower()}-{there['metadata']['name']}.yaml"] = text
     return made
+
+
+def with_selector(configuration: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the webhook for TrainJobs. Next to Kubeflow Trainer, it is asked only about those that are ours."""
+    (hook,) = configuration["webhooks"]
+    narrow = webhook.train_job_configuration(hook["clientConfig"], selector={LABEL: ASKS})["webhooks"][0]
+    rules = [{WITH: INSTEAD, VALUE: hook["rules"][0]}, {WITH: BESIDE, VALUE: narrow["rules"][0]}]
+    selector = {WITH: BESIDE, VALUE: narrow["objectSelector"]}
+    return configuration | {"webhooks": [hook | {"rules": rules, "objectSelector": selector}]}
 
 
 def chart() -> dict[str, str]:
@@ -119,7 +144,10 @@ def chart() -> dict[str, str]:
         "appVersion": __version__,
         "kubeVersion": ">=1.27.0-0",
     }
-    types = {key: {"type": "string" if value == "" else "boolean"} for key, value in yaml.safe_load(VALUES).items()}
+    types: dict[str, Any] = {
+        key: {"type": "boolean" if value in (True, False) else "string"} for key, value in yaml.safe_load(VALUES).items()
+    }
+    types["trainjobs"] = {"enum": [mode.value for mode in Mode]}
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": types, "additionalProperties": False}
     kinds = {f"crds/{file.name}": file.read_text() for file in (ROOT / "deploy/crds").glob("*.kubeflow.org.yaml")}
     return {

@@ -19,7 +19,7 @@ import yaml
 
 from elastic.api.rights import SYSTEM
 from elastic.cli.installing import trainer
-from elastic.cli.installing.components import COMPONENTS, OVERLAYS, TRAIN_JOBS
+from elastic.cli.installing.components import COMPONENTS, OVERLAYS
 from elastic.cli.installing.manifests import FILE, VALUE, WITH, WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ BASE = ""
 def built(overlay: str, components: Sequence[str]) -> list[Object]:
     """Return the objects of an overlay with these components, in the namespace of the control plane.
 
-    Kinds are not among them, and neither are the objects of TrainJobs in other namespaces, which `elastic install` makes itself.
+    Kinds are not among them, and neither is the right to Kubeflow Trainer's Lease, which `elastic install` makes itself.
     """
     (ROOT / ".cache").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / ".cache") as folder:
@@ -39,9 +39,6 @@ def built(overlay: str, components: Sequence[str]) -> list[Object]:
         shutil.copytree(ROOT / "deploy/overlays" / overlay, copy)
         (Path(folder) / "base").symlink_to(ROOT / "deploy/base")
         shutil.copytree(ROOT / "deploy/components", Path(folder) / "components")
-        # The namespace below would be that of these objects, too.
-        served = Path(folder) / "components" / TRAIN_JOBS / "kustomization.yaml"
-        served.write_text(served.read_text().replace("- definitions.yaml\n- objects.yaml\n", ""))
         kustomization = copy / "kustomization.yaml"
         kustomization.write_text(kustomization.read_text().replace("- ../../crds\n", ""))
         users = Path(folder) / "users"

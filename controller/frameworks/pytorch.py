@@ -105,7 +105,8 @@ def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> 
     if backend is RendezvousBackend.NONE:
         yield variable("PET_RDZV_ENDPOINT", f"{host}:{port}")
         yield variable("PET_RDZV_BACKEND", spoken.value)
-    yield variable("PET_NNODES", f"{least}:{most}")
+    # Scripts for Kubeflow Trainer read one number.
+    yield variable("PET_NNODES", least if job.kind.role and least == most else f"{least}:{most}")
     if policy.max_restarts is not None:
         yield variable("PET_MAX_RESTARTS", policy.max_restarts)
     if policy.n_proc_per_node is not None:

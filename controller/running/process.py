@@ -25,6 +25,7 @@ from controller.running.metrics import Metrics
 from controller.running.options import Options
 from controller.running.reconcile import Reconciler
 from controller.running.train_jobs import TrainJobs
+from controller.running.trainer_turn import OtherLeases, TrainerTurn
 from controller.watching.keys import Key
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
@@ -195,9 +196,14 @@ class Process:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(reconciler.run(self._options.workers))
             if self._train_jobs is not None and self._trainer_election is not None:
-                tasks.create_task(self._trainer_election.lead(self._train_jobs.work))
+                tasks.create_task(self._turn(self._trainer_election).run(self._train_jobs.work))
             elif self._train_jobs is not None:
                 tasks.create_task(self._train_jobs.work())
+
+    def _turn(self, election: Election) -> TrainerTurn:
+        namespace = self._options.trainer_namespace
+        others = OtherLeases(self._kube, namespace=namespace, clock=time.monotonic)
+        return TrainerTurn(others, election, EventRecorder(self._writer()), namespace=namespace, now=lambda: datetime.now(UTC))
 
     def _keeper_of_train_jobs(self) -> TrainJobs | None:
         """Return the part that serves TrainJobs, which needs the runtimes of the whole cluster."""

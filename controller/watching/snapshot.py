@@ -51,10 +51,10 @@ class Container:
     waiting: str = ""
     message: str = ""
     ended_at: datetime | None = None
-    """End of the newest run that has ended."""
+    """The end of the newest run."""
     started_at: datetime | None = None
     """Start of its newest run; unknown while it waits to be started."""
-    # The run before this one: with a kubelet that restarts containers, the only trace of how it ended.
+    last_started_at: datetime | None = None  # of the run before this one, of which a restarted container keeps no other trace
     last_exit_code: int | None = None
     last_exit_reason: str = ""
     last_message: str = ""
@@ -103,8 +103,7 @@ class Pod:
     """It is being deleted without any grace; what keeps it is a finalizer."""
     index_label: str | None = None
     """Value of its label if it differs from the index, else None."""
-    is_unowned: bool = False
-    """It has no owner, so nothing will delete it."""
+    is_unowned: bool = False  # nothing will delete it
     in_world: InWorld | None = None
     """None where the pod has no such readiness gate."""
     sights: tuple[Sight, ...] = ()
@@ -394,6 +393,7 @@ def _container(raw: Mapping[str, Any]) -> Container:
         message=ended.get("message") or waiting.get("message") or "",
         ended_at=time_of(ended.get("finishedAt") or last.get("finishedAt")),
         started_at=time_of((state.get("running") or ended).get("startedAt")),
+        last_started_at=time_of(last.get("startedAt")),
         last_exit_code=last.get("exitCode"),
         last_exit_reason=last.get("reason") or "",
         last_message=last.get("message") or "",

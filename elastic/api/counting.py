@@ -2,6 +2,9 @@
 
 from datetime import datetime
 
+FIRST_STEP = 1
+"""The highest number that a program gives its first step."""
+
 
 def counted(number: int, noun: str, *verb: str) -> str:
     """Return `1 worker` or `3 workers`; with the two forms of a verb, `1 worker is` or `3 workers are`."""
@@ -21,6 +24,8 @@ def continued(before: int | None, after: int | None, *, state_lost: bool) -> str
     if after is None:
         return f"begins again after step {before:,}: no worker had the state"
     lost = made_again(before, after)
+    if lost > 1 and after <= FIRST_STEP and not state_lost:
+        return f"begins again at step {after:,} after step {before:,}: its script loaded no checkpoint"
     why = "" if not lost else ": no worker had the state" if state_lost else f": {counted(lost, 'step')} must be repeated"
     return f"continues at step {after:,} after step {before:,}{why}"
 

@@ -168,6 +168,7 @@ def train_job_roles() -> list[Role]:
         _right(TRAIN_JOBS, "trainingruntimes clustertrainingruntimes", ("get", *SEEN), "TrainJobs name their runtimes."),
         _right(GROUP, "pytorchjobs mpijobs", ("create", "patch"), "A TrainJob becomes jobs of its own, which follow it."),
         _right("", "persistentvolumeclaims", ("get", "create"), "A runtime's volumeClaimPolicies name volumes of the TrainJob."),
+        _right("coordination.k8s.io", "leases", ("list",), "A Kubeflow Trainer in another namespace is noticed.", names=(TRAINER_LEASE,)),
         _right(
             "admissionregistration.k8s.io",
             "validatingwebhookconfigurations",

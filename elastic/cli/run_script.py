@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from elastic.api.errors import Warning
 from elastic.api.kinds import KINDS
+from elastic.cli import script_state
 from elastic.cli.near_files import hint
 from elastic.cli.validate import Report, examine, examine_object
 from elastic.client.script_job import Workers, is_script, job_of
@@ -59,7 +62,10 @@ def report_of(
         max_restarts=max_restarts,
         hang_timeout_s=hang_timeout_s,
     )
-    return examine_object(job, file=sources[0])
+    report = examine_object(job, file=sources[0])
+    if words := script_state.warning(script):
+        report.verdicts = [replace(verdict, warnings=(*verdict.warnings, Warning((), words))) for verdict in report.verdicts]
+    return report
 
 
 def save(job: Object, file: str, *, script: Path) -> None:

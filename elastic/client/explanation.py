@@ -69,9 +69,11 @@ def _size(job: Summary) -> str:
     bounds = " Its size is fixed: it has no elasticPolicy."
     if job.is_elastic:
         allowed = (
-            f"Between {job.least} and {job.most} are" if job.least != job.most else f"Only {job.least} {'is' if job.most == 1 else 'are'}"
+            f"Between {job.least} and {job.most} are allowed."
+            if job.least != job.most
+            else f"minReplicas and maxReplicas are both {job.least}."
         )
-        bounds = f" {allowed} allowed."
+        bounds = f" {allowed}"
     if job.is_over:
         return f"{job.kind.title} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
     world = "" if job.world is None else f"; {job.world} of them train together"
@@ -218,7 +220,10 @@ def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
     if phases:
         total = sum(phases.values())
-        parts = [f"{_time(ms)} {PHASES.get(name, name)}" for name, ms in phases.items() if ms >= min(SHORT_MS, SMALL_PART * total) and ms]
+        told = {name: ms for name, ms in phases.items() if ms >= min(SHORT_MS, SMALL_PART * total) and ms}
+        parts = [f"{_time(ms)} {PHASES.get(name, name)}" for name, ms in told.items()]
+        rest_ms = total - sum(told.values())
+        parts += [f"{_time(rest_ms)} for the rest"] if parts and rest_ms else []
         least, why = ("at least ", UNSEEN) if job.rescale.get("beganUnseen") is True else ("", "")
         if parts:
             yield f"The last change cost {least}{_time(total)}: {', '.join(parts)}{why}."

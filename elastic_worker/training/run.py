@@ -180,6 +180,10 @@ class Run:
             if saved is not None and environment.own("RANK", 0) == 0:
                 log.warning("The save of step %d in %s was loaded. A newer state of another worker wins.", step, self._saves.target)
         self._committed = step or 0
+        if step is not None and step >= self._until and environment.own("RANK", 0) == 0:
+            log.warning(
+                "All %d steps were done before this start, so nothing is trained. Ask for more steps, or remove the save.", self._until
+            )
         path = environment.take_door()
         why_plain = "no agent of ours has started it" if path is None else self._group.obstacle()
         if path is None or why_plain:

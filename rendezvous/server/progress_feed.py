@@ -97,7 +97,8 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, 
         remaining_s=told.remaining_s,
     )
     here = [(report, at) for report, at in reports.values() if size and report.generation == seen.generation and report.step is not None]
-    is_told = bool(size) and told.generation == seen.generation
+    # A program that does not meet here never has a world. Its values are those of generation 0.
+    is_told = told.generation == seen.generation and bool(size or not seen.generation)
     if not here and not is_told:
         return known
     if not here:

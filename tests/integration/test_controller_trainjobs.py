@@ -6,6 +6,7 @@ Next to Kubeflow Trainer's own controller it serves only the TrainJobs that ask 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,69 @@ async def test_in_the_place_of_kubeflow_trainer_it_serves_none_before_it_has_its
             await until(kube, PYTORCH_JOBS, "patient", lambda found: found is not None)
             held = (await kube.get(LEASES, TRAINER_LEASE, namespace=NAMESPACE))["spec"]["holderIdentity"]
             assert held == holder_of_trainer(SYSTEM)
+            await _gives_way(kube)
         assert "holderIdentity" not in (await kube.get(LEASES, TRAINER_LEASE, namespace=NAMESPACE))["spec"], "it is given back"
+
+
+async def _gives_way(kube: Kube) -> None:
+    """Check that a process that takes Kubeflow Trainer's Lease gets all TrainJobs, and that other jobs are served meanwhile."""
+    taken = {"holderIdentity": "trainer_2", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:01.000000Z"}
+    await kube.patch(LEASES, TRAINER_LEASE, {"spec": taken}, namespace=NAMESPACE)
+    event = await _event_about_the_lease(kube, NAMESPACE)
+    assert "another process has taken Kubeflow Trainer's Lease, so this controller serves no TrainJobs" in event["message"]
+    await kube.create(TRAIN_JOBS, named("later"), namespace="default")
+    await kube.create(PYTORCH_JOBS, foreign("own-2"), namespace="default")
+    await until(kube, PYTORCH_JOBS, "own-2", lambda found: bool((found.get("status") or {}).get("conditions")))
+    assert await until(kube, PYTORCH_JOBS, "later", lambda found: True) is None
+    await kube.delete(LEASES, TRAINER_LEASE, namespace=NAMESPACE)
+    await until(kube, PYTORCH_JOBS, "later", lambda found: found is not None)
+
+
+async def _event_about_the_lease(kube: Kube, namespace: str) -> Object:
+    seen: list[Object] = []
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                seen = list((await kube.list(EVENTS, namespace=namespace)).items)
+                if found := [event for event in seen if event["reason"] == "TrainJobsNotServed"]:
+                    return found[0]
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        pytest.fail(f"no Event says that TrainJobs are not served: {seen}")
+
+
+async def test_a_kubeflow_trainer_of_another_namespace_is_given_way(kubeconfig: Path, tmp_path: Path) -> None:
+    async with connect(kubeconfig) as kube:
+        account = await account_for_train_jobs(kubeconfig, kube, tmp_path)
+        await kube.create(NAMESPACES, {"metadata": {"name": "kubeflow"}})
+        await define(kube)
+        await _create_early(kube, CLUSTER_TRAINING_RUNTIMES, runtime())
+        await _create_early(kube, TRAIN_JOBS, named("patient"))
+        spec = {"holderIdentity": "trainer_1", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"}
+        await kube.create(LEASES, {"metadata": {"name": TRAINER_LEASE}, "spec": spec}, namespace="kubeflow")
+        stop = asyncio.Event()
+        renewing = asyncio.create_task(_renew(kube, stop))
+        try:
+            with controller(account, "--trainjobs", "instead", "--leader-elect", "--lease-namespace", SYSTEM, folder=tmp_path):
+                event = await _event_about_the_lease(kube, "kubeflow")
+                assert "Kubeflow Trainer runs in namespace kubeflow (trainer_1 holds its Lease there)" in event["message"]
+                assert await until(kube, PYTORCH_JOBS, "patient", lambda found: True) is None
+                stop.set()
+                await until(kube, PYTORCH_JOBS, "patient", lambda found: found is not None)
+        finally:
+            stop.set()
+            await renewing
+
+
+async def _renew(kube: Kube, stop: asyncio.Event) -> None:
+    """Hold Kubeflow Trainer's Lease in another namespace until told to stop, and leave it as a process that was killed does."""
+    seconds = 0
+    while not stop.is_set():
+        seconds += 1
+        renewed = {"spec": {"renewTime": f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}.000000Z"}}
+        await kube.patch(LEASES, TRAINER_LEASE, renewed, namespace="kubeflow")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), timeout=1)
 
 
 async def test_next_to_kubeflow_trainer_it_serves_only_those_that_ask_for_it(kubeconfig: Path, tmp_path: Path) -> None:

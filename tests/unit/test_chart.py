@@ -13,7 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
-from elastic.cli.installing import manifests
+from elastic.api.trainer.crd import definitions
+from elastic.api.trainer.modes import Mode
+from elastic.api.trainer.shipped import objects
+from elastic.cli.installing import manifests, trainer
 from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +42,7 @@ def files(chart: ModuleType) -> dict[str, str]:
 
 
 class Rendering:
-    """What Helm does with `if`, `end`, `required`, values and the release's namespace."""
+    """Render templates as Helm does, as far as they use `if`, `end`, `required`, values and the release's namespace."""
 
     def __init__(self, values: dict[str, Any], namespace: str) -> None:
         self._values = values
@@ -60,6 +63,9 @@ class Rendering:
 
     def _holds(self, condition: str) -> bool:
         words = condition.split()
+        if words[0] in ("eq", "ne"):
+            is_equal = self._values[words[1].removeprefix(".Values.")] == json.loads(words[2])
+            return is_equal == (words[0] == "eq")
         values = [bool(self._values[word.removeprefix(".Values.")]) for word in words if word.startswith(".Values.")]
         return {"not": lambda: not values[0], "and": lambda: all(values)}.get(words[0], lambda: values[0])()
 
@@ -68,6 +74,8 @@ class Rendering:
             return "{{"
         if found[1] == ".Release.Namespace":
             return self._namespace
+        if found[1] == ".Values.trainjobs":
+            return str(self._values["trainjobs"])
         assert re.fullmatch(r'required "[^"]+" \.Values\.image \| quote', found[1]), found[0]
         assert self._values["image"]
         return json.dumps(self._values["image"])
@@ -105,6 +113,25 @@ def test_a_chart_with_these_values_is_what_is_installed_with_these_components(fi
     )
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_chart_with_a_mode_of_train_jobs_is_what_is_installed_in_this_mode(files: dict[str, str], mode: Mode) -> None:
+    installed = manifests.objects("standalone", trainer.with_mode((), mode), namespace="here", image=IMAGE)
+    wanted = [item for item in trainer.adapted(installed, mode) if item["kind"] != "Namespace"]
+    wanted += trainer.lease_objects("here") if mode is Mode.INSTEAD else []
+    assert by_name(rendered(files, {"trainjobs": mode.value, "image": IMAGE}, "here")) == by_name(wanted)
+
+
+def test_the_chart_overwrites_no_object_that_kubeflow_trainer_brings(files: dict[str, str]) -> None:
+    """Helm takes objects over or fails at them. Notes say how to create those that do not exist."""
+    there = by_name(rendered(files, {"trainjobs": "instead", "image": IMAGE}, "here"))
+    brought = [*definitions(), *(item for item in objects() if item["kind"] != "Namespace")]
+    assert [name for name in by_name(brought) if name in there] == []
+    assert not any(name.startswith("crds/") and "trainer" in name for name in files)
+    shown = Rendering({"trainjobs": "instead"}, "here").of(files["templates/NOTES.txt"])
+    assert "kubectl create -f deploy/components/trainjobs/definitions.yaml" in shown
+    assert "TrainJobs" not in Rendering({"trainjobs": "off"}, "here").of(files["templates/NOTES.txt"])
+
+
 def test_the_chart_has_every_kind_its_version_and_what_is_to_be_done_first(files: dict[str, str]) -> None:
     for file in (ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml"):
         assert files[f"crds/{file.name}"] == file.read_text()
@@ -113,7 +140,7 @@ def test_the_chart_has_every_kind_its_version_and_what_is_to_be_done_first(files
     assert "deploy/installation.sh" in files["templates/NOTES.txt"]
 
 
-@pytest.mark.parametrize("values", [{"autoscale": True}, {"mpi": "no"}, {"image": 1}])
+@pytest.mark.parametrize("values", [{"autoscale": True}, {"mpi": "no"}, {"image": 1}, {"trainjobs": "all"}, {"trainjobs": False}])
 def test_a_wrong_value_is_refused(files: dict[str, str], values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         rendered(files, values, "here")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cli_api import Api, Object, elastic, served, status
 from train_job_builders import all_owned, initializer, owned, runtime, train_job
 
@@ -127,6 +128,23 @@ def test_get_shows_a_train_job_by_its_kind(tmp_path: Path, api: Api) -> None:
         assert said.stdout.splitlines()[1].split()[:2] == ["fit", "TrainJob"], said.output
     assert run(tmp_path, api, "get", "trainjobs", "-o", "name").stdout == "trainjob.trainer.kubeflow.org/fit\n"
     assert "TrainJob fit is" in run(tmp_path, api, "explain", "fit").stdout
+
+
+@pytest.mark.parametrize("words", [["get", "trainjob/fit"], ["get", "fit"], ["describe", "fit"]])
+def test_data_about_a_train_job_is_the_train_job_and_no_job_behind_it(tmp_path: Path, api: Api, words: list[str]) -> None:
+    for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        shown = read(run(tmp_path, api, *words, "-o", output).stdout)
+        shown = shown if words[0] == "get" else shown["job"]
+        assert (shown["apiVersion"], shown["kind"], shown["metadata"]["uid"]) == ("trainer.kubeflow.org/v1alpha1", "TrainJob", "t-1")
+        assert shown["spec"] == api.objects[TRAIN_JOB]["spec"]
+    assert run(tmp_path, api, "get", "fit", "-o", "name").stdout == "trainjob.trainer.kubeflow.org/fit\n"
+
+
+def test_a_list_of_data_has_each_train_job_once(tmp_path: Path, api: Api) -> None:
+    with_bare(api, bare())
+    for words in (["get"], ["get", "-A"], ["get", "trainjobs"]):
+        shown = json.loads(run(tmp_path, api, *words, "-o", "json").stdout)
+        assert [(one["kind"], one["metadata"]["name"]) for one in shown["items"]] == [("TrainJob", "bare"), ("TrainJob", "fit")]
 
 
 def test_a_train_job_of_mpi_is_shown_and_changed_like_any_other(tmp_path: Path) -> None:

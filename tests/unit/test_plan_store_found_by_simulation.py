@@ -150,6 +150,18 @@ def test_workers_at_a_store_that_was_made_before_its_runs_had_ids_meet_with_thos
     assert group == f"c10d-{store.uid[:8]}-0", "as the pods that are there have it"
 
 
+@pytest.mark.parametrize("seconds", [20, 3600])
+def test_an_agent_that_had_worked_for_a_while_does_not_end_the_group(seconds: int) -> None:
+    """The container of the only worker had restarted three times in its life, and failed once more after minutes of training."""
+    cluster = at_store("OnFailure", workers=1)
+    began, ended = NOW + timedelta(seconds=5), NOW + timedelta(seconds=5 + seconds)
+    own = Container("pytorch", restarts=3, waiting="CrashLoopBackOff", last_exit_code=1, last_started_at=began, ended_at=ended)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(own,))
+    cluster.now = ended + timedelta(seconds=20)
+    cluster.settle()
+    assert cluster.state() == ("Failed" if seconds == 20 else "Running")
+
+
 def test_a_loss_is_answered_only_once_the_store_is_deleted() -> None:
     """The deletion was refused, the status said that it was done, and the closed rendezvous failed the job."""
     cluster = at_store("OnFailure")

@@ -92,6 +92,15 @@ async def test_a_report_becomes_the_jobs_progress(site: Site) -> None:
     assert told.values == {"loss": 0.5, "learning_rate": 1e-5, "total_steps": 200.0, "current_epoch": 1.88}
 
 
+async def test_the_values_of_a_program_without_a_world_are_heard(site: Site) -> None:
+    """A TrainJob that runs plain `python` is expected here, but its nodes never meet. Its metrics were dropped."""
+    site.hub.forget("job")
+    site.hub.expect("job", Expectation(members=("w0",), min=1, max=8))
+    await site.tell(42, left_s=120, loss=0.123, current_step=3)
+    told = site.progress()
+    assert (told.step, told.percent, told.values) == (3, 42, {"loss": 0.123})
+
+
 async def test_the_last_report_is_news_at_once_and_keeps_the_step(site: Site) -> None:
     """The callback sends its last report without a step, perhaps a moment after the one before it."""
     await site.tell(99, left_s=1, loss=0.5, current_step=199)

@@ -243,6 +243,9 @@ def test_of_a_job_that_reports_no_steps_nothing_is_said_about_them() -> None:
     [
         (10722, 0, True, LOST),
         (10722, 10700, False, "continues at step 10,700 after step 10,722: 23 steps must be repeated"),
+        (99, 0, False, "begins again at step 0 after step 99: its script loaded no checkpoint"),
+        (99, 1, False, "begins again at step 1 after step 99: its script loaded no checkpoint"),
+        (1, 1, False, "continues at step 1 after step 1"),
         (8, 7, False, "continues at step 7 after step 8: 2 steps must be repeated"),
         (163, 164, False, "continues at step 164 after step 163"),
         (163, 163, False, "continues at step 163 after step 163"),

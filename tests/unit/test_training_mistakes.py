@@ -173,3 +173,14 @@ def test_a_scheduler_that_would_not_travel_is_refused() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     run = Run(model, optimizer, batch=4, data=Points(), extra={"scheduler": scheduler})
     assert next(run.steps(1)).number == 0
+
+
+def test_a_training_that_is_done_already_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A finished job that ran again succeeded within a second, and nothing told why."""
+    run, _ = run_of()
+    assert list(run.steps(5, restored=5)) == []
+    assert "All 5 steps were done before this start, so nothing is trained" in caplog.text
+    caplog.clear()
+    run, _ = run_of()
+    assert next(run.steps(6, restored=5)).number == 5
+    assert caplog.text == ""

@@ -65,7 +65,11 @@ def test_no_group_is_made_before_the_nodes_may_start() -> None:
         ({"volcano": {}}, "other", "the controller runs without --gang-scheduler-name volcano"),
         ({"coscheduling": {}}, "", "the controller runs without --gang-scheduler-name of a scheduler"),
         ({"coscheduling": {}}, "volcano", "the controller runs without --gang-scheduler-name of a scheduler"),
-        ({"volcano": {"networkTopology": {"mode": "soft"}}}, "volcano", "networkTopology is not supported yet"),
+        (
+            {"volcano": {"networkTopology": {"mode": "soft"}}},
+            "volcano",
+            "networkTopology is set (mode soft), but pod groups here have none; remove it",
+        ),
         ({"volcano": {}, "coscheduling": {}}, "volcano", "coscheduling and volcano are both set; set one"),
     ],
 )

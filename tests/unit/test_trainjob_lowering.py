@@ -139,6 +139,7 @@ def with_(found: Object, at: str, value: Any) -> Object:
 
 
 JOB = "spec.template.spec.replicatedJobs.0"
+JOB_LIST = "spec.template.spec.replicatedJobs"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,6 @@ def test_a_field_of_a_train_job_that_is_not_carried_out_is_named(at: str, value:
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        ("spec.mlPolicy.torch", {"envInjection": {"targets": [{"jobName": "node", "containerNames": ["x"]}]}}),
         ("spec.template.spec.network", {"subdomain": "x"}),
         ("spec.template.spec.network.publishNotReadyAddresses", False),
         ("spec.template.spec.network.enableDNSHostnames", False),
@@ -181,8 +181,7 @@ def test_a_field_of_a_train_job_that_is_not_carried_out_is_named(at: str, value:
     ],
 )
 def test_a_field_of_a_runtime_that_is_not_carried_out_is_named(at: str, value: Any) -> None:
-    name = "envInjection" if at.endswith("torch") else at.rpartition(".")[2]
-    assert name in problems(train_job(), with_(runtime(), at, value))
+    assert at.rpartition(".")[2] in problems(train_job(), with_(runtime(), at, value))
 
 
 @pytest.mark.parametrize(
@@ -208,11 +207,21 @@ def test_the_completion_of_an_initializer_is_not_that_of_the_train_job() -> None
 def test_a_runtime_of_torchtune_is_refused_although_the_train_job_names_no_command() -> None:
     job, found = train_job(), runtime(pod={"containers": [{"name": "node", "image": "any", "command": ["tune", "run", "recipe"]}]})
     del job["spec"]["trainer"]["command"]
-    assert "torchtune is not supported yet" in problems(job, found)
+    assert problems(job, found) == (
+        f"ClusterTrainingRuntime.torch-distributed.{JOB_LIST}[0].template.spec.template.spec.containers: "
+        "the command of the container node is tune run, but torchtune is not supported; use torchrun with a script of your own"
+    )
 
 
-def test_a_policy_that_is_not_supported_is_named() -> None:
-    assert "ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.flux" in problems(train_job(), runtime({"flux": {}}))
+def test_a_command_of_torchtune_is_refused_with_what_to_use() -> None:
+    words = "spec.trainer.command: the command is tune run, but torchtune is not supported; use torchrun with a script of your own"
+    assert problems(train_job(trainer={"command": ["tune", "run"], "args": ["recipe"]})) == words
+
+
+def test_flux_is_refused_by_one_message_that_names_the_policy_to_use() -> None:
+    at = "ClusterTrainingRuntime.torch-distributed.spec.mlPolicy.flux"
+    words = "flux is the policy of this runtime, but Flux is not supported; use a runtime with the policy mpi"
+    assert problems(train_job(trainer={"numProcPerNode": 2}), runtime({"flux": {}})) == f"{at}: {words}"
 
 
 def variables(made: Object) -> dict[str, Any]:
@@ -228,8 +237,8 @@ def test_nodes_with_the_policy_jax_know_their_coordinator() -> None:
         "A": "1",
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": "number",
-        "JAX_COORDINATOR_ADDRESS": "fit-node-0-0.fit:6666",
-        "JAX_COORDINATOR_PORT": "6666",
+        "JAX_COORDINATOR_ADDRESS": "fit-node-0-0.fit:29500",
+        "JAX_COORDINATOR_PORT": "29500",
         "JAX_DISTRIBUTED_BACKEND": "gloo",
     }
     assert parse(made)[0].kind is PLAIN_NODES

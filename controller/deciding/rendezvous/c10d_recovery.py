@@ -230,9 +230,12 @@ def _members(view: JobView) -> list[Pod]:
 
 
 def _is_hopeless(container: Container | None) -> bool:
+    """Return whether this agent ends again and again. An agent that worked for a while had been let in."""
     if container is None or container.waiting != "CrashLoopBackOff":
         return False
-    return container.restarts >= HOPELESS_RESTARTS and gave_up(container)
+    began = container.last_started_at
+    has_worked = began is not None and container.ended_at is not None and container.ended_at > began + WINDOW
+    return container.restarts >= HOPELESS_RESTARTS and gave_up(container) and not has_worked
 
 
 def _unrecorded(going: Sequence[Pod], last: Rescale | None) -> list[Pod]:

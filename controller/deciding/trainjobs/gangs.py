@@ -23,7 +23,10 @@ def problems(policy: PodGroupPolicy | None, annotations: Mapping[str, str], at: 
         if scheduler is not None and scheduler != VOLCANO:
             yield Problem((*at, "volcano"), f"the controller runs without {FLAG} {VOLCANO}; start it with this flag, or remove volcano")
         if policy.volcano.network_topology is not None:
-            yield Problem((*at, "volcano", "networkTopology"), "networkTopology is not supported yet; remove it")
+            mode, tier = policy.volcano.network_topology.mode, policy.volcano.network_topology.highest_tier_allowed
+            found = f"networkTopology is set (mode {mode}{f', tier {tier}' if tier is not None else ''})"
+            message = f"{found}, but pod groups here have none; remove it, or select nodes by nodeSelector or affinity"
+            yield Problem((*at, "volcano", "networkTopology"), message)
         if annotations.get(QUEUE) == "":
             yield Problem((*at[:-1], "template", "metadata", "annotations", QUEUE), "Volcano queue name must not be empty")
     elif policy.coscheduling is not None and scheduler in ("", VOLCANO):

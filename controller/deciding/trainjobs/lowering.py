@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import claims, gangs, initializers, mpi, nodes, patches, policies, support
+from controller.deciding.trainjobs import claims, gangs, initializers, injection, mpi, nodes, patches, policies, support
 from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
 from controller.deciding.trainjobs.roles import Roles, limit, roles
 from elastic.api import names
@@ -90,7 +90,14 @@ class Draft:
             for container in made[WORKER]["spec"]["containers"]:
                 if own and container.get("name") == nodes.NODE:
                     container["env"] = nodes.merged(container.get("env") or (), own)
+            self.inject(made[WORKER], nodes.NODE, name)
         return {type: claims.with_volumes(template, name, self.claims) for type, template in made.items()}
+
+    def inject(self, template: Object, job: str, name: str) -> None:
+        """Give the containers of this job their variables, if envInjection names them. `name` is the TrainJob's."""
+        if containers := injection.targets(self.runtime).get(job):
+            processes = nodes.processes(nodes.template(name, self.job, self.trainer), self.trainer)
+            injection.inject(template, containers, train_job=name, count=self.bounds.most, processes=processes)
 
 
 def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | None = None) -> tuple[list[Object], list[Problem]]:
@@ -110,7 +117,9 @@ def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | No
         try:
             parse(job)
         except SpecError as error:
-            problems += [Problem(RUNTIME_REF, f"the {whose} would not be valid: {problem}") for problem in error.problems]
+            for problem in error.problems:
+                place = problem.at if problem.at[:1] == ("metadata",) else RUNTIME_REF
+                problems.append(Problem(place, f"the {whose} would not be valid: {problem}"))
     return ([] if problems else [*made, *claims.objects(_placed(train_job), draft.claims)]), problems
 
 
@@ -193,6 +202,7 @@ def _draft(train_job: Object, runtime: Object | None, problems: list[Problem]) -
     problems += wrong
     draft = Draft(spec, found, jobs, limits, count)
     problems += _checks(draft)
+    problems += injection.problems(found, {job.name: job for job in jobs.all}, limits, at)
     place = (*at, "spec", "template", "spec", "volumeClaimPolicies")
     problems += claims.problems(train_job["metadata"]["name"], draft.claims, jobs.all, place)
     return draft
@@ -224,7 +234,7 @@ def _checks(draft: Draft) -> Iterator[Problem]:
     elif limits.asked is None and not limits.least <= draft.count <= limits.most:
         message = f"numNodes is {draft.count}, but {limits.least} to {limits.most} nodes are allowed; change one, or set {names.NODES}"
         yield Problem(("spec", "trainer", "numNodes"), message)
-    if not draft.is_torch and draft.mpi is None and trainer.num_proc_per_node is not None:
+    if draft.policy not in (policies.TORCH, policies.MPI, policies.FLUX) and trainer.num_proc_per_node is not None:
         yield Problem(("spec", "trainer", "numProcPerNode"), "numProcPerNode has no effect without the policy torch or mpi; remove it")
     if trainer.num_proc_per_node is not None and trainer.num_proc_per_node < 1:
         yield Problem(("spec", "trainer", "numProcPerNode"), f"numProcPerNode is {trainer.num_proc_per_node}; at least 1 is needed")
@@ -232,9 +242,17 @@ def _checks(draft: Draft) -> Iterator[Problem]:
     if reserved:
         yield Problem(("spec", "trainer", "env"), f"must not have reserved envs, invalid envs configured: {reserved}")
     if draft.is_torch and nodes.command(draft.job, trainer)[:2] == TORCH_TUNE:
-        yield Problem(("spec", "trainer", "command"), f"torchtune {support.NOT_YET}")
+        yield _of_torchtune(draft)
     if draft.mpi is not None:
         yield from mpi.problems(draft.roles, draft.mpi)
+
+
+def _of_torchtune(draft: Draft) -> Problem:
+    given = draft.trainer.command is not None
+    at = ("spec", "trainer", "command") if given else (*draft.roles.at, "template", "spec", "template", "spec", "containers")
+    whose = "the command" if given else f"the command of the container {nodes.NODE}"
+    message = f"{whose} is {' '.join(TORCH_TUNE)}, but torchtune is not supported; use torchrun with a script of your own"
+    return Problem(at, message)
 
 
 def _job(train_job: Object, draft: Draft, runtime: Object) -> Object:
@@ -273,7 +291,8 @@ def _initializers(train_job: Object, draft: Draft) -> Iterator[Object]:
         policy = {"suspend": spec.suspend, "backoffLimit": limit(job), **draft.scheduling(job)}
         source, placed = initializers.source(spec, job.name), _placed(train_job)
         made = initializers.lowered(placed, job, source, checksum=checksum, run_policy=policy)
-        claims.with_volumes(made["spec"]["pytorchReplicaSpecs"][WORKER]["template"], placed["name"], draft.claims)
+        template = claims.with_volumes(made["spec"]["pytorchReplicaSpecs"][WORKER]["template"], placed["name"], draft.claims)
+        draft.inject(template, job.name, placed["name"])
         yield made
 
 

@@ -12,7 +12,8 @@ from elastic.api.trainer.train_job import TrainJobSpec
 NOT_YET = "is not supported yet; remove it"
 TRAIN_JOB = ("runtime_ref", "initializer", "trainer", "runtime_patches", "suspend", "active_deadline_seconds", "managed_by")
 RUNTIME = ("ml_policy", "pod_group_policy", "template")
-POLICY = ("num_nodes", "torch", "mpi", "jax", "xgboost")
+POLICY = ("num_nodes", "torch", "mpi", "jax", "xgboost", "flux")
+NO_FLUX = "is the policy of this runtime, but Flux is not supported; use a runtime with the policy mpi"
 JOB_SET = (
     "replicated_jobs",
     "ttl_seconds_after_finished",
@@ -38,8 +39,8 @@ def in_runtime(runtime: Runtime, at: Path) -> Iterator[Problem]:
     yield from _others(spec, at, known=RUNTIME)
     if spec.ml_policy is not None:
         yield from _others(spec.ml_policy, (*at, "mlPolicy"), known=POLICY)
-        if spec.ml_policy.torch is not None:
-            yield from _others(spec.ml_policy.torch, (*at, "mlPolicy", "torch"), known=())
+        if spec.ml_policy.flux is not None:
+            yield Problem((*at, "mlPolicy", "flux"), f"flux {NO_FLUX}")
     if spec.template is not None:
         at = (*at, "template")
         yield from _of_metadata(spec.template.metadata, at)

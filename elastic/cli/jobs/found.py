@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -44,6 +44,8 @@ class Found:
     object: Object
     bare: Object | None = None
     """The TrainJob itself if no job of ours belongs to it; `object` is its outline then."""
+    train_job: Object | None = None
+    """The TrainJob that the job belongs to, if `with_train_jobs` has read it."""
 
     @property
     def key(self) -> JobKey:
@@ -121,6 +123,19 @@ async def listed(kube: Kube, namespace: str | None, kind: Kind | None, *, labels
     """Return the jobs of a kind, TrainJobs without a job included. Without a kind, return all but the initializers of TrainJobs."""
     found = await jobs(kube, namespace, [kind] if kind is not None else None, labels=labels, with_bare=True)
     return [job for job in found if kind is not None or job.kind.container not in INITIALIZERS]
+
+
+async def with_train_jobs(kube: Kube, namespace: str | None, there: Sequence[Found]) -> list[Found]:
+    """Return the jobs with the TrainJobs that they belong to, as far as the user may see these. Programs read them."""
+    if not any(job.kind.role and job.bare is None for job in there):
+        return list(there)
+    known = {one["metadata"]["uid"]: one for one in await readable.listed(kube, TRAIN_JOB_RESOURCE, namespace=namespace)}
+
+    def owner(job: Found) -> Object | None:
+        owners = job.object["metadata"].get("ownerReferences") or ()
+        return next((known[one["uid"]] for one in owners if one.get("uid") in known), None)
+
+    return [replace(job, train_job=owner(job)) if job.kind.role and job.bare is None else job for job in there]
 
 
 async def how_to_define(kube: Kube) -> str:

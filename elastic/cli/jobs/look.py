@@ -25,6 +25,7 @@ from elastic.kube.resources import TRAIN_JOBS as TRAIN_JOB_RESOURCE
 from elastic.kube.resources import Object
 
 LATEST_EVENTS = 15
+DATA = ("json", "yaml")
 
 
 @click.command()
@@ -53,6 +54,8 @@ def get(
             listed = await found.listed(kube, where, kind, labels=labels)
         if not listed and not everywhere:
             await found.check_namespace(kube, namespace)
+        if output in DATA:
+            listed = await found.with_train_jobs(kube, where, listed)
         return listed, await live(kube, cluster, url) if listed and output in ("table", "wide") else {}
 
     async def drawn(kube: Kube, namespace: str) -> str:
@@ -63,7 +66,7 @@ def get(
         watch(cluster, drawn)
         return
     there, samples = cluster.ask(read)
-    if output in ("json", "yaml"):
+    if output in DATA:
         objects = [_identified(job) for job in there]
         is_one = len(names) == 1 and len(objects) == 1
         click.echo(as_data(objects[0] if is_one else {"apiVersion": "v1", "kind": "List", "items": objects}, output))
@@ -130,6 +133,8 @@ def describe(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
 
     async def read(kube: Kube, namespace: str) -> list[tuple[Found, list[Object], list[Object]]]:
         jobs = await found.some(kube, namespace, words)
+        if output in DATA:
+            jobs = await found.with_train_jobs(kube, namespace, jobs)
         pods = [await found.pods_of(kube, job) for job in jobs]
         return [(job, its, await found.events_of(kube, job, its)) for job, its in zip(jobs, pods, strict=True)]
 
@@ -226,10 +231,11 @@ def _word(job: Found) -> str:
 
 
 def _identified(job: Found) -> dict[str, Any]:
-    """Return the object as `kubectl get -o` has it, without the managers of its fields."""
-    metadata = {key: value for key, value in job.object["metadata"].items() if key != "managedFields"}
-    if job.bare is not None:
-        return {"apiVersion": TRAIN_JOB_RESOURCE.api_version, "kind": TRAIN_JOB_RESOURCE.kind, **job.bare, "metadata": metadata}
+    """Return the object as `kubectl get -o` has it, without the managers of its fields. For a TrainJob, this is no job behind it."""
+    train_job = job.bare or job.train_job
+    metadata = {key: value for key, value in (train_job or job.object)["metadata"].items() if key != "managedFields"}
+    if train_job is not None:
+        return {"apiVersion": TRAIN_JOB_RESOURCE.api_version, "kind": TRAIN_JOB_RESOURCE.kind, **train_job, "metadata": metadata}
     return {"apiVersion": f"{job.kind.crd_name.partition('.')[2]}/v1", "kind": job.kind.name, **job.object, "metadata": metadata}
 
 

@@ -89,7 +89,7 @@ class Edge:
         self._shared = Shared()
 
     def end_watches(self, storage: str = "") -> None:
-        """Ends the watches of one resource that is no longer served, or all of them."""
+        """End the watches of one resource that is no longer served, or all of them."""
         for stored_in, watcher in self._watchers:
             if storage in ("", stored_in):
                 watcher.end()
@@ -124,7 +124,7 @@ class Edge:
         return answer
 
     async def _fault(self, faults: Faults, request: web.Request) -> web.StreamResponse | None:
-        """Serves /faults, and lets requests meet what was asked for there."""
+        """Serve /faults, and let requests meet the faults that were asked for there."""
         if request.path == "/faults":
             if "system:masters" not in self._authenticate(request).groups:
                 raise StatusError(403, "Forbidden", "only an administrator may make faults", details={})
@@ -167,12 +167,12 @@ class Edge:
 
     @staticmethod
     def _in_scope(kind: ResourceType, target: paths.Target, method: str) -> bool:
-        """A namespaced kind can be listed across namespaces; all else goes by its scope."""
+        """Return whether a path fits the scope of its kind. A namespaced kind can also be listed across namespaces."""
         across = kind.namespaced and not target.name and method == "GET"
         return bool(target.namespace) == kind.namespaced or across
 
     def _authenticate(self, request: web.Request) -> User:
-        """A wrong token is refused; no token makes a user without rights."""
+        """Return the user of a request. A wrong token is refused; a request without a token has a user without rights."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             return ANONYMOUS
@@ -182,7 +182,7 @@ class Edge:
         return self._impersonated(request, found[0])
 
     def _impersonated(self, request: web.Request, user: User) -> User:
-        """Whom the user wants to act as, if allowed to."""
+        """Return the user that this user acts as, if that is allowed."""
         name = request.headers.get("Impersonate-User")
         if not name:
             return user
@@ -226,7 +226,7 @@ class Edge:
             "resource": call.kind.plural,
             "subresource": call.subresource,
             "namespace": call.namespace,
-            "name": call.name,
+            "name": call.name or _named_alone(call),
         }
         allowed, _ = self._rbac.allows(call.user, attributes)
         if self._audit is not None:
@@ -367,6 +367,14 @@ class Edge:
 
 def form_of(request: web.Request) -> Form:
     return negotiation.chosen(request.headers.get("Accept", ""))
+
+
+def _named_alone(call: Call) -> str:
+    """Return the name that a list or watch asks for by its field selector. As in Kubernetes, a rule with resourceNames allows it."""
+    if call.verb not in ("list", "watch", "deletecollection"):
+        return ""
+    terms = (term.replace("==", "=").partition("=") for term in call.query.get("fieldSelector", "").split(","))
+    return next((value.strip() for key, _, value in terms if key.strip() == "metadata.name"), "")
 
 
 def success(call: Call, obj: Json) -> Json:
