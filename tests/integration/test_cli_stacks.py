@@ -41,7 +41,7 @@ def elastic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elastic]:
 
 @pytest.fixture(scope="module")
 def job(elastic: Elastic) -> Iterator[str]:
-    """A job of two workers, of which one sleeps and the other waits for it."""
+    """Start a job of two workers, of which one sleeps and the other waits for it."""
     (elastic.folder / "train.py").write_text(textwrap.dedent(HANGS))
     create(elastic, "hangs", command=["torchrun", "--nproc-per-node=1", "train.py"])
     elastic("wait", "hangs", "--for", "running", "--timeout", WAIT_S)
