@@ -8,7 +8,6 @@ The next signal asks whether the program gets on: the process answers once its m
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import functools
@@ -89,7 +88,12 @@ def register(environment: Environment) -> None:
             faulthandler.register(number, file=_make_file(STACKS, number), all_threads=True, chain=False)
             tick = number + 1 if number < signal.SIGRTMAX else number - 1
             if tick not in used and threading.current_thread() is threading.main_thread():
-                signal.signal(tick, _ticks(_make_file(TICKS, tick)))
+                _register_ticks(tick)
+
+
+def _register_ticks(number: int) -> None:
+    with contextlib.suppress(ImportError, AttributeError, MemoryError):  # a Python without ctypes, or a system that forbids its callbacks
+        signal.signal(number, _ticks(_make_file(TICKS, number)))
 
 
 def _ticks(file: int) -> typing.Callable[..., typing.Any]:
@@ -103,6 +107,8 @@ def _ticks(file: int) -> typing.Callable[..., typing.Any]:
         with contextlib.suppress(OSError):  # the program has closed the file
             os.write(file, b".")
         return 0
+
+    import ctypes
 
     kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     add = ctypes.PYFUNCTYPE(ctypes.c_int, kind, ctypes.c_void_p, ctypes.c_int, ctypes.py_object)(("Py_AddPendingCall", ctypes.pythonapi))

@@ -9,7 +9,7 @@ import typing
 
 from elastic_worker.looking import frames
 from elastic_worker.looking.calls import Wait, wait_of
-from elastic_worker.looking.sight import Process, Sight
+from elastic_worker.looking.sight import NCCL_THREADS, Process, Sight
 from elastic_worker.looking.stacks import Frame, Thread
 
 COLLECTIVE, STOPPED, OTHER, UNKNOWN = "collective", "stopped", "other", "unknown"
@@ -20,6 +20,9 @@ LOADER = "/torch/utils/data/_utils/worker.py"
 NETWORK = ("/socket.py", "/ssl.py", "/http/client.py")
 ASYNC_WAIT = re.compile(r"\.wait\(|_c10d_functional")
 """A line of code that waits for a collective without any frame of torch."""
+GPU_WAIT = re.compile(r"\.(?:item|cpu|tolist|numpy|synchronize)\(|\bsynchronize\(")
+"""A line of code that waits until a GPU has done its work. With NCCL, that work ends only if all ranks take part in it."""
+GPU_FILES = ("/torch/cuda/__init__.py", "/torch/cuda/streams.py")
 SLEEP = re.compile(r"\bsleep\(")
 WORKS_TOO = (Wait.THREAD, Wait.EVENT, Wait.OTHER, Wait.NOTHING)
 CERTAIN = (Wait.READ, Wait.WRITE, Wait.OPEN, Wait.STORAGE, Wait.FILE_LOCK, Wait.CHILD)
@@ -40,7 +43,7 @@ class Doing:
 def describe(sight: Sight, *, cpu: float = 0.0, size: int = 1, code: str = "") -> Doing:
     """Return what the worker does.
 
-    cpu: CPU seconds that it used in a second since the look before. size: of its world. code: the text of the line of its program.
+    cpu: CPU seconds that it used in a second since the look before. size: of its world. code: the text of the innermost line.
     """
     thread = sight.stacks.main if sight.stacks is not None else None
     frame = frames.user_frame(thread) if thread else None
@@ -55,10 +58,9 @@ def describe(sight: Sight, *, cpu: float = 0.0, size: int = 1, code: str = "") -
     return _doing(OTHER, _other(sight, thread, cpu=cpu, code=code), place, frame)
 
 
-def frame_of(sight: Sight) -> typing.Optional[Frame]:
-    """Return the place in the user's program where the main thread is."""
-    thread = sight.stacks.main if sight.stacks is not None else None
-    return frames.user_frame(thread) if thread else None
+def innermost(sight: Sight) -> typing.Optional[Frame]:
+    """Return the line of Python where the main thread is."""
+    return sight.stacks.main[0] if sight.stacks is not None and sight.stacks.main else None
 
 
 def _doing(kind: str, does: str, place: str = "", frame: typing.Optional[Frame] = None) -> Doing:
@@ -77,11 +79,15 @@ def _collective(sight: Sight, thread: Thread, *, cpu: float, size: int, code: st
         return "waits for the other ranks of its world"
     if name:
         return "waits in {}".format(name)
-    if not is_at_rest or size < 2:
+    if size < 2:
+        return ""
+    if sight.group_threads.intersection(NCCL_THREADS) and (GPU_WAIT.search(code) or frames.is_in(frames.inside(thread), *GPU_FILES)):
+        return "waits for its GPU"
+    if not is_at_rest:
         return ""
     if frames.is_in_backward(thread):
         return "waits in backward for the gradients of other ranks"
-    is_direct = sight.in_group and bool(thread) and frames.is_user(thread[0])
+    is_direct = bool(thread and sight.group_threads) and not frames.is_of_python(thread[0])
     if is_direct and ASYNC_WAIT.search(code) and wait_of(sight.main.call) is Wait.THREAD:
         return "waits for a collective"
     return ""

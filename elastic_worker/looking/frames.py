@@ -34,6 +34,11 @@ def is_user(frame: Frame) -> bool:
     return not (path.startswith("<") or PYTHON_FOLDER.search(path) or PACKAGES.search(path) or OURS.search(path))
 
 
+def is_of_python(frame: Frame) -> bool:
+    """Return whether a frame belongs to Python's standard library."""
+    return frame.path.startswith("<") or (PYTHON_FOLDER.search(frame.path) is not None and PACKAGES.search(frame.path) is None)
+
+
 def user_frame(thread: Thread) -> typing.Optional[Frame]:
     """Return the innermost frame of the user's program, or of a package that is no framework, if the program is such a package."""
     of_package = (one for one in thread if PACKAGES.search(one.path) and not FRAMEWORKS.search(one.path) and not OURS.search(one.path))

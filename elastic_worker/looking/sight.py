@@ -20,7 +20,8 @@ SILENT = "tTZX"
 LEAST_AGE_S = 1.0
 """A younger child may be about to begin another program, in which the signal would kill it."""
 PYTHON = re.compile(r"python[0-9.]*\Z")
-GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", "pt_nccl_watchdg", "pt_nccl_heartbt")
+NCCL_THREADS = ("pt_nccl_watchdg", "pt_nccl_heartbt")
+GROUP_THREADS = ("pt_gloo_runloop", "gloo_tcp_loop", *NCCL_THREADS)
 """Threads of process groups. Their names are cut to 15 letters."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -46,9 +47,9 @@ class Sight:
     """A worker at one moment.
 
     main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
-    folder: its working folder. in_group: it has threads of a process group. switches: how often its main thread has begun to wait.
-    stacks: its Python stacks. child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and
-    could be read.
+    folder: its working folder. group_threads: names of its threads that belong to process groups. switches: how often its main thread
+    has begun to wait. stacks: its Python stacks. child_stacks: those of other processes by their pids. No stacks are there unless they were
+    asked for and could be read.
     """
 
     at: float
@@ -56,7 +57,7 @@ class Sight:
     others: typing.Tuple[Process, ...]
     is_held: bool
     folder: str
-    in_group: bool
+    group_threads: typing.FrozenSet[str]
     switches: int
     stacks: typing.Optional[Stacks] = None
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
@@ -84,7 +85,7 @@ def take(pid: int) -> Sight:
         others=tuple(one for one in processes if one is not main),
         is_held=main.stat.state == "t" or (seen is not None and seen.is_held),
         folder=_link(folder + "/cwd"),
-        in_group=_has_group(folder),
+        group_threads=_group_threads(folder),
         switches=_switches(main.pid),
     )
 
@@ -164,12 +165,13 @@ def _is_python(process: Process) -> bool:
     return PYTHON.match(program) is not None or dumping.writes_stacks(process.pid)
 
 
-def _has_group(folder: str) -> bool:
+def _group_threads(folder: str) -> typing.FrozenSet[str]:
     try:
         tasks = procfs.entries(folder + "/task", procfs.MOST_THREADS)
-        return any(procfs.read("{}/task/{}/comm".format(folder, task), may_lack=True).strip() in GROUP_THREADS for task in tasks)
+        names = {procfs.read("{}/task/{}/comm".format(folder, task), may_lack=True).strip() for task in tasks}
     except procfs.Unreadable:
-        return False
+        return frozenset()
+    return frozenset(names.intersection(GROUP_THREADS))
 
 
 def _switches(pid: int) -> int:

@@ -82,13 +82,14 @@ class Watched:
     def _read(self, seen: Sight, last: typing.Optional[Sight], *, cpu: float, size: int, is_active: bool) -> Sight:
         """Return the sight with stacks, and note what it shows."""
         seen = sight.with_stacks(seen)
-        doing = describing.describe(seen, cpu=cpu, size=size, code=self._code(describing.frame_of(seen), seen))
+        code = self._code(describing.innermost(seen), seen)
+        doing = describing.describe(seen, cpu=cpu, size=size, code=code)
         is_asleep = seen.main.stat.state != "R"
         if doing.kind == describing.OTHER and is_asleep and seen.others:
             seen = sight.with_child_stacks(seen)
-            doing = describing.describe(seen, cpu=cpu, size=size, code=self._code(doing.frame, seen))
+            doing = describing.describe(seen, cpu=cpu, size=size, code=code)
         key = _key(seen, doing)
-        gets_on = self._gets_on(seen) if doing.kind == describing.OTHER and not is_asleep else False
+        gets_on = not is_asleep and doing.kind in (describing.OTHER, describing.COLLECTIVE) and self._gets_on(seen)
         is_still = last is not None and key == self._key and not gets_on
         if is_still and last is not None:
             is_still = _is_still(seen, last, doing.kind, cpu=cpu, is_active=is_active)
@@ -101,7 +102,7 @@ class Watched:
         return seen
 
     def _gets_on(self, seen: Sight) -> bool:
-        """Return whether a program that computes may have come to another instruction of Python since the last look.
+        """Return whether a program that uses CPU time may have come to another instruction of Python since the last look.
 
         Most of its time may pass in one line of a loop that goes on, so that all looks find the same stack.
         """
@@ -170,7 +171,7 @@ def _is_still(seen: Sight, last: Sight, kind: str, *, cpu: float, is_active: boo
     """Return whether nothing besides the stacks says that the worker gets on."""
     if kind == describing.COLLECTIVE:
         # A rank that trains on is in the same collective at many looks. Between them it wakes up for each of them.
-        return wait_of(seen.main.call) is not Wait.THREAD or seen.switches - last.switches <= MOST_WAKES
+        return wait_of(seen.main.call) is Wait.TIME or seen.switches - last.switches <= MOST_WAKES
     if is_active:
         return False
     if kind == describing.STOPPED:

@@ -35,14 +35,14 @@ def process(pid: int = 10, *call: int, state: str = "S", target: str = "", paren
     return Process(pid, name, Stat(state, parent, began=5, ticks=0, faults=0), call=(*call, 0, 0, 0)[:7] if call else (), target=target)
 
 
-def sight(text: str, main: Process | None = None, *others: Process, in_group: bool = False, **children: str) -> Sight:
+def sight(text: str, main: Process | None = None, *others: Process, group: str = "", **children: str) -> Sight:
     return Sight(
         at=0.0,
         main=main or process(10, FUTEX),
         others=others,
         is_held=False,
         folder="/work",
-        in_group=in_group,
+        group_threads=frozenset(filter(None, (group,))),
         switches=0,
         stacks=stacks.of_faulthandler(text) if text else None,
         child_stacks={int(pid[1:]): stacks.of_faulthandler(child) for pid, child in children.items()},
@@ -92,10 +92,20 @@ def test_a_wait_for_other_ranks_names_the_public_call(words: str) -> None:
 
 
 def test_an_asynchronous_collective_is_known_by_its_line() -> None:
-    seen = sight(dump(USER), in_group=True)
+    seen = sight(dump(USER), group="pt_gloo_runloop")
     assert describe(seen, size=2, code="work.wait()").does == "waits for a collective"
-    assert describe(replace(seen, in_group=False), size=2, code="work.wait()").does == "waits for a lock"
+    assert describe(replace(seen, group_threads=frozenset()), size=2, code="work.wait()").does == "waits for a lock"
     assert describe(seen, size=2, code="lock.acquire()").kind == "other"
+
+
+def test_a_wait_for_a_gpu_is_one_for_other_ranks_if_nccl_works_there() -> None:
+    """The kernels of NCCL end only if all ranks take part, and meanwhile the main thread asks the GPU without a pause."""
+    seen = sight(dump(USER), process(state="R"), group="pt_nccl_watchdg")
+    assert (describe(seen, size=2, cpu=1.0, code="total += loss.item()").does) == "waits for its GPU"
+    assert describe(seen, size=2, cpu=1.0, code="loss = model(x)").does == "computes"
+    assert describe(replace(seen, group_threads=frozenset()), size=2, code="loss.item()").does == "computes"
+    called = sight(dump(f"{TORCH}/cuda/__init__.py:900 synchronize", USER), process(state="R"), group="pt_nccl_watchdg")
+    assert describe(called, size=2).kind == "collective"
 
 
 def test_a_backward_that_computes_or_is_alone_waits_for_nobody() -> None:

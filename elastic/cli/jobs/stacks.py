@@ -120,7 +120,10 @@ async def _read(kube: Kube, job: Found, pod: Object, rank: int | None) -> Read:
         )
     except KubeError as error:
         return Read(name, trouble=error.message)
-    return _answer(name, ended)
+    answer = _answer(name, ended)
+    if not (answer.workers or answer.trouble) and rank is None:
+        return Read(name, trouble="no training process of torchrun runs in its container")
+    return answer
 
 
 def _answer(pod: str, ended: executing.Ended) -> Read:
@@ -132,7 +135,7 @@ def _answer(pod: str, ended: executing.Ended) -> Read:
         return Read(pod, trouble=said[:500])
     try:
         rows = [_row(fields) for fields in json.loads(ended.output)["workers"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Read(pod, trouble="the answer of its container cannot be read")
     return Read(pod, rows)
 
