@@ -163,6 +163,12 @@ REASONS = (
     ),
     Reason("TrainJobResourcesCreationFailed", (_W,), "An object that the TrainJob needs cannot be created.", "Do what the message says."),
     Reason("UnguardedStore", (_W,), "No NetworkPolicy can protect the store of `c10d`.", "Remove `rdzvBackend`."),
+    Reason(
+        "WorkersKilled",
+        (_W, _F),
+        "Workers did not stop within `scaleInGraceSeconds` before a change, so a save under way was cut off.",
+        "Raise `scaleInGraceSeconds`, or save faster.",
+    ),
     # other Events
     Reason("DisruptionAnnounced", (_E,), "The cluster announced that workers must go."),
     Reason("ExitedWithCode", (_E,), "A pod has ended."),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from elastic.api.counting import asked_to_save, continued, counted
+from elastic.api.counting import asked_to_save, continued, counted, killed_late
 from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
 from elastic.client.ages import age
@@ -113,6 +113,9 @@ def _since(job: Summary, now: datetime) -> Iterator[Finding]:
         yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
+        killed = job.rescale.get("killed")
+        if isinstance(killed, int) and killed > 0:
+            yield Finding(f"Before it, {killed_late(killed)}; raise scaleInGraceSeconds.", "WorkersKilled")
     elif job.is_elastic and not job.is_over:
         yield Finding("Its size has not changed yet.")
     if job.autoscaler and not job.is_over:

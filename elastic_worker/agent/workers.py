@@ -66,6 +66,8 @@ class LocalWorkers:
         self._is_terminating = is_terminating
         self.generation = generation
         self.is_rejoining = False
+        self.killed_late = 0
+        """How many of them did not stop within their grace."""
         self.has_finished = False
         self._has_failed = threading.Event()
         self._is_over = False
@@ -241,5 +243,6 @@ class LocalWorkers:
 
     def _kill(self, pids: typing.List[int], grace_s: float) -> None:
         killed = self._watch.kill(pids)
+        self.killed_late = len(killed)
         if killed:
             log.warning("workers %s did not stop within %.1f s and were killed", killed, grace_s)
