@@ -8,7 +8,7 @@ import threading
 import time
 import typing
 
-from elastic_worker.agent import children, first_failure
+from elastic_worker.agent import children, device_errors, first_failure
 from elastic_worker.agent.first_failure import End
 from elastic_worker.agent.last_words import Failure, exception_line
 from elastic_worker.agent.memory import OF_GPU, MemoryKills
@@ -207,7 +207,7 @@ class LocalWorkers:
             fields["error"] = memory
         source = self._stderr.of(first.pid)
         if source is not None:
-            self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory)
+            self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory or device_errors.explain(first.error))
             fields.update(rank=self.failure.rank, error=self.failure.line)
         if first.pid in self._killed:
             fields["error"] = self._killed[first.pid]
