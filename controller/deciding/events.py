@@ -10,7 +10,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.deciding.settings import Settings
 from controller.frameworks import FRAMEWORKS
 from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
-from elastic.api.counting import continued, counted
+from elastic.api.counting import continued, counted, killed_late
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
@@ -94,6 +94,9 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
         return
     workers = counted(rescale.to_size, "worker")
     before = f" after {rescale.from_size}" if rescale.from_size else ""
+    if rescale.killed:
+        words = f"{name}: {killed_late(rescale.killed)}; raise scaleInGraceSeconds (rescale {rescale.id})"
+        yield warning("WorkersKilled", words, about=rescale.id)
     reached = "" if rescale.step_before is None else f"; it {steps}" if steps else f"; it had reached step {rescale.step_before:,}"
     words = f"{name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id}){reached}"
     yield normal("Rescaled", words, about=rescale.id)

@@ -187,7 +187,8 @@ class TrainJobs:
 
     async def look_up(self, kind: str, namespace: str, name: str) -> RuntimeSight:
         """Return a runtime for the webhook, which asks also before this process works."""
-        return RuntimeSight(await self._runtime((kind, namespace, name)), is_known=True)
+        found = await self._runtime((kind, namespace, name))
+        return RuntimeSight(found, is_known=True, gang_scheduler=self._gang_scheduler, serves_mpi=len(self._jobs) > 1)
 
     async def _runtime(self, key: tuple[str, str, str]) -> Object | None:
         """Return the runtime. If it was created a moment before its TrainJob, it may not be in view yet."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Never, Protocol
 
+import aiohttp
+
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import JobEvent
 from elastic.api.trainer.modes import TRAINER_LEASE, is_ours
@@ -25,6 +27,7 @@ from elastic.runtime.process import Parts
 log = logging.getLogger(__name__)
 LOOK_S = 5.0
 """Seconds between two looks at the Leases of other namespaces."""
+LONGEST_LOOK_S = 10.0
 LONGEST_LEASE_S = 30.0
 """Seconds that a Lease is believed that nobody renews, whatever it says."""
 
@@ -62,9 +65,10 @@ class OtherLeases:
     async def look(self) -> None:
         """Read the Leases. If they cannot be read, what is known stays."""
         try:
-            found = (await self._kube.list(LEASES, fields=f"metadata.name={TRAINER_LEASE}")).items
-        except KubeError as error:
-            if error.code == 403 and not self._is_refused:
+            async with asyncio.timeout(LONGEST_LOOK_S):
+                found = (await self._kube.list(LEASES, fields=f"metadata.name={TRAINER_LEASE}")).items
+        except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+            if isinstance(error, KubeError) and error.code == 403 and not self._is_refused:
                 self._is_refused = True
                 message = (
                     "a Kubeflow Trainer in another namespace would not be noticed: grant list of leases, or run `elastic install` again"

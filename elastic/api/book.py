@@ -212,5 +212,7 @@ class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """No worker of the group had the state of the group before."""
     began_unseen: bool = False
     """The rendezvous server was started after training had stopped, so training stood still for longer than the phases say."""
+    killed: Times = 0
+    """Workers of the group before that did not stop within scaleInGraceSeconds, and were killed."""
     rung: Annotated[str, Meta(max_length=64)] = ""
     """How the processes came into the group: in-process, warm-restart, restart or new-pods."""

@@ -30,6 +30,12 @@ def continued(before: int | None, after: int | None, *, state_lost: bool) -> str
     return f"continues at step {after:,} after step {before:,}{why}"
 
 
+def killed_late(workers: int) -> str:
+    """Say that workers did not stop in time before a change."""
+    were = "was" if workers == 1 else "were"
+    return f"{counted(workers, 'worker')} did not stop within the grace and {were} killed: a save under way is cut off"
+
+
 def asked_to_save(*, at: datetime, by: datetime | None) -> str:
     """Say that the last workers with the state must save it themselves, and how long before the loss they were told."""
     when = f"{max(0.0, (by - at).total_seconds()):.0f} s before the loss " if by is not None else ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
-from elastic.api.counting import asked_to_save, continued, counted
+from elastic.api.counting import asked_to_save, continued, counted, killed_late
 from elastic.api.scaling import PolicyName
-from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS
+from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
@@ -33,35 +34,56 @@ SHORT_MS, SMALL_PART = 50, 0.05
 """A phase of a change is left out if it is shorter, and a smaller part of the change."""
 
 
+class Finding(NamedTuple):
+    """One sentence about a job. The reason is a word for programs (elastic.api.reasons), and empty if the sentence only describes."""
+
+    message: str
+    reason: str = ""
+
+
 def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:
-    """progress: what was heard last of its training."""
-    yield _size(job)
+    """Yield the sentences about a job. progress: the newest report of its training."""
+    for finding in findings(job, pods, spec, now, progress=progress):
+        yield finding.message
+
+
+def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[Finding]:
+    """Yield the sentences about a job with their reasons."""
+    yield Finding(_size(job))
     if progress:
-        yield f"It {'ended' if job.is_over else 'is'} at {progress}."
+        yield Finding(f"It {'ended' if job.is_over else 'is'} at {progress}.")
     yield from _since(job, now)
     if not job.is_over and _is_scaled_by_metrics(spec):
-        yield (
+        yield Finding(
             f"A HorizontalPodAutoscaler chooses its size by elasticPolicy.metrics; its events and conditions say why: "
             f"`kubectl describe hpa {job.name} -n {job.namespace}`."
         )
-    yield from _disruption(job, now)
+    yield from (Finding(words, Cause.DISRUPTION) for words in _disruption(job, now))
     if job.state == "Failed":
-        yield f"It failed: {job.message}"
+        yield Finding(f"It failed: {job.message}", _cause_of_end(job))
     elif job.state == "Succeeded":
-        yield "It is over: it has succeeded."
+        yield Finding("It is over: it has succeeded.")
     else:
-        if waits := waits_for(job, pods):
-            yield f"It waits for {waits.rstrip('.')}."
+        reason, waits = awaited(job, pods)
+        if waits:
+            yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
         if job.hang and not job.waits_for:
-            yield f"`elastic stacks {job.name}` shows the stacks of its ranks."
+            yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
         if job.fault:
-            yield f"RendezvousFault: {job.fault.rstrip('.')}."
+            yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
         if job.unfollowed:
-            yield f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
-    yield from _cost(job)
+            words = f"{job.unfollowed.rstrip('.')}. Whether its workers have met, they say themselves: `elastic logs {job.name}`."
+            yield Finding(words, "WorldUnreadable")
+    yield from map(Finding, _cost(job))
     if not progress and (words := unreported(job, pods)):
-        yield f"It {words}."
-    yield from _restarts(job, spec)
+        yield Finding(f"It {words}.", "NoSteps")
+    yield from map(Finding, _restarts(job, spec))
+
+
+def _cause_of_end(job: Summary) -> str:
+    """Return the only cause that counted against a failed job, or the reason of its condition if no cause or several causes counted."""
+    charged = [cause for cause, number in job.restarts.items() if number and cause in CHARGED]
+    return charged[0] if len(charged) == 1 else "Failed"
 
 
 def _size(job: Summary) -> str:
@@ -82,20 +104,24 @@ def _size(job: Summary) -> str:
     )
 
 
-def _since(job: Summary, now: datetime) -> Iterator[str]:
+def _since(job: Summary, now: datetime) -> Iterator[Finding]:
     if job.rescale:
         before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
         ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
-        yield f"{what}: {job.rescale.get('reason', '')} (cause {job.rescale.get('cause', 'unknown')}).{_rung(job)}"
+        cause = str(job.rescale.get("cause") or "unknown")
+        yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
-            yield f"After it, training {_past(steps)}."
+            yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
+        killed = job.rescale.get("killed")
+        if isinstance(killed, int) and killed > 0:
+            yield Finding(f"Before it, {killed_late(killed)}; raise scaleInGraceSeconds.", "WorkersKilled")
     elif job.is_elastic and not job.is_over:
-        yield "Its size has not changed yet."
+        yield Finding("Its size has not changed yet.")
     if job.autoscaler and not job.is_over:
         decided = f"{age(job.autoscaler.get('at'), now)} ago" if job.autoscaler.get("at") else "lately"
         workers = counted(job.autoscaler.get("workers", 0), "worker")
-        yield f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}."
+        yield Finding(f"The autoscaler decided {decided} on {workers}: {job.autoscaler.get('reason', '')}.")
 
 
 def _past(steps: str) -> str:
@@ -176,44 +202,50 @@ def unreported(job: Summary, pods: Sequence[Object]) -> str:
 
 def waits_for(job: Summary, pods: Sequence[Object]) -> str:
     """Return the first thing that a job waits for; empty if it waits for nothing that the API shows."""
+    return awaited(job, pods)[1]
+
+
+def awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
+    """Return why a job waits, as a word for programs, and the first thing that it waits for; both are empty if it waits for nothing."""
     if job.is_over:
-        return ""
+        return "", ""
     if job.state == "Suspended":
-        return f"`elastic resume {job.name}`: it is suspended"
+        return "Suspended", f"`elastic resume {job.name}`: it is suspended"
     if job.state == "Pending" and not pods:
-        return "the controller, which has not looked at it yet; see whether it runs with `elastic doctor`"
+        return "NotServed", "the controller, which has not looked at it yet; see whether it runs with `elastic doctor`"
     if without_room := [(pod, words) for pod in pods if (words := unscheduled(pod))]:
         words = without_room[0][1]
-        return f"room for {_names([pod for pod, _ in without_room])}: {_short(words)}{_gpu_hint(words)}"
+        return "Unschedulable", f"room for {_names([pod for pod, _ in without_room])}: {_short(words)}{_gpu_hint(words)}"
     if refused := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in IMAGE]:
-        return f"the image of {_names(refused)}: {_waiting_words(refused[0], IMAGE, with_image=True) or 'it cannot be pulled'}"
+        words = _waiting_words(refused[0], IMAGE, with_image=True) or "it cannot be pulled"
+        return pod_state(refused[0]).removeprefix("Init:"), f"the image of {_names(refused)}: {words}"
     if unstarted := [pod for pod in pods if pod_state(pod).removeprefix("Init:") in UNSTARTED]:
         words = _waiting_words(unstarted[0], UNSTARTED) or pod_state(unstarted[0])
-        return f"the start of {_names(unstarted)}, which fails: {words}"
+        return pod_state(unstarted[0]).removeprefix("Init:"), f"the start of {_names(unstarted)}, which fails: {words}"
     if (waiting := [pod for pod in pods if pod_state(pod) == "CrashLoopBackOff"]) and not job.waits_for:
-        return f"the next start of {_names(waiting)}, which ended again and again; see `elastic logs {job.name}`"
+        return "CrashLoopBackOff", f"the next start of {_names(waiting)}, which ended again and again; see `elastic logs {job.name}`"
     if setting_up := [pod for pod in pods if _is_set_up(pod)]:
-        return f"the set-up of {_names(setting_up)} (image, volumes, init containers)"
+        return "SettingUp", f"the set-up of {_names(setting_up)} (image, volumes, init containers)"
     if going := [pod for pod in pods if pod_state(pod) == "Terminating"]:
-        return f"{_names(going)} to end"
+        return "Terminating", f"{_names(going)} to end"
     if job.waits_for:
-        return job.waits_for
+        return "MissingWorkers", job.waits_for
     if job.state == "Waiting":
-        return job.message.removeprefix("Waiting for ").rstrip(".")
+        return "BelowMinimum", job.message.removeprefix("Waiting for ").rstrip(".")
     if job.state in ("Pending", "Created"):
-        return "its pods to run"
+        return "SettingUp", "its pods to run"
     return _of_world(job)
 
 
-def _of_world(job: Summary) -> str:
-    """Pods run; whether their processes train together is another question."""
+def _of_world(job: Summary) -> tuple[str, str]:
+    """Return what a job waits for whose pods run. Whether their processes train together is another question."""
     if not job.is_elastic or job.world is None:
-        return ""
+        return "", ""
     if job.running and not job.world:
-        return f"the rendezvous of its {counted(job.running, 'worker')}"
+        return "NotMet", f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
-        return f"the rendezvous: {job.world} of {job.running} running workers train together"
-    return job.next_step
+        return "NotMet", f"the rendezvous: {job.world} of {job.running} running workers train together"
+    return (str(job.hang.get("state", "")), job.next_step) if job.next_step else ("", "")
 
 
 def _cost(job: Summary) -> Iterator[str]:

@@ -47,11 +47,15 @@ def _ranks(group: RanksDoing, place_of: PlaceOf) -> str:
 def _predicate(doing: Doing, *, is_one: bool) -> str:
     does = doing.does if is_one else _plural(doing.does)
     code = f", `{doing.code}`" if doing.code else ""
-    if doing.kind is Kind.COLLECTIVE or doing.looks < STILL_LOOKS or not doing.place:
-        since = f" for {doing.for_s:.0f} s" if doing.looks >= STILL_LOOKS and doing.kind is not Kind.COLLECTIVE else ""
-        at = f" at {doing.place}" if doing.place else ""
-        return f"{does}{at}{code if doing.kind is not Kind.COLLECTIVE else ''}{since}"
     has, it = ("has", "it") if is_one else ("have", "they")
+    at = f" at {doing.place}" if doing.place else ""
+    if doing.kind is Kind.COLLECTIVE:
+        return f"{does}{at}"
+    if doing.looks < STILL_LOOKS:
+        return f"{does}{at}{code}"
+    if not doing.place:
+        lasting = f"{has} been {doing.does[3:]}" if doing.does.startswith("is ") else does
+        return f"{lasting} for {doing.for_s:.0f} s"
     return f"{has} been at {doing.place}{code}{',' if code else ''} for {doing.for_s:.0f} s: {it} {does}"
 
 

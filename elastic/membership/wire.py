@@ -202,6 +202,7 @@ class Rescale(Wire, frozen=True):
     step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
     has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
     rung: how the processes came into the world (Rung); empty if that is not known, or for the first world.
+    killed, since 1.3: workers of the world before that did not stop within their grace.
     """
 
     id: Name
@@ -213,6 +214,7 @@ class Rescale(Wire, frozen=True):
     state_lost: bool = False
     began_unseen: bool = False
     rung: CauseWord = ""
+    killed: Count = 0
 
 
 class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
@@ -305,9 +307,10 @@ class Join(AtBarrier, frozen=True, kw_only=True):
 
 
 class Ready(AtBarrier, frozen=True, kw_only=True):
-    """The member left the world `after` (0: none yet) and waits at the barrier."""
+    """The member left the world `after`, where `killed` workers (since 1.3) did not stop in time, and waits at the barrier."""
 
     after: Generation = 0
+    killed: Count = 0
 
 
 class Beat(Up, frozen=True):

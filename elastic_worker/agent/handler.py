@@ -83,6 +83,7 @@ class ElasticHandler(RendezvousHandler):
         self._stderr = worker_stderr.of_this_process()
         self._failure = None  # type: typing.Optional[last_words.Failure]
         self._astray = 0
+        self._killed_late = 0
 
     # --- what torchrun calls ---
 
@@ -101,7 +102,9 @@ class ElasticHandler(RendezvousHandler):
         trouble = self._leave_world()
         while True:
             own = open_tcp_store(self._address, 0, os.environ, is_master=True, timeout=STORE_TIMEOUT)
-            self._presence.announce_ready(after=self._generation, store="{}:{}".format(self._address, own.port), trouble=trouble)
+            self._presence.announce_ready(
+                after=self._generation, store="{}:{}".format(self._address, own.port), trouble=trouble, killed=self._killed_late
+            )
             view = self._wait_for_world()
             if view.provisional:
                 return self._enter(View({"size": 1, "store": "{}:{}".format(self._address, own.port)}), own)
@@ -191,6 +194,7 @@ class ElasticHandler(RendezvousHandler):
         if self._looks is not None:
             self._looks.end()
         self._failure = workers.failure if workers is not None else None
+        self._killed_late = workers.killed_late if workers is not None else 0
         if workers is not None:
             if not (workers.generation or workers.is_rejoining):
                 last_words.write(os.environ, failure=self._failure)

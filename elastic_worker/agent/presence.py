@@ -83,7 +83,7 @@ class Presence(PresenceThread):
 
     # --- for the agent's thread ---
 
-    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+    def announce_ready(self, *, after: int, store: str, trouble: str = "", killed: int = 0) -> None:
         """Report that this agent left the world `after` and waits at the barrier for the next one."""
         with self.changed:
             self._is_ready = True
@@ -96,6 +96,8 @@ class Presence(PresenceThread):
             message = {"t": "ready", "after": after, "store": store}  # type: Message
             if trouble:
                 message["trouble"] = trouble
+            if killed:
+                message["killed"] = killed
             self._outbox.append(message)
         self._wake.up()
 

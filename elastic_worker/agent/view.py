@@ -73,8 +73,11 @@ class Rendezvous(typing.Protocol):
     def away_s(self) -> float:
         """Return for how long the peer has not been reached."""
 
-    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
-        """Report that this agent left the world `after` and waits at the barrier for the next one."""
+    def announce_ready(self, *, after: int, store: str, trouble: str = "", killed: int = 0) -> None:
+        """Report that this agent left the world `after` and waits at the barrier for the next one.
+
+        killed: how many workers of that world did not stop within their grace.
+        """
 
     def enter(self, view: View) -> None:
         """Present this world from now on as the one that this agent is in."""

@@ -8,7 +8,7 @@ import threading
 import time
 import typing
 
-from elastic_worker.agent import children, first_failure
+from elastic_worker.agent import children, device_errors, first_failure
 from elastic_worker.agent.first_failure import End
 from elastic_worker.agent.last_words import Failure, exception_line
 from elastic_worker.agent.memory import OF_GPU, MemoryKills
@@ -66,6 +66,8 @@ class LocalWorkers:
         self._is_terminating = is_terminating
         self.generation = generation
         self.is_rejoining = False
+        self.killed_late = 0
+        """How many of them did not stop within their grace."""
         self.has_finished = False
         self._has_failed = threading.Event()
         self._is_over = False
@@ -205,7 +207,7 @@ class LocalWorkers:
             fields["error"] = memory
         source = self._stderr.of(first.pid)
         if source is not None:
-            self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory)
+            self.failure = Failure(source.rank + self._rank_offset, source.tail(), memory or device_errors.explain(first.error))
             fields.update(rank=self.failure.rank, error=self.failure.line)
         if first.pid in self._killed:
             fields["error"] = self._killed[first.pid]
@@ -241,5 +243,6 @@ class LocalWorkers:
 
     def _kill(self, pids: typing.List[int], grace_s: float) -> None:
         killed = self._watch.kill(pids)
+        self.killed_late = len(killed)
         if killed:
             log.warning("workers %s did not stop within %.1f s and were killed", killed, grace_s)

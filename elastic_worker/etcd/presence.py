@@ -107,7 +107,7 @@ class EtcdPresence(PresenceThread):
                 return View({"waiting": "the lease of this member was not renewed for {:.0f} s".format(silent_s)})
             return self._view
 
-    def announce_ready(self, *, after: int, store: str, trouble: str = "") -> None:
+    def announce_ready(self, *, after: int, store: str, trouble: str = "", killed: int = 0) -> None:
         with self.changed:
             self._is_ready = True
             self._stray = ""

@@ -7,6 +7,7 @@ closes into the next world. It skips the gathering when the current world cannot
 from dataclasses import replace
 
 from elastic.api.words import Cause
+from elastic.membership.bounds import MOST_COUNTED
 from elastic.membership.in_place import Rung, Stage
 from rendezvous.machine import in_place, reach
 from rendezvous.machine.absence import without_absent, without_left
@@ -238,6 +239,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
         heirs=holders.intersection(by_rank) or None,
         lost_state=bool(with_state(job)) and holders.isdisjoint(by_rank),
         rung=_rung(group, round, by_rank),
+        killed=min(round.killed, MOST_COUNTED),
         began_unseen=former is not None and former.adopted and job.progress.step is not None and job.progress.step_in_world is None,
     )
     members = dict(group.members)

@@ -199,4 +199,5 @@ def _rescale(job: Job) -> Rescale | None:
         state_lost=world.lost_state,
         began_unseen=world.began_unseen,
         rung=_rung(job, world),
+        killed=world.killed,
     )

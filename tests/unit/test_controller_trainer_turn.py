@@ -35,6 +35,7 @@ class Cluster:
     def __init__(self) -> None:
         self.leases: dict[str, Object] = {}
         self.is_refused = False
+        self.hangs: asyncio.Event | None = None
         self.looks = 0
         self.events: list[Object] = []
 
@@ -48,6 +49,8 @@ class Cluster:
             return web.json_response(self.events[-1])
         assert (request.path, request.query["fieldSelector"]) == (LEASES, f"metadata.name={TRAINER_LEASE}")
         self.looks += 1
+        if self.hangs is not None:
+            await self.hangs.wait()
         if self.is_refused:
             return refusal(403, "Forbidden")
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": list(self.leases.values())})
@@ -134,6 +137,21 @@ async def test_leases_that_may_not_be_read_stop_nobody(cluster: Cluster, kube: K
     await seen.look()
     assert (seen.holder(), seen.is_decided()) == (None, True)
     assert [record.levelname for record in caplog.records if "would not be noticed" in record.message] == ["WARNING"]
+
+
+async def test_an_api_server_that_does_not_answer_leaves_what_is_known(
+    cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.running.trainer_turn.LONGEST_LOOK_S", 0.05)
+    seen = others(kube, Clock())
+    cluster.renew("kubeflow", time="1")
+    await seen.look()
+    cluster.renew("kubeflow", time="2")
+    await seen.look()
+    cluster.hangs = asyncio.Event()
+    await seen.look()
+    assert seen.holder() == ("kubeflow", "trainer_1")
+    cluster.hangs.set()
 
 
 class Scene:

@@ -152,6 +152,22 @@ def test_an_end_that_torch_saw_first_is_reported_before_torchrun_ends(code: str,
     assert reports.kinds == ["started", end]
 
 
+def test_workers_that_do_not_stop_within_their_grace_are_killed_and_counted() -> None:
+    """Their save is cut off, and nothing said so."""
+    workers = LocalWorkers(Reports(), generation=1, is_terminating=threading.Event())
+    workers.begin()
+    process = child("import time; time.sleep(60)")
+    try:
+        wait_until(lambda: workers._watch.running() == [process.pid])
+        workers.rejoin(0.05)
+        wait_until(lambda: workers.killed_late == 1)
+        assert process.wait() == -signal.SIGKILL
+    finally:
+        workers.end()
+        process.kill()
+        process.wait()
+
+
 def test_torchrun_does_not_wait_for_a_worker_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic_worker.agent.workers.LAST_REPORT_WAIT_S", 0.1)
     workers = LocalWorkers(Reports(), generation=1, is_terminating=threading.Event())

@@ -138,6 +138,9 @@ def test_a_failure_is_told_with_the_seconds_since_it_happened(monkeypatch: pytes
     assert said == {"t": "failed", "generation": 3, "status": 1, "ago_s": pytest.approx(7.0, abs=0.1)}
     agent.announce_ready(after=3, store="a:1")
     assert agent._introduction()["failed_ago_s"] == pytest.approx(7.0, abs=0.1)
+    assert agent._outbox.pop() == {"t": "ready", "after": 3, "store": "a:1"}
+    agent.announce_ready(after=3, store="a:1", killed=2)
+    assert agent._outbox.pop()["killed"] == 2
     connection.drop()
     monkeypatch.undo()
     agent.close()

@@ -3,7 +3,7 @@
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Budget, Charge, Ended
+from elastic.membership.wire import Budget, Charge, Ended, Ready
 from rendezvous.machine import Stepped, summary
 
 
@@ -309,3 +309,20 @@ def test_after_a_restart_of_the_server_a_hang_is_noticed_from_then_on() -> None:
     assert not group.agents["w0"].view.reform
     group.advance(10)
     assert group.agents["w0"].view.reform
+
+
+def test_workers_that_were_killed_because_they_did_not_stop_are_told_with_the_change() -> None:
+    """A script that needed 40 s to save was killed after 30 s at every change, and nothing said so."""
+    group = group_of(2, budget=Budget(max_restarts=1))
+    group.started("w0", "w1")
+    group.start("w2")
+    group.expect("w0", "w1", "w2")
+    assert group.agents["w0"].view.reform
+    for name, killed in (("w0", 2), ("w1", 1)):
+        agent = group.agents[name]
+        agent.is_ready = True
+        group.say(name, Ready(after=agent.generation, store=agent.store, killed=killed))
+    group.advance(6)
+    world = summary(group.job)
+    assert world.rescale is not None
+    assert (len(world.members), world.rescale.killed) == (3, 3)

@@ -141,7 +141,7 @@ def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
     group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=Kind.STOPPED, does="is stopped by a signal"),)}
     group.stepped(1)
     group.look(90)
-    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) is stopped by a signal for ")
+    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for ")
 
 
 def test_several_workers_of_a_member_have_their_own_ranks() -> None:

@@ -193,7 +193,8 @@ def changed(**steps: Any) -> tuple[Cluster, list[JobEvent]]:
     news: list[JobEvent] = []
     for rescaled in (replace_step(told, None), told):
         cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running", rescale=rescaled)
-        news += [event for planned in cluster.settle() for event in planned.news if event.reason in ("Rescaled", "StepsLost")]
+        told_of = [event for planned in cluster.settle() for event in planned.news]
+        news += [event for event in told_of if event.reason in ("Rescaled", "StepsLost", "WorkersKilled")]
     return cluster, news
 
 
@@ -224,6 +225,15 @@ def test_status_and_events_tell_what_was_lost() -> None:
     assert [(event.reason, event.type) for event in news] == [("Rescaled", "Normal"), ("StepsLost", "Warning")]
     assert news[0].message.endswith("(cause disruption, rescale 2-s); it begins again after step 10,722: no worker had the state")
     assert news[1].message == f"PyTorchJob train {LOST} (rescale 2-s)"
+
+
+def test_workers_that_were_killed_while_they_saved_are_told_of() -> None:
+    _, news = changed(step_before=163, step_after=164, killed=2)
+    (event,) = [event for event in news if event.reason == "WorkersKilled"]
+    assert event.message == (
+        "PyTorchJob train: 2 workers did not stop within the grace and were killed: a save under way is cut off; "
+        "raise scaleInGraceSeconds (rescale 2-s)"
+    )
 
 
 def test_where_nothing_is_lost_no_warning_is_given() -> None:

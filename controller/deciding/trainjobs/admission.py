@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.lowering import lower, missing, runtime_key
+from controller.deciding.trainjobs.lowering import lower, missing, runtime_key, without_mpi
 from controller.deciding.trainjobs.patches import FIELD
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
@@ -30,12 +30,17 @@ class RuntimeSight:
 
     object: Object | None = None
     is_known: bool = False
+    gang_scheduler: str | None = None
+    """The scheduler for which the controller makes pod groups; None if that is not known."""
+    serves_mpi: bool = True
+    """Whether the controller serves MPIJobs."""
 
 
 def of_train_job(train_job: Object, runtime: RuntimeSight) -> list[Problem]:
     """Return the problems for which the controller would not carry out this TrainJob."""
     metadata = {"name": "x", "uid": ""} | train_job["metadata"]
-    _, problems = lower({**train_job, "metadata": metadata}, runtime.object)
+    made, problems = lower({**train_job, "metadata": metadata}, runtime.object, gang_scheduler=runtime.gang_scheduler)
+    problems += without_mpi(made) if not runtime.serves_mpi else ()
     if runtime.is_known:
         return problems
     kind, _, name = runtime_key({**train_job, "metadata": metadata})

@@ -5,7 +5,7 @@ new TrainJobs.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from controller.deciding.trainjobs.roles import Roles, limit, roles
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError
 from elastic.api.job import Object
-from elastic.api.kinds import API_VERSION, POLICY, WORKER
+from elastic.api.kinds import API_VERSION, MPI_NODES, POLICY, WORKER
 from elastic.api.parser import parse
 from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
@@ -121,6 +121,12 @@ def lower(train_job: Object, runtime: Object | None, *, gang_scheduler: str | No
                 place = problem.at if problem.at[:1] == ("metadata",) else RUNTIME_REF
                 problems.append(Problem(place, f"the {whose} would not be valid: {problem}"))
     return ([] if problems else [*made, *claims.objects(_placed(train_job), draft.claims)]), problems
+
+
+def without_mpi(made: Sequence[Object]) -> list[Problem]:
+    """Return why a controller that serves no MPIJobs cannot carry out these objects."""
+    message = "the controller does not serve MPIJobs, which the policy mpi needs; start it with --enable-kinds that name MPIJob"
+    return [Problem(RUNTIME_REF, message)] if any(item["kind"] == MPI_NODES.name for item in made) else []
 
 
 def runtime_key(train_job: Object) -> tuple[str, str, str]:

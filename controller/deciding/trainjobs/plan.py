@@ -18,19 +18,17 @@ from controller.deciding.trainjobs import initializers, nodes
 from controller.deciding.trainjobs import status as statuses
 from controller.deciding.trainjobs.bounds import annotations_of
 from controller.deciding.trainjobs.claims import CLAIM
-from controller.deciding.trainjobs.lowering import lower, wanted_now
+from controller.deciding.trainjobs.lowering import lower, wanted_now, without_mpi
 from controller.deciding.trainjobs.patches import PATCHES
 from controller.deciding.trainjobs.reports import next_write, trainer_status
 from controller.watching.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
-from elastic.api.kinds import KINDS, WORKER, as_owned
+from elastic.api.kinds import WORKER, as_owned
 from elastic.api.names import NODES, REPORT, STOPPED
 from elastic.api.trainer.modes import Mode, serves
 from elastic.api.trainer.train_job import TrainJobStatus
 from elastic.membership.training import Progress
-
-MPI = KINDS["MPIJob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,8 @@ def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
     others = [job for job in there if owner_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]
     if any(is_going(job) for job in others):
         return TrainJobPlan()  # of a former TrainJob of this name
-    if not view.serves_mpi and any(item["kind"] == MPI.name for item in objects):
-        objects, problems = [], [Problem(("spec", "runtimeRef"), "the controller does not serve MPIJobs, which the policy mpi needs")]
+    if not view.serves_mpi and (lacking := without_mpi(objects)):
+        objects, problems = [], lacking
     if others:
         objects, problems = [], [*problems, *(Problem(("metadata", "name"), _blocked(job)) for job in others)]
     known_jobs = {job["metadata"]["name"] for job in there}

@@ -18,7 +18,7 @@ from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.options import JOB, Seconds
 from elastic.cli.printing import as_data, output_option, plain
-from elastic.client.explanation import explained
+from elastic.client.explanation import findings
 from elastic.client.sample import Sample
 from elastic.client.summary import summary
 from elastic.kube.client import Kube
@@ -131,8 +131,11 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
 
     job, pods, sample = cluster.ask(read)
     told = summary(job.kind, job.object)
-    lines = list(explained(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=sample.progress if sample else ""))
+    told_of = list(findings(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=sample.progress if sample else ""))
+    lines = [finding.message for finding in told_of]
     if output == "table":
         click.echo("\n".join(map(plain, lines)))
-    else:
-        click.echo(as_data({"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace, "explanation": lines}, output))
+        return
+    identity = {"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace}
+    reasons = [{"reason": finding.reason, "message": finding.message} for finding in told_of if finding.reason]
+    click.echo(as_data({**identity, "explanation": lines, "findings": reasons, "hang": dict(told.hang) or None}, output))

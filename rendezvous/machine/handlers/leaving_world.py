@@ -43,6 +43,9 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
         job = with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, words))
     elif is_uncalled and was_working:
         job = failed(job, member, status=None)
+    round = job.membership.round
+    if message.killed and was_working and round is not None:
+        job = job.with_round(replace(round, killed=round.killed + message.killed))
     store = message.store or member.store
     # A member that answers may have missed the view of its newest world, and then names the world before.
     generation, step = max(message.after, member.generation) if is_answer and is_of_world else message.after, message.step

@@ -78,6 +78,8 @@ class CurrentWorld:
     """the members that came with the state of training; None where that is not known"""
     lost_state: bool = False
     """the world before had the state of training, and none of its holders is in this world"""
+    killed: int = 0
+    """Workers of the world before that did not stop within their grace."""
     rung: str = ""
     """The way in which the processes of the previous world came into this world (Rung); empty in the first world."""
     began_unseen: bool = False
@@ -117,6 +119,8 @@ class Round:
     """when its members were notified"""
     in_place: bool = False
     """whether the processes live on"""
+    killed: int = 0
+    """how many workers did not stop within their grace"""
 
 
 @dataclass(frozen=True, slots=True)
