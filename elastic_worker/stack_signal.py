@@ -44,7 +44,7 @@ def number_in(environment: Environment) -> int:
         return DEFAULT
     if word in OFF:
         return NONE
-    if word.isdigit() and signal.SIGRTMIN <= int(word[:4]) <= signal.SIGRTMAX:
+    if word.isdigit() and len(word) <= 3 and signal.SIGRTMIN <= int(word) <= signal.SIGRTMAX:
         return int(word)
     least, most = int(signal.SIGRTMIN), int(signal.SIGRTMAX)
     raise BadSignal(

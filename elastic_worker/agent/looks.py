@@ -101,11 +101,10 @@ class Looks:
     def _look(self, workers: typing.List[RankedWorker], *, generation: int, size: int, is_written: bool) -> None:
         """Look at each worker, and send what they do, by local rank."""
         doings = [dict(ENDED) for _ in range(max((worker.local_rank + 1 for worker in workers), default=0))][:MOST_TOLD]
+        known = self._watched
+        self._watched = {pid: known.get(pid) or Watched(pid, look_s=self._look_s, lines=self._lines) for _, _, pid in workers}
         for worker in workers:
-            watched = self._watched.get(worker.pid)
-            if watched is None:
-                watched = self._watched[worker.pid] = Watched(worker.pid, look_s=self._look_s, lines=self._lines)
-            look = watched.look(size=size * len(workers), is_complete=is_written)
+            look = self._watched[worker.pid].look(size=size * len(workers), is_complete=is_written)
             if worker.local_rank < len(doings):
                 doings[worker.local_rank] = look.fields
             if is_written:

@@ -8,6 +8,8 @@ from elastic_worker.looking.stacks import Frame, Thread
 
 PYTHON_FOLDER = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
 PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+GENERATED = re.compile(r"/torchinductor_[^/]+/")
+"""Code that torch.compile has written."""
 OURS = re.compile(r"(?:\A|/)elastic_worker/")
 FRAMEWORKS = re.compile(r"/(?:torch|torchvision|transformers|accelerate|lightning|pytorch_lightning|deepspeed|horovod|numpy)/")
 COLLECTIVES = re.compile(
@@ -31,7 +33,7 @@ LONGEST_CODE = 80
 def is_user(frame: Frame) -> bool:
     """Return whether a frame belongs to the user's own program."""
     path = frame.path
-    return not (path.startswith("<") or PYTHON_FOLDER.search(path) or PACKAGES.search(path) or OURS.search(path))
+    return not (path.startswith("<") or any(known.search(path) for known in (PYTHON_FOLDER, PACKAGES, GENERATED, OURS)))
 
 
 def is_of_python(frame: Frame) -> bool:

@@ -8,7 +8,7 @@ import time
 import typing
 
 from elastic_worker.gloo_deadlock import procfs
-from elastic_worker.looking import dumping, stopped
+from elastic_worker.looking import dumping, sockets, stopped
 from elastic_worker.looking.stacks import Stacks
 
 MOST_PROCESSES = 256
@@ -31,7 +31,7 @@ class Process:
     """One process.
 
     call: the system call in which its main thread is. target: the file that this call uses. traffic: bytes and calls of the reads and
-    writes of the process so far. Each is empty if it cannot be read.
+    writes of the process so far. network: bytes that its TCP connections have carried. Each is empty if it cannot be read.
     """
 
     pid: int
@@ -40,6 +40,7 @@ class Process:
     call: typing.Tuple[int, ...] = ()
     target: str = ""
     traffic: typing.Tuple[int, ...] = ()
+    network: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,11 @@ class Sight:
     def traffic(self) -> typing.Dict[typing.Tuple[int, int], typing.Tuple[int, ...]]:
         """Return the reads and writes of all processes so far."""
         return {(one.pid, one.stat.began): one.traffic for one in (self.main, *self.others)}
+
+    @property
+    def network(self) -> int:
+        """Return the bytes that the TCP connections of all processes have carried."""
+        return sum(one.network for one in (self.main, *self.others))
 
 
 def take(pid: int) -> Sight:
@@ -130,7 +136,8 @@ def _again(process: Process) -> Process:
 
 def _tree(root: int) -> typing.List[Process]:
     """Return a process and all below it; the nearest come first."""
-    found = [_process(root)]
+    carried = sockets.carried()
+    found = [_process(root, carried)]
     for process in found:
         try:
             pids = procfs.children(process.pid)
@@ -138,18 +145,18 @@ def _tree(root: int) -> typing.List[Process]:
             continue
         for pid in pids[: MOST_PROCESSES - len(found)]:
             with contextlib.suppress(procfs.Unreadable):
-                found.append(_process(pid))
+                found.append(_process(pid, carried))
     return found
 
 
-def _process(pid: int) -> Process:
+def _process(pid: int, carried: sockets.Carried) -> Process:
     folder = "/proc/{}".format(pid)
     name = procfs.read(folder + "/comm").strip()
     call = ()  # type: typing.Tuple[int, ...]
     with contextlib.suppress(procfs.Unreadable):  # Yama may forbid it
         call = procfs.call(folder)
     target = _link("{}/fd/{}".format(folder, call[1])) if len(call) > 1 and call[1] < procfs.MOST_DESCRIPTORS else ""
-    return Process(pid, name, procfs.stat(pid), call, target, _traffic(pid))
+    return Process(pid, name, procfs.stat(pid), call, target, _traffic(pid), sockets.of_process(pid, carried))
 
 
 def _traffic(pid: int) -> typing.Tuple[int, ...]:

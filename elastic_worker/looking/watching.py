@@ -20,6 +20,8 @@ LONGEST_PAUSE = 16
 """Longest time between two signals, in looks, while each signal finds something new."""
 STORAGE_S = 120.0
 """Seconds for which a wait for storage counts as input or output under way. The kernel may count it only at its end."""
+LEAST_NETWORK = 4096
+"""Bytes a second from which on a TCP connection carries data. Heartbeats, such as those of NCCL to torch's store, need less."""
 MOST_WAKES = 10
 """The main thread of a rank that hangs in a collective may wake up so often between two looks, for example because of other signals."""
 
@@ -63,10 +65,10 @@ class Watched:
         last = self._last
         if last is not None and (last.main.pid, last.main.stat.began) != (seen.main.pid, seen.main.stat.began):
             last = self._key = self._key_read = self._ticks = None
-        cpu = 0.0
+        cpu, has_traffic = 0.0, False
         if last is not None and seen.at > last.at:
             cpu = max(0.0, seen.cpu_s - last.cpu_s) / (seen.at - last.at)
-        has_traffic = last is not None and seen.traffic != last.traffic
+            has_traffic = seen.traffic != last.traffic or seen.network - last.network > LEAST_NETWORK * (seen.at - last.at)
         is_active = has_traffic or (self._is_in_storage(seen) and last is not None)
         is_due = last is None or seen.at >= self._due_at - self._look_s / 2 or (self._was_active and not is_active)
         if is_due or is_complete:

@@ -107,7 +107,11 @@ async def planted(cluster: LocalCluster, job: Object) -> AsyncIterator[Planted]:
         (job_with("bug"), "user", "KeyError: 'learning_rate'"),
         (job_with("gpu-memory"), "outOfMemory", "CUDA out of memory"),
         (job_with("device"), "user", "a GPU, its link or its driver failed, so cordon the node"),
-        (job_with("hang", minReplicas=2, maxReplicas=2, maxRestarts=1, hangTimeoutSeconds=15), "hang", "sleeps at tests/fixtures/planted.py"),
+        (
+            job_with("hang", minReplicas=2, maxReplicas=2, maxRestarts=1, hangTimeoutSeconds=15),
+            "hang",
+            "sleeps at tests/fixtures/planted.py",
+        ),
         (job_with("gpus", container={"resources": {"limits": {"nvidia.com/gpu": 9}}}), "Unschedulable", "nvidia.com/gpu"),
         (
             job_with("secret", container={"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "k"}}}]}),

@@ -10,7 +10,7 @@ from elastic_worker.gloo_deadlock.procfs import Stat
 from elastic_worker.looking import stacks
 from elastic_worker.looking.calls import Wait, wait_of
 from elastic_worker.looking.describing import describe
-from elastic_worker.looking.frames import place
+from elastic_worker.looking.frames import is_user, place
 from elastic_worker.looking.sight import Process, Sight
 from elastic_worker.looking.stacks import Frame
 
@@ -215,6 +215,18 @@ def test_without_a_stack_a_wait_is_unknown_unless_it_is_for_a_file_or_a_child() 
 def test_a_program_that_is_an_installed_package_has_a_place_too() -> None:
     package = "/venv/lib/python3.11/site-packages/mytrainer/loop.py:7 train"
     assert describe(sight(dump(f"{TORCH}/nn/modules/module.py:9 _call_impl", package))).place == "loop.py:7"
+
+
+def test_frames_of_libraries_are_no_place_of_the_program() -> None:
+    paths = (
+        f"{PYTHON}/threading.py",
+        f"{TORCH}/nn/module.py",
+        "<frozen runpy>",
+        "/x/elastic_worker/a.py",
+        "/tmp/torchinductor_me/ab/cab.py",
+    )
+    assert not any(is_user(Frame(path, 1, "f")) for path in paths)
+    assert is_user(Frame("/home/me/python3/train.py", 1, "f"))
 
 
 def test_a_place_is_relative_below_the_working_folder_printable_and_bounded() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.looking.calls import Wait, wait_of
+from elastic_worker.looking.watching import Watched
 from elastic_worker.stacks import workers_of
 
 PATIENCE_S = 60.0
@@ -77,3 +78,21 @@ def test_without_workers_one_line_says_so(workers: list[int]) -> None:
     assert told(uid="uid-c").stderr == "elastic_worker: no training process of torchrun runs in this container\n"
     assert told("--rank", "9").stderr == "elastic_worker: no worker with rank 9 runs in this container\n"
     assert json.loads(told("--json", uid="uid-c").stdout) == {"workers": []}
+
+
+def test_a_worker_that_is_a_shell_script_is_seen_as_the_program_that_it_runs(tmp_path: Path) -> None:
+    program = tmp_path / "stay.py"
+    program.write_text(STAYS)
+    script = subprocess.Popen(["sh", "-c", f"{sys.executable} {program}; true"], env=variables(2), start_new_session=True)
+    try:
+        watched, deadline = Watched(script.pid, look_s=0.0), time.monotonic() + PATIENCE_S
+        while watched.look().fields.get("does") != "sleeps":
+            assert time.monotonic() < deadline, watched.look()
+            time.sleep(0.05)
+        look = watched.look()
+        assert (look.fields["place"], look.fields["code"]) == ("stay.py:6", "time.sleep(600)")
+        assert look.sight is not None
+        assert look.sight.main.pid != script.pid
+    finally:
+        os.killpg(script.pid, 9)
+        script.wait()

@@ -81,6 +81,16 @@ def test_cpu_time_and_traffic_begin_the_count_again(worker: Worker, used: dict[s
     assert worker.counts(3) == [1, 2, 3]
 
 
+def test_a_download_begins_the_count_again_and_heartbeats_do_not(worker: Worker) -> None:
+    """A rank that read from a socket looked as if it stood still: the kernel counts such reads for the connection only."""
+    worker.main = process(10, 45, 7, target="socket:[5]")
+    for looks in (1, 2, 3):
+        worker.main = replace(worker.main, network=worker.main.network + 3000)
+        assert worker.look()["looks"] == looks
+    worker.main = replace(worker.main, network=worker.main.network + 50_000)
+    assert worker.counts(2) == [1, 2]
+
+
 def test_little_cpu_time_does_not_begin_the_count_again(worker: Worker) -> None:
     for looks in (1, 2, 3, 4):
         worker.uses(cpu_s=0.4)
