@@ -20,7 +20,8 @@ MOST_TOLD = 32
 MOST_GROUPS = 8
 MOST_SPANS = 16
 
-Phrase = Annotated[str, Meta(max_length=160)]
+MOST_WORDS, MOST_CODE = 160, 80
+Phrase = Annotated[str, Meta(max_length=MOST_WORDS)]
 
 
 class Kind(StrEnum):
@@ -48,7 +49,7 @@ class Doing(Message, frozen=True):
     cpu: Seconds = 0.0
     does: Phrase = ""
     place: Phrase = ""
-    code: Annotated[str, Meta(max_length=80)] = ""
+    code: Annotated[str, Meta(max_length=MOST_CODE)] = ""
 
 
 class Doings(Up, frozen=True):

@@ -13,11 +13,13 @@ from statistics import median
 import msgspec
 
 from elastic.api.words import Cause
-from elastic.membership.bounds import clipped
+from elastic.membership.bounds import clipped, printable
 from elastic.membership.doing import (
     LOOK_S,
+    MOST_CODE,
     MOST_GROUPS,
     MOST_SPANS,
+    MOST_WORDS,
     STILL_LOOKS,
     Doing,
     Doings,
@@ -50,12 +52,19 @@ CULPRITS = (Kind.STOPPED, Kind.OTHER, Kind.UNKNOWN, Kind.COLLECTIVE)
 
 
 def heard(job: Job, member: str, message: Doings) -> Job:
-    """Note what a member says about its workers."""
-    group = job.membership
-    if group.world is None or message.generation != group.world.generation or member not in group.world.ranks:
+    """Note what a member of the current world says about its workers, if the job is watched."""
+    group, watch = job.membership, job.hang_watch
+    if group.world is None or message.generation != group.world.generation or member not in group.world.ranks or not watch.asks:
         return job
-    told = {**job.hang_watch.told, member: Told(message.generation, job.now, message.workers)}
-    return replace(job, hang_watch=replace(job.hang_watch, told=told))
+    told = {**watch.told, member: Told(message.generation, job.now, tuple(map(_printable, message.workers)))}
+    return replace(job, hang_watch=replace(watch, told=told))
+
+
+def _printable(doing: Doing) -> Doing:
+    """Return the same with escapes: the words hold paths and code of the user's program, and end in logs and terminals."""
+    words = {"does": (doing.does, MOST_WORDS), "place": (doing.place, MOST_WORDS), "code": (doing.code, MOST_CODE)}
+    escaped = {name: printable(text)[:most] for name, (text, most) in words.items() if not text.isprintable()}
+    return msgspec.structs.replace(doing, **escaped) if escaped else doing
 
 
 def with_hang(job: Job) -> Job:

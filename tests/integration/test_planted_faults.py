@@ -118,7 +118,7 @@ async def planted(cluster: LocalCluster, job: Object) -> AsyncIterator[Planted]:
             "CreateContainerConfigError",
             "absent",
         ),
-        (job_with("elsewhere", container={"command": ["sleep", "600"]}), "MissingWorkers", "has not come to the rendezvous"),
+        (job_with("elsewhere", container={"command": ["sleep", "600"]}), "MissingWorkers", "have not come to the rendezvous"),
         (job_with("flag", container={"command": ["torchrun", "--nonsense", str(SCRIPT), "flag"]}), "user", "--nonsense"),
     ],
     ids=lambda value: value["metadata"]["name"] if isinstance(value, dict) else "",

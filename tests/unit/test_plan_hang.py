@@ -15,7 +15,7 @@ from elastic.client.summary import summary
 from elastic.membership import wire
 from elastic.membership.doing import Doing, Hang, HangState, Kind, RanksDoing, Span
 
-ASLEEP = Doing(kind=Kind.OTHER, looks=4, for_s=31.2, does="sleeps", place="train.py:41", code="time.sleep(\x1b[31m1e6)")
+ASLEEP = Doing(kind=Kind.OTHER, looks=4, for_s=31.2, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
 WAITS = Doing(kind=Kind.COLLECTIVE, looks=4, for_s=31.0, does="waits in all_reduce", place="train.py:44")
 HANG = Hang(
     state=HangState.SUSPECTED,
@@ -27,7 +27,7 @@ HANG = Hang(
     ),
 )
 WORDS = (
-    "no step has come for 33 s: rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(\\x1b[31m1e6)`, for 31 s: "
+    "no step has come for 33 s: rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(1e6)`, for 31 s: "
     "it sleeps; "
     "ranks 0 and 2 wait in all_reduce at train.py:44"
 )

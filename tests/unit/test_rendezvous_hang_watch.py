@@ -1,11 +1,12 @@
 """A job whose steps stop coming: its agents look at their workers, and the rendezvous names the ranks that hold up the others."""
 
+import msgspec
 import pytest
 from rendezvous_group import Group
 
 from elastic.membership.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
 from elastic.membership.doing_words import sentence
-from elastic.membership.wire import Budget, Started
+from elastic.membership.wire import Budget, Started, World
 from rendezvous.machine import Stepped, summary
 
 IN_ALL_REDUCE = Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
@@ -207,4 +208,30 @@ def test_what_was_said_about_another_world_does_not_count() -> None:
     assert group.hang is None
     group.come("w0")
     group.say("w0", Doings(generation=1, workers=(IN_ALL_REDUCE,)))
+    assert not group.job.hang_watch.told
+
+
+def test_words_of_a_program_are_escaped_before_anybody_prints_them() -> None:
+    group = Watched(2)
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (Doing(kind=Kind.OTHER, does="sleeps", place="a\x1b[2J.py:1", code="x = '\u202e'"),)}
+    group.stepped(1)
+    group.look(90)
+    assert "a\\x1b[2J.py:1, `x = '\\u202e'`" in group.words
+
+
+def test_the_longest_words_still_fit_into_a_message_to_the_controller() -> None:
+    """Escapes make them longer, and the controller could not have read the job's world any more."""
+    group = Watched(1)
+    group.does = {"w0": (Doing(kind=Kind.STOPPED, does="\u202e" * 160, place="\x1b" * 160, code="\U000e0001" * 80),)}
+    group.stepped(1)
+    group.look(90)
+    world = summary(group.job)
+    assert world.hang is not None
+    assert msgspec.json.decode(msgspec.json.encode(world), type=World) == world
+
+
+def test_words_that_nobody_asked_for_are_not_kept() -> None:
+    group = Watched(2)
+    group.stepped(1)
+    group.say("w0", Doings(generation=1, workers=(ASLEEP,)))
     assert not group.job.hang_watch.told

@@ -10,7 +10,7 @@ from controller.watching.hang_seen import HangSeen
 from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.book import Hang, HangRanks
 from elastic.api.job import ElasticStatus, Job
-from elastic.membership.bounds import clipped, printable
+from elastic.membership.bounds import clipped
 from elastic.membership.doing import HangState, RanksDoing
 from elastic.membership.doing_words import sentence, spans
 
@@ -48,14 +48,9 @@ def _entry(seen: HangSeen, pods: Sequence[Pod]) -> Hang:
     return Hang(
         state=seen.hang.state.value,
         since=(seen.at - timedelta(seconds=seen.hang.since_s)).replace(microsecond=0),
-        message=clipped(printable_words(sentence(seen.hang, place_of=place_of))),
+        message=clipped(sentence(seen.hang, place_of=place_of)),
         ranks=tuple(_ranks(group, nodes.get(group.first, "")) for group in seen.hang.groups),
     )
-
-
-def printable_words(text: str) -> str:
-    """Escape what is not printable: the words hold paths and code of the user's program."""
-    return "".join(character if character.isprintable() else printable(character) for character in text)
 
 
 def _ranks(group: RanksDoing, node: str) -> HangRanks:
@@ -65,8 +60,8 @@ def _ranks(group: RanksDoing, node: str) -> HangRanks:
         pod=group.first,
         node=node,
         kind=doing.kind.value,
-        does=printable_words(doing.does),
-        place=printable_words(doing.place),
-        code=printable_words(doing.code),
+        does=doing.does,
+        place=doing.place,
+        code=doing.code,
         seconds=round(doing.for_s),
     )
