@@ -70,10 +70,10 @@ class OtherLeases:
         except (KubeError, aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, KubeError) and error.code == 403 and not self._is_refused:
                 self._is_refused = True
-                message = (
-                    "a Kubeflow Trainer in another namespace would not be noticed: grant list of leases, or run `elastic install` again"
+                log.warning(
+                    "a Kubeflow Trainer in another namespace would not be noticed: grant list of leases, or run `elastic install` again",
+                    extra={"error": error.message},
                 )
-                log.warning(message, extra={"error": error.message})
             return
         now, before = self._clock(), self._seen
         self._seen = {}

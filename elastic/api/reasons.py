@@ -162,6 +162,7 @@ REASONS = (
         "Raise the limit of ephemeral storage.",
     ),
     Reason("TrainJobResourcesCreationFailed", (_W,), "An object that the TrainJob needs cannot be created.", "Do what the message says."),
+    Reason("TrainJobsNotServed", (_W,), "Another process holds Kubeflow Trainer's Lease.", "Stop it, or use `--trainjobs beside`."),
     Reason("UnguardedStore", (_W,), "No NetworkPolicy can protect the store of `c10d`.", "Remove `rdzvBackend`."),
     Reason(
         "WorkersKilled",

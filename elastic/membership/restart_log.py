@@ -48,7 +48,8 @@ def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
 def _more_certain(before: Restart, now: Restart) -> Restart:
     """Return the entry with the more certain cause: only a known cause replaces a guess."""
     cause = now.cause if before.unsure and not now.unsure else before.cause
-    return structs.replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
+    better = structs.replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
+    return structs.replace(better, run=now.run) if better != before else before
 
 
 def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:

@@ -49,7 +49,8 @@ class Restart(Wire, frozen=True):
 
     id: `<world>/<pod>` for a failed or lost member, `<world>` for the whole group, `<pod>/<run>` for a container outside any world.
     generation: of the world that it ended, or of the current world at that time. lost: the pod's container ended, and the controller has
-    not reported yet how. unsure: the cause is a guess, and that report will replace it.
+    not reported yet how. unsure: the cause is a guess, and that report will replace it. run, since 1.3: of the container whose reported end
+    explained it, so that another server does not count this end again.
     """
 
     id: Annotated[str, Meta(min_length=1, max_length=LONGEST_RESTART_ID, pattern=PLAIN)]
@@ -58,6 +59,7 @@ class Restart(Wire, frozen=True):
     pod: NameOrNone = ""
     lost: bool = False
     unsure: bool = False
+    run: Count | None = None
 
     @property
     def is_alone(self) -> bool:

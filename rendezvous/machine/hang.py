@@ -37,8 +37,8 @@ from rendezvous.machine.state.hang_watch import HangWatch, Told
 from rendezvous.machine.state.job import Job
 
 LEAST_WAIT_S = 30.0
-WAIT_STEPS = 10
-"""Without a step for so many times the median step, but at least for LEAST_WAIT_S, a job waits."""
+WAIT_STEPS, WAIT_GAPS = 10, 2
+"""A job waits without a step for so many times the median step, and the longest time between reports, but at least for LEAST_WAIT_S."""
 EARLY = 1 / 3
 """If the job limits hangs, the agents look at their workers after this part of the limit, so that a restart can name a rank."""
 LATE = 0.8
@@ -103,9 +103,12 @@ def _quiet_since(job: Job) -> float | None:
 
 def _waits_after_s(job: Job) -> float:
     """Return after how many seconds without a step the job waits. Until its first step, a job may take long."""
-    if job.progress.step is None:
+    progress = job.progress
+    if progress.step is None:
         return job.budget.first_step_s
-    return max(LEAST_WAIT_S, WAIT_STEPS * median(job.progress.paces)) if job.progress.paces else LEAST_WAIT_S
+    if not progress.paces:
+        return LEAST_WAIT_S
+    return max(LEAST_WAIT_S, WAIT_STEPS * median(progress.paces), WAIT_GAPS * max(progress.gaps))
 
 
 def _watched(job: Job, since: float) -> Job:

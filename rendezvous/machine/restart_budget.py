@@ -43,7 +43,15 @@ def _ended(job: Job) -> list[Restart]:
     assert group.world is not None
     id, generation = group.world.id, group.world.generation
     ended = [
-        Restart(id=f"{id}/{loss.pod}", generation=generation, cause=loss.cause, pod=loss.pod, lost=loss.is_gone, unsure=loss.unsure)
+        Restart(
+            id=f"{id}/{loss.pod}",
+            generation=generation,
+            cause=loss.cause,
+            pod=loss.pod,
+            lost=loss.is_gone,
+            unsure=loss.unsure,
+            run=loss.run,
+        )
         for loss in known.losses
     ]
     if known.hang_reason:
@@ -51,7 +59,10 @@ def _ended(job: Job) -> list[Restart]:
     is_due_to_another = bool(known.losses or known.hang_reason or has_finished(group) or group.unknown_ranks)
     for place, failure in enumerate(known.failures):
         cause = Cause.COLLATERAL if is_due_to_another or place else failure.cause
-        ended.append(Restart(id=f"{id}/{failure.pod}", generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone))
+        id_of_end = f"{id}/{failure.pod}"
+        ended.append(
+            Restart(id=id_of_end, generation=generation, cause=cause.value, pod=failure.pod, lost=failure.is_gone, run=failure.run)
+        )
     return ended
 
 

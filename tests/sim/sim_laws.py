@@ -114,8 +114,12 @@ class Laws:
                 self._see_made(write.after)
             elif write.before is not None and write.verb == "delete":
                 self._see_deleted(write.before, by=write.actor)
-        elif write.resource == PODS and write.before is not None and _is_lost(write.before, write.after):
-            self._lost.append((_time(), _owner(write.before)))
+        elif write.resource == PODS and write.before is not None:
+            if _is_lost(write.before, write.after):
+                self._lost.append((_time(), _owner(write.before)))
+            life = self._life_of(write.before)
+            if life is not None and write.verb == "delete" and write.actor.startswith("late controller"):
+                life.parted += self._can_overshoot  # a leader decided on it before the other one wanted the worker again
 
     def _see_node(self, write: Write) -> None:
         if write.before is not None and _is_bad(write.before):

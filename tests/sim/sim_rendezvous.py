@@ -5,6 +5,7 @@ It can be restarted, which empties it, or be out of reach.
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -149,17 +150,21 @@ class SimServer:
         self.hub.stand_still(seconds)
 
     def isolate(self, seconds: float, *, beside: Iterable[str] = ()) -> None:
-        """Cut its node off: no connection breaks, nothing passes, and nobody gets a new one. Nobody is lost by that.
+        """Cut its node off: no connection breaks, nothing passes, and nobody gets a new one.
 
-        `beside`: the agents and controllers on the same node. A caller that cuts off a controller keeps the API from it, too.
+        Only members that are fewer than half of their job's may count as lost by that. `beside`: the agents and controllers on the same
+        node. A caller that cuts off a controller keeps the API from it, too.
         """
         loop = asyncio.get_running_loop()
         if self.isolated_until > loop.time():
             return
         self.isolated_until, self.beside = loop.time() + seconds, frozenset(beside)
-        for link in self.links:
-            if link.agent.name not in self.beside:
-                link.falls_silent(seconds)
+        of_job = Counter(link.agent.job_uid for link in self.links)
+        silent = [link for link in self.links if link.agent.name not in self.beside]
+        for job, number in Counter(link.agent.job_uid for link in silent).items():
+            self.cut_off += number if 2 * number < of_job[job] else 0
+        for link in silent:
+            link.falls_silent(seconds)
 
     @property
     def is_isolated(self) -> bool:

@@ -71,6 +71,7 @@ class Trainer:
         self._heard_at = 0.0
         self._forming_until = 0.0
         self.committed_at = 0.0
+        self.began_at = asyncio.get_running_loop().time()
 
     @property
     def clean_step(self) -> int | None:

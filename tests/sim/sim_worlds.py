@@ -37,6 +37,7 @@ class SimWorld:
         self._inside: dict[int, int] = {}
         self._told: set[Trainer] = set()
         self._name = f"{key[1]}/{key[2]}"
+        self._formed_at = _time()
 
     def rank_of(self, trainer: Trainer) -> int | None:
         return next((rank for rank, member in self.members.items() if member is trainer), None)
@@ -87,6 +88,8 @@ class SimWorld:
         if not donor.is_here or donor.world is not self or donor.at not in (At.FORMING, At.FORMED):
             return False
         if donor.clean_step != self.step and not (donor.clean_step is None and not donor.is_writing and self.step == 0):
+            if donor.began_at > self._formed_at:
+                return False  # its process was lost after the server had chosen it, so the receiver asks another donor
             self.worlds.breach(
                 "a donor holds the state of its world", f"{donor.agent.name} has {donor.clean_step}, {self._name} {self.step}"
             )

@@ -123,6 +123,15 @@ def test_a_slow_step_is_no_reason_to_wait_if_all_steps_are_slow() -> None:
     assert group.watches == {Watch.LOOK}
 
 
+def test_a_program_that_reports_seldom_does_not_wait_between_its_reports() -> None:
+    group = Watched(2)
+    group.stepped(100, 200, 300, 400, every_s=120)
+    group.look(230)
+    assert (group.watches, group.hang) == ({Watch.NOT}, None), "its steps take 1.2 s each, and its reports come every two minutes"
+    group.look(20)
+    assert group.watches == {Watch.LOOK}
+
+
 def test_ranks_that_wait_for_each_other_are_told_apart() -> None:
     group = Watched(3)
     other = Doing(kind=Kind.COLLECTIVE, does="waits in broadcast", place="train.py:60")

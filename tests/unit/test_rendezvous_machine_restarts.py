@@ -1,4 +1,4 @@
-"""What a machine does that has just started, that sleeps or whose clock jumps, and how it times a rescale: by example, in virtual time."""
+"""Check a machine that has just started, that sleeps, or whose clock jumps, and the times of a rescale: by example, in virtual time."""
 
 import pytest
 from msgspec import structs
@@ -34,6 +34,32 @@ def test_a_restarted_server_waits_for_members_before_it_calls_them_lost() -> Non
     group.advance(2)
     group.come_all()
     assert group.world() == {"w0": 0, "w1": 1}
+
+
+@pytest.mark.parametrize("cause", ["outOfMemory", "user"])
+def test_an_end_that_an_earlier_server_had_explained_is_not_counted_again(cause: str) -> None:
+    """The server restarted before the controller had written the restart down, and the report of the end came once more."""
+    ended = (Ended(member="w2", pod_uid="w2", run=0, cause=cause, is_last=True),)
+    group = group_of(3)
+    group.started("w0", "w1", "w2")
+    group.kill("w2")
+    group.expect("w0", "w1", "w2", ended=ended)
+    group.advance(2)
+    group.come_all()
+    assert summary(group.job).restarts == {cause: 1}
+    group.start_server()
+    for name in group.agents:
+        group.link(name)
+    group.retell()
+    group.advance(30)
+    told = summary(group.job)
+    assert (told.restarts, told.explained) == ({cause: 1}, ("w2/0",))
+    group.kill("w1")
+    ended = (*ended, Ended(member="w1", pod_uid="w1", run=0, cause=cause, is_last=True))
+    group.expect("w0", "w1", ended=ended)
+    group.advance(2)
+    group.come_all()
+    assert summary(group.job).restarts == {cause: 2}, "another end counts"
 
 
 def test_a_leave_is_acted_on_at_once_even_by_a_young_server() -> None:

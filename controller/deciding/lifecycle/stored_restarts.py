@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
-from msgspec.structs import asdict
 
 from controller.deciding.status_room import OPEN_BYTES
 from elastic.api.book import MOST_GROUPED, Restart
@@ -19,7 +18,7 @@ from elastic.membership import wire
 from elastic.membership.restart_log import RestartLog
 
 ANY_POD = "*"
-"""In the id of an entry with `pods`: the place of the pod's uid."""
+"""The place of the pod's uid in the id of an entry with `pods`."""
 GROUPED_FROM = 256
 """Fewer restarts are stored one by one, as former releases read them."""
 
@@ -37,21 +36,26 @@ def _one_by_one(entry: Restart) -> Iterator[wire.Restart]:
 
 
 def stored(restarts: Sequence[wire.Restart]) -> tuple[Restart, ...]:
-    """The restarts as `status.elastic.open` holds them."""
+    """Return the restarts as `status.elastic.open` holds them."""
     if len(restarts) < GROUPED_FROM:
-        return tuple(Restart(**asdict(entry)) for entry in restarts)
+        return tuple(map(_entry, restarts))
     groups: dict[Restart, list[str]] = {}
     alone = []
     for entry in restarts:
         if not entry.pod or ANY_POD in entry.id or entry.pod not in entry.id:
-            alone.append(Restart(**asdict(entry)))
+            alone.append(_entry(entry))
         else:
             groups.setdefault(_common(entry), []).append(entry.pod)
     return (*alone, *(part for common, pods in groups.items() for part in _parts(common, pods)))
 
 
+def _entry(entry: wire.Restart) -> Restart:
+    """Return the restart without its run: the status has the end of the run in `counted`."""
+    return Restart(id=entry.id, generation=entry.generation, cause=entry.cause, pod=entry.pod, lost=entry.lost, unsure=entry.unsure)
+
+
 def _common(entry: wire.Restart) -> Restart:
-    """What it has in common with others like it."""
+    """Return the restart without its pod, as an entry for it and others like it."""
     id = entry.id.replace(entry.pod, ANY_POD, 1)
     return Restart(id=id, generation=entry.generation, cause=entry.cause, lost=entry.lost, unsure=entry.unsure)
 
@@ -62,7 +66,7 @@ def _parts(common: Restart, pods: Sequence[str]) -> Iterator[Restart]:
 
 
 def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
-    """The log, of which `before` is in the status already, with as many restarts as the status has room for."""
+    """Return the log with as many restarts as the status has room for. `before`: the part that is in the status already."""
     if _fits(log.unsettled):
         return log
     settled = sorted((e for e in log.unsettled if e.generation < log.generation), key=lambda entry: (entry.lost, entry.generation))
@@ -73,7 +77,7 @@ def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
 
 
 def _without_first(log: RestartLog, entries: Sequence[wire.Restart], *, is_counted: bool) -> RestartLog:
-    """The log without as few of the first of these entries as fits; all of them if that is still too much."""
+    """Return the log without the first of these entries: with as few left out as possible, and without all if it is still too long."""
 
     def without(count: int) -> tuple[wire.Restart, ...]:
         gone = _ids(entries[:count])

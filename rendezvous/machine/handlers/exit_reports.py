@@ -7,7 +7,7 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.wire import Ended
 from rendezvous.machine.handlers.leaving_world import gone, with_loss
 from rendezvous.machine.restart_budget import with_known_cause, with_lone_restart
-from rendezvous.machine.state.accounting import Loss, is_lost
+from rendezvous.machine.state.accounting import Loss, is_accounted, is_lost
 from rendezvous.machine.state.job import Job
 from rendezvous.machine.state.membership import Member
 
@@ -73,4 +73,5 @@ def _here(job: Job, end: Ended) -> Member | None:
 
 def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
     is_charged = (end.is_last or end.usage_error) and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
+    is_charged = is_charged and not is_accounted(job.accounting, end)
     return with_lone_restart(job, end, words=words) if is_charged else job

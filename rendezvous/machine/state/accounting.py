@@ -38,6 +38,8 @@ class Failure:
     """Another process takes the worker's place, so the member still changes worlds in process."""
     cause: Cause = Cause.USER
     """Cause of the restart, if this is the first failure of its world: USER or OUT_OF_MEMORY."""
+    run: int | None = None
+    """The run of its container whose end was reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Loss:
     may_work: bool = False
     by_library: bool = False
     """The training library ended a worker of the member, whose agent is here and starts it again."""
+    run: int | None = None
+    """The run of its container whose end was reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,18 +224,23 @@ def lost(known: Accounting, pod: str) -> Restart | None:
 
 def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Accounting:
     """Record how the container of a lost member ended. This is the cause of the loss, unless a better one is known."""
-    failures = tuple(replace(item, is_gone=False) if item.pod == end.pod_uid else item for item in known.failures)
+    failures = tuple(replace(item, is_gone=False, run=end.run) if item.pod == end.pod_uid else item for item in known.failures)
     losses = tuple(_explained(loss, end, words) if loss.pod == end.pod_uid else loss for loss in known.losses)
     return replace(known, failures=failures, losses=losses)
 
 
 def explained(entry: Restart, end: Ended) -> Restart:
     """Return the restart of a lost member, now that the end of its container is known."""
-    return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False)
+    return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False, run=end.run)
+
+
+def is_accounted(known: Accounting, end: Ended) -> bool:
+    """Return whether this end has explained a restart already, perhaps at an earlier server whose members kept the restart."""
+    return any(entry.pod == end.pod_uid and entry.run == end.run for entry in known.known_restarts.values())
 
 
 def _explained(loss: Loss, end: Ended, words: str) -> Loss:
     if not (loss.unsure or end.own_limit):
-        return replace(loss, is_gone=False, may_work=False)
+        return replace(loss, is_gone=False, may_work=False, run=end.run)
     words = words if end.cause != loss.cause else loss.words
-    return replace(loss, cause=end.cause, words=words, is_gone=False, unsure=False, may_work=False)
+    return replace(loss, cause=end.cause, words=words, is_gone=False, unsure=False, may_work=False, run=end.run)

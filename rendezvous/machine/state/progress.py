@@ -30,6 +30,8 @@ class Progress:
     """the step of the state with which the current world began, if its processes lived on: reports are samples, this is exact"""
     paces: tuple[float, ...] = ()
     """seconds a step between the newest reports of a world"""
+    gaps: tuple[float, ...] = ()
+    """Seconds between the newest reports of a world; a program may report only every hundredth step."""
     moved_at: float = 0.0
     """when `step_in_world` rose last, or the world began"""
     done_at: float | None = None
@@ -42,9 +44,10 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
     """Return the progress after training reported a step in the current world. A step no further than before changes nothing."""
     if known.step_in_world is not None and step <= known.step_in_world:
         return known
-    paces = known.paces
+    paces, gaps = known.paces, known.gaps
     if known.step_in_world is not None:
-        paces = (*paces[-PACES + 1 :], (now - known.moved_at) / (step - known.step_in_world))
+        gap = now - known.moved_at
+        paces, gaps = (*paces[-PACES + 1 :], gap / (step - known.step_in_world)), (*gaps[-PACES + 1 :], gap)
     is_forward = step > (known.step_at_restart if known.step_at_restart is not None else -1)
     return replace(
         known,
@@ -53,6 +56,7 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
         first_in_world=_first(known, step) if known.first_in_world is None else known.first_in_world,
         moved_at=now,
         paces=paces,
+        gaps=gaps,
         fruitless=0 if is_forward else known.fruitless,
     )
 
