@@ -49,8 +49,8 @@ PULL = "Check its name, and give the registry's credentials."
 MEET = "Look at the log of the workers that have not come, and at network policies."
 REASONS = (
     # causes
-    Reason("start", (_C,), "The first group was formed."),
-    Reason("plan", (_C,), "Somebody scaled the job, changed its template, or a new worker joined."),
+    Reason("start", (_C, _F), "The first group was formed."),
+    Reason("plan", (_C, _F), "Somebody scaled the job, changed its template, or a new worker joined."),
     Reason(
         "disruption",
         (_C, _F),
@@ -58,7 +58,10 @@ REASONS = (
         "Nothing; it is not counted.",
     ),
     Reason(
-        "collateral", (_C,), "A worker ended because another one had failed or was lost.", "Look at the worker that the reason names first."
+        "collateral",
+        (_C, _F),
+        "A worker ended because another one had failed or was lost.",
+        "Look at the worker that the reason names first.",
     ),
     Reason(
         "user", (_C, _F), "The training program failed.", "Read the exception that the reason quotes, and `elastic logs JOB --previous`."

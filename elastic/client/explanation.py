@@ -68,6 +68,8 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
         if waits:
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
         if job.hang and not job.waits_for:
+            if job.hang.get("since"):
+                yield Finding(f"It has stood still for {age(job.hang['since'], now)}.")
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")

@@ -180,7 +180,7 @@ class Run:
             if saved is not None and environment.own("RANK", 0) == 0:
                 log.warning("The save of step %d in %s was loaded. A newer state of another worker wins.", step, self._saves.target)
         self._committed = step or 0
-        if step is not None and step >= self._until and environment.own("RANK", 0) == 0:
+        if step is not None and not step < self._until and environment.own("RANK", 0) == 0:
             log.warning(
                 "All %d steps were done before this start, so nothing is trained. Ask for more steps, or remove the save.", self._until
             )

@@ -135,7 +135,7 @@ class Worlds:
             is_donor = self._is_donor(world)
             with self._given(world, change.round, is_donor=is_donor):
                 self._group.form(control, self._connections, round=change.round, rank=rank, size=size)
-                if not is_donor and not (self._was_level and self.step == world["step"]):
+                if not is_donor and not (self._was_level and self.step == world["step"] and (self.is_unit or int(world["step"]))):
                     self._pull(world, change.round)
                 with control.news:
                     control.step = int(world["step"])
@@ -158,12 +158,15 @@ class Worlds:
     def _is_donor(self, world: "typing.Mapping[str, typing.Any]") -> bool:
         """Return whether this worker has the state with which the world begins.
 
-        `donors` names all workers of some members, and one of them may be at another step. If nobody has a state, training begins with the
-        random weights of the first donor alone, because those of its siblings differ. In a unit each one gives its own part.
+        `donors` names all workers of some members, and one of them may be at another step. At step 0, training begins with the weights
+        of the first donor alone, because they may be random. A donor's process may have been lost since it was chosen: the process in its
+        place has no state, so it gives none of a later step. In a unit each one gives its own part.
         """
-        rank, donors = int(world["rank"]), [int(donor) for donor in world["donors"]]
+        rank, donors, step = int(world["rank"]), [int(donor) for donor in world["donors"]], int(world["step"])
+        if not step and not self.is_unit:
+            return rank == donors[0] and not self.is_writing
         is_fresh = not self._has_state and not self.is_writing
-        return rank in donors and (self.step == world["step"] or (is_fresh and (self.is_unit or rank == donors[0])))
+        return rank in donors and (self.step == step or (is_fresh and self.is_unit and not step))
 
     @contextlib.contextmanager
     def _given(self, world: "typing.Mapping[str, typing.Any]", round: int, *, is_donor: bool) -> "typing.Iterator[None]":
@@ -174,7 +177,7 @@ class Worlds:
                 self._control.put(round, _place(rank), b"null")  # a peer that takes this worker for a donor asks the next one at once
             yield
             return
-        if len(world["donors"]) >= size and local_size == 1:
+        if len(world["donors"]) >= size and local_size == 1 and (self.is_unit or int(world["step"])):
             yield
             return
         parts = transfer.Parts.of(states_of(self.objects), int(world["step"]))
@@ -221,6 +224,7 @@ class Worlds:
         """Return the rank and address of a donor that has the state: one with this local rank if possible, and not the same for all."""
         rank, local_size = int(world["rank"]), max(1, int(world.get("local_size", 1)))
         donors = [int(donor) for donor in world["donors"] if int(donor) != rank]
+        donors = donors if self.is_unit or int(world["step"]) else donors[:1]
         near = [donor for donor in donors if donor % local_size == rank % local_size]
         far = [] if self.is_unit else [donor for donor in donors if donor not in near]
         for group in (near, far):

@@ -262,10 +262,16 @@ class Trainer:
             return
         if self.draw.random() < 0.03:
             self.fails_to_form(world, "Connection refused")
-        elif self.clean_step == world.step or (world.rank_of(self) in world.donors and not self.has_state and not self.is_writing):
+        elif self._is_level(world):
             self._formed(world)
         else:
             self._pull(world, self.draw.choice([0.2, 0.2, 2.0, 12.0]), world.donor_for(self))
+
+    def _is_level(self, world: "SimWorld") -> bool:
+        """Return whether this process has the state with which the world begins. At step 0 all take that of the first donor."""
+        if world.step:
+            return self.clean_step == world.step
+        return world.rank_of(self) == world.donors[0] and not self.is_writing
 
     def _pull(self, world: "SimWorld", left_s: float, donor: "Trainer | None") -> None:
         if world is not self.world or self.at is not At.FORMING:

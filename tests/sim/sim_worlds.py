@@ -81,7 +81,7 @@ class SimWorld:
 
     def donor_for(self, trainer: Trainer) -> Trainer | None:
         rank = self.rank_of(trainer) or 0
-        return self.members.get(self.donors[rank % len(self.donors)])
+        return self.members.get(self.donors[rank % len(self.donors) if self.step else 0])
 
     def gives(self, donor: Trainer) -> bool:
         """Return whether this donor gives the state of this world."""

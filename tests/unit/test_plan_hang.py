@@ -115,6 +115,7 @@ def test_explain_says_what_the_next_step_waits_for() -> None:
     of = served(status=running(worldSize=3, hang=hang), elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
     said = list(explained(summary(PYTORCH, of), [], of["spec"], datetime(2026, 1, 1, 2, tzinfo=UTC)))
     assert f"It waits for its next step, and may hang: {WORDS}." in said
+    assert "It has stood still for 60s." in said
     assert "`elastic stacks train` shows the stacks of its ranks." in said
 
 

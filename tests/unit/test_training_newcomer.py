@@ -53,18 +53,18 @@ def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
 
 
 @contextlib.contextmanager
-def donor(value: float, *, round: int) -> Iterator[bytes]:
+def donor(value: float, *, round: int, rank: int = 0, step: int = STEP) -> Iterator[bytes]:
     """Give the state of a model with this weight, and yield the donor's place."""
-    parts = transfer.Parts.of(states_of(worlds_of(model_of(value)).objects), STEP)
-    with contextlib.closing(transfer.Donor(parts, host="127.0.0.1", round=round, rank=0, size=2, secret=bytes.fromhex(SECRET))) as one:
+    parts = transfer.Parts.of(states_of(worlds_of(model_of(value)).objects), step)
+    with contextlib.closing(transfer.Donor(parts, host="127.0.0.1", round=round, rank=rank, size=2, secret=bytes.fromhex(SECRET))) as one:
         yield json.dumps(["127.0.0.1", one.port]).encode()
 
 
-def form(agent: ScriptedAgent, round: int, place: bytes) -> None:
-    """Tell the worker to form a world as rank 1 of 2, at a step of which rank 0 has the state."""
-    agent.sends({"t": "keys", "round": round, "items": {"state/0": base64.b64encode(place).decode()}})
-    fields = {"generation": round, "rank": 1, "size": 2, "local_rank": 0, "local_size": 1, "node": 1, "nodes": 2}
-    agent.says("form", round, **fields, step=STEP, donors=[0], secret=SECRET, address="127.0.0.1")
+def form(agent: ScriptedAgent, round: int, place: bytes, *, rank: int = 1, donors: tuple[int, ...] = (0,), step: int = STEP) -> None:
+    """Tell the worker to form a world of two with this rank, at a step of which the other rank has the state."""
+    agent.sends({"t": "keys", "round": round, "items": {f"state/{1 - rank}": base64.b64encode(place).decode()}})
+    fields = {"generation": round, "rank": rank, "size": 2, "local_rank": 0, "local_size": 1, "node": rank, "nodes": 2}
+    agent.says("form", round, **fields, step=step, donors=list(donors), secret=SECRET, address="127.0.0.1")
     while agent.hears()["t"] != "formed":
         pass
     agent.says("run", round)
@@ -96,3 +96,28 @@ def test_a_newcomer_takes_the_state_of_a_world_although_its_save_has_the_same_st
         form(agent, 2, place)
         changed.join(PATIENCE_S)
     assert own.weight.item() == 3.0, "a worker that was in the world has the state of that step"
+
+
+@pytest.mark.parametrize(("rank", "step", "weight"), [(0, STEP, 2.0), (1, STEP, 2.0), (1, 0, 2.0), (0, 0, 1.0)])
+def test_a_process_in_the_place_of_a_lost_donor_gives_no_state_of_a_later_step(
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, rank: int, step: int, weight: float
+) -> None:
+    """The server had chosen the donor, its process was lost, and the new one trained on with random weights at the others' step.
+
+    At step 0 all take the weights of the first donor, also if its process is new.
+    """
+    monkeypatch.setattr(environment, "write", lambda world: None)  # this process belongs to pytest
+    own = model_of(1.0)
+    worlds = worlds_of(own)
+    connections = Connections()
+    control = Control(agent.path, connections, leave=agent._leave)
+    agent._control = control
+    entered = threading.Thread(target=lambda: worlds.begin(control, connections, step=None))
+    entered.start()
+    agent.accept()
+    assert agent.hears()["step"] is None
+    with donor(2.0, round=1, rank=1 - rank, step=step) as place:
+        form(agent, 1, place, rank=rank, donors=(0, 1), step=step)
+        entered.join(PATIENCE_S)
+    assert own.weight.item() == weight
+    assert control.step == step
