@@ -70,6 +70,15 @@ def ticks(pid: int, began: int) -> typing.Optional[int]:
         return None
 
 
+def answers(pid: int) -> int:
+    """Return how often a process has answered so far; 0 if it does not answer."""
+    try:
+        found = _file_of(pid, stack_signal.TICKS)
+        return 0 if found is None else os.stat("/proc/{}/fd/{}".format(pid, found[0])).st_size
+    except (OSError, procfs.Unreadable):
+        return 0
+
+
 def with_py_spy(pid: int) -> typing.Optional[stacks.Stacks]:
     """Return the stacks that py-spy finds, if it is installed and may look at the process."""
     program = shutil.which("py-spy")

@@ -49,8 +49,8 @@ class Sight:
 
     main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
     folder: its working folder. group_threads: names of its threads that belong to process groups. switches: how often its main thread
-    has begun to wait. stacks: its Python stacks. child_stacks: those of other processes by their pids. No stacks are there unless they were
-    asked for and could be read.
+    has begun to wait. answers: how often it has answered whether it gets on, each time with one byte. stacks: its Python stacks.
+    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read.
     """
 
     at: float
@@ -60,6 +60,7 @@ class Sight:
     folder: str
     group_threads: typing.FrozenSet[str]
     switches: int
+    answers: int = 0
     stacks: typing.Optional[Stacks] = None
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
 
@@ -70,8 +71,13 @@ class Sight:
 
     @property
     def traffic(self) -> typing.Dict[typing.Tuple[int, int], typing.Tuple[int, ...]]:
-        """Return the reads and writes of all processes so far."""
-        return {(one.pid, one.stat.began): one.traffic for one in (self.main, *self.others)}
+        """Return the reads and writes of all processes so far, without the answers to our own questions: they may come after a look."""
+        found = {(one.pid, one.stat.began): one.traffic for one in (self.main, *self.others)}
+        if self.main.traffic:
+            own = {"wchar": self.answers, "syscw": self.answers}
+            counts = zip(procfs.TRAFFIC, self.main.traffic)
+            found[self.main.pid, self.main.stat.began] = tuple(count - own.get(name, 0) for name, count in counts)
+        return found
 
     @property
     def network(self) -> int:
@@ -93,6 +99,7 @@ def take(pid: int) -> Sight:
         folder=_link(folder + "/cwd"),
         group_threads=_group_threads(folder),
         switches=_switches(main.pid),
+        answers=dumping.answers(main.pid),
     )
 
 
@@ -121,7 +128,8 @@ def with_child_stacks(sight: Sight) -> Sight:
 def measured_again(sight: Sight) -> Sight:
     """Return the sight with the present counts of its processes. Reading stacks makes a process write, and that is no output of its own."""
     others = tuple(_again(one) for one in sight.others)
-    return dataclasses.replace(sight, main=_again(sight.main), others=others, switches=_switches(sight.main.pid))
+    main, answers = _again(sight.main), dumping.answers(sight.main.pid)
+    return dataclasses.replace(sight, main=main, others=others, switches=_switches(main.pid), answers=answers)
 
 
 def _again(process: Process) -> Process:

@@ -129,6 +129,15 @@ def test_a_loop_that_does_not_answer_is_still_and_one_that_answers_is_not(worker
     assert worker.counts(3) == [1, 1, 1]
 
 
+def test_the_answers_to_our_own_questions_are_no_output() -> None:
+    """A loop of Python answers after the look, and was said to read or write."""
+    main = replace(process(10, NANOSLEEP, 1), traffic=(5, 100, 3, 7, 0, 0))
+    before = replace(sight("", main), answers=2)
+    after = replace(before, main=replace(main, traffic=(5, 103, 3, 10, 0, 0)), answers=5)
+    assert after.traffic == before.traffic
+    assert replace(after, answers=4).traffic != before.traffic
+
+
 def test_a_computation_that_gets_memory_gets_on(worker: Worker) -> None:
     worker.main = process(10, state="R")
     for _ in range(4):
