@@ -18,6 +18,8 @@ from elastic_worker.looking.watching import Watched
 from elastic_worker.stacks import workers_of
 
 PATIENCE_S = 60.0
+POD = f"uid-of-{os.getpid()}"
+"""The pod of this process's workers. Tests of this module may run side by side in several processes."""
 STAYS = """
 import os, subprocess, sys, time
 from elastic_worker import stack_signal
@@ -27,7 +29,7 @@ time.sleep(600)
 """
 
 
-def variables(rank: int, uid: str = "uid-a") -> dict[str, str]:
+def variables(rank: int, uid: str = POD) -> dict[str, str]:
     world = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "job"}
     clean = {name: value for name, value in os.environ.items() if name not in (*world, "ELASTIC_STACK_SIGNAL")}
     return clean | world | {"ELASTIC_POD_UID": uid}
@@ -38,7 +40,7 @@ def workers(tmp_path: Path) -> Iterator[list[int]]:
     """Two workers of this pod, each with a child process, and one of another pod."""
     program = tmp_path / "stay.py"
     program.write_text(STAYS)
-    environments = [variables(2), variables(3), variables(0, "uid-b")]
+    environments = [variables(2), variables(3), variables(0, f"{POD}-b")]
     processes = [subprocess.Popen([sys.executable, str(program)], env=env, start_new_session=True) for env in environments]
     pids = [process.pid for process in processes]
     deadline = time.monotonic() + PATIENCE_S
@@ -51,14 +53,14 @@ def workers(tmp_path: Path) -> Iterator[list[int]]:
         process.wait()
 
 
-def told(*arguments: str, uid: str = "uid-a") -> subprocess.CompletedProcess[str]:
+def told(*arguments: str, uid: str = POD) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "elastic_worker.stacks", *arguments]
     return subprocess.run(command, env=os.environ | {"ELASTIC_POD_UID": uid}, capture_output=True, text=True, timeout=60, check=True)
 
 
 def test_only_the_workers_of_this_pod_are_found_without_their_child_processes(workers: list[int]) -> None:
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    assert [worker.pid for worker in workers_of(pids, {"ELASTIC_POD_UID": "uid-a"})] == workers
+    assert [worker.pid for worker in workers_of(pids, {"ELASTIC_POD_UID": POD})] == workers
 
 
 def test_each_rank_is_shown_with_its_place_and_its_stack(workers: list[int]) -> None:
@@ -75,9 +77,9 @@ def test_one_rank_is_shown_by_its_present_number(workers: list[int]) -> None:
 
 
 def test_without_workers_one_line_says_so(workers: list[int]) -> None:
-    assert told(uid="uid-c").stderr == "elastic_worker: no training process of torchrun runs in this container\n"
+    assert told(uid=f"{POD}-c").stderr == "elastic_worker: no training process of torchrun runs in this container\n"
     assert told("--rank", "9").stderr == "elastic_worker: no worker with rank 9 runs in this container\n"
-    assert json.loads(told("--json", uid="uid-c").stdout) == {"workers": []}
+    assert json.loads(told("--json", uid=f"{POD}-c").stdout) == {"workers": []}
 
 
 def test_a_worker_that_is_a_shell_script_is_seen_as_the_program_that_it_runs(tmp_path: Path) -> None:
