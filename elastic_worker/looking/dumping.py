@@ -19,7 +19,7 @@ from elastic_worker import stack_signal
 from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.looking import stacks
 
-WITHIN_S = 1.0
+WITHIN_S = 3.0
 """Seconds that a process may take to write its stacks. A process in a wait that no signal interrupts writes none."""
 PAUSE_S = 0.005
 LONGEST = 1 << 20

@@ -24,7 +24,7 @@ BYTES_AT = 120
 """Place of tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info, since Linux 4.1."""
 LISTEN, TIME_WAIT = 10, 6
 STATES = 0xFFF & ~(1 << LISTEN) & ~(1 << TIME_WAIT)
-WITHIN_S = 0.5
+WITHIN_S = 2.0
 MOST_BYTES = 4 << 20
 LINK = re.compile(r"socket:\[(\d{1,10})\]\Z")
 

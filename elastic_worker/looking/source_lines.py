@@ -5,7 +5,7 @@ import stat
 import threading
 import typing
 
-WITHIN_S = 0.5
+WITHIN_S = 2.0
 LARGEST = 4 << 20
 MOST_KEPT = 256
 
