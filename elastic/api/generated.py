@@ -23,3 +23,10 @@ def keep(module: str, files: Iterable[tuple[Path, str]], arguments: list[str]) -
         else:
             print(f"{file} is not what {module} makes; run python -m {module} --write", file=sys.stderr)
     return 1 if stale and arguments == ["--check"] else 0
+
+
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """Return the page with this text between the two marks."""
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}{text}{end}{after}"

@@ -131,7 +131,7 @@ def _found(job: Job, since: float) -> Hang | None:
     has_stepped = job.progress.step is not None
     doings = list(_doings(job))
     world = job.membership.world
-    is_whole = world is not None and len(_fresh(job)) == world.size
+    is_whole = world is not None and len({name for _, name, _ in doings}) == world.size
     is_still = is_whole and all(_is_still(doing, has_stepped=has_stepped) for _, _, doing in doings)
     kinds = {doing.kind for _, _, doing in doings}
     is_suspected = is_still and Kind.UNKNOWN not in kinds and bool(kinds & {Kind.COLLECTIVE, Kind.STOPPED})
@@ -156,14 +156,15 @@ def _limit_reached(job: Job, since: float) -> tuple[str, float]:
     limit, found = job.budget.hang_s, job.hang_watch.found
     if limit is None:
         return "", 0.0
-    words = said(_groups(list(_doings(job))))
-    if job.progress.step is not None:
-        reason = f"training reported no further step for {limit:g} s"
-        return (clipped(f"{reason}: {words}" if words else reason), since) if job.now >= since + limit else ("", 0.0)
-    if found is None or found.state is not HangState.SUSPECTED:
+    reason, began = f"training reported no further step for {limit:g} s", since
+    if job.progress.step is None:
+        if found is None or found.state is not HangState.SUSPECTED:
+            return "", 0.0
+        reason, began = f"nothing has moved for {limit:g} s", job.hang_watch.found_at - found.since_s
+    if job.now < began + limit:
         return "", 0.0
-    began = job.hang_watch.found_at - found.since_s
-    return (clipped(f"nothing has moved for {limit:g} s: {words}"), began) if job.now >= began + limit else ("", 0.0)
+    words = said(_groups(list(_doings(job))))
+    return clipped(f"{reason}: {words}" if words else reason), began
 
 
 def _fresh(job: Job) -> dict[str, Told]:

@@ -41,7 +41,7 @@ def sight(text: str, main: Process | None = None, *others: Process, group: str =
         main=main or process(10, FUTEX),
         others=others,
         is_held=False,
-        folder="/work",
+        folder="/app",
         group_threads=frozenset(filter(None, (group,))),
         switches=0,
         stacks=stacks.of_faulthandler(text) if text else None,
@@ -55,7 +55,7 @@ def x86_64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
 
-USER = "/work/train.py:41 main"
+USER = "/app/train.py:41 main"
 C10D, LOGGER = f"{TORCH}/distributed/distributed_c10d.py", f"{TORCH}/distributed/c10d_logger.py"
 COLLECTIVES = {
     "waits in all_reduce": (f"{C10D}:2999 all_reduce", f"{LOGGER}:83 wrapper", USER),
@@ -132,7 +132,7 @@ LOADER = (
 PARENT = (
     f"{PYTHON}/multiprocessing/process.py:315 _bootstrap",
     f"{PYTHON}/multiprocessing/popen_fork.py:71 _launch",
-    "/work/train.py:39 main",
+    "/app/train.py:39 main",
 )
 WORKER = (f"{TORCH}/utils/data/_utils/fetch.py:52 fetch", f"{TORCH}/utils/data/_utils/worker.py:350 _worker_loop", *PARENT)
 OTHERS = [
@@ -186,7 +186,7 @@ def test_the_only_child_process_is_named() -> None:
 def test_the_loader_process_that_does_something_is_named() -> None:
     """The stack of a forked process has a copy of its parent's below its own."""
     idle = dump(f"{PYTHON}/multiprocessing/queues.py:113 get", f"{TORCH}/utils/data/_utils/worker.py:330 _worker_loop", *PARENT)
-    busy = dump("/work/lib/data.py:12 __getitem__", *WORKER)
+    busy = dump("/app/lib/data.py:12 __getitem__", *WORKER)
     seen = sight(dump(*LOADER), process(10, POLL), process(51, POLL), process(52, NANOSLEEP), p51=idle, p52=busy)
     assert describe(seen).does == "waits for its DataLoader; its loader process 52 sleeps at lib/data.py:12"
     assert describe(replace(seen, child_stacks={51: stacks.of_faulthandler(idle)})).does == "waits for its DataLoader"
@@ -230,21 +230,21 @@ def test_frames_of_libraries_are_no_place_of_the_program() -> None:
 
 
 def test_a_place_is_relative_below_the_working_folder_printable_and_bounded() -> None:
-    assert place(Frame("/work/a/b.py", 3, "f"), "/work") == "a/b.py:3"
-    assert place(Frame("/elsewhere/b.py", 3, "f"), "/work") == "b.py:3"
-    assert place(Frame("/work/\n.py", 3, "f"), "/work") == "?.py:3"
-    assert len(place(Frame("/work/" + 400 * "x", 10**9 - 1, "f"), "/work")) <= 160
+    assert place(Frame("/app/a/b.py", 3, "f"), "/app") == "a/b.py:3"
+    assert place(Frame("/elsewhere/b.py", 3, "f"), "/app") == "b.py:3"
+    assert place(Frame("/app/\n.py", 3, "f"), "/app") == "?.py:3"
+    assert len(place(Frame("/app/" + 400 * "x", 10**9 - 1, "f"), "/app")) <= 160
 
 
 def test_the_last_thread_of_a_dump_is_the_main_thread() -> None:
     read = stacks.of_faulthandler(dump(USER, others=((f"{PYTHON}/threading.py:320 wait",), ())))
-    assert read.main == (Frame("/work/train.py", 41, "main"),)
+    assert read.main == (Frame("/app/train.py", 41, "main"),)
     assert [len(thread) for thread in read.others] == [1, 0]
 
 
 def test_names_of_threads_and_notes_in_a_dump_are_no_frames() -> None:
     text = dump(USER).replace("740 (most", "740 [train] (most").replace("first):\n", "first):\n  Garbage-collecting\n")
-    assert stacks.of_faulthandler(text).main == (Frame("/work/train.py", 41, "main"),)
+    assert stacks.of_faulthandler(text).main == (Frame("/app/train.py", 41, "main"),)
 
 
 def test_a_dump_of_more_threads_than_it_holds_lacks_the_main_thread() -> None:
@@ -253,11 +253,11 @@ def test_a_dump_of_more_threads_than_it_holds_lacks_the_main_thread() -> None:
 
 
 def test_stacks_of_py_spy_are_read_and_nonsense_is_not() -> None:
-    thread = '{"pid": 5, "os_thread_id": 5, "thread_name": "MainThread", "frames": [{"name": "f", "filename": "/work/a.py", "line": 3}]}'
+    thread = '{"pid": 5, "os_thread_id": 5, "thread_name": "MainThread", "frames": [{"name": "f", "filename": "/app/a.py", "line": 3}]}'
     other = '{"pid": 5, "os_thread_id": 6, "thread_name": "Thread-1", "frames": []}'
     read = stacks.of_py_spy(f"[{other}, {thread}]")
     assert read is not None
-    assert (read.main, read.others) == ((Frame("/work/a.py", 3, "f"),), ((),))
+    assert (read.main, read.others) == ((Frame("/app/a.py", 3, "f"),), ((),))
     for text in ("", "{}", "[1]", '[{"frames": 3}]', "[" * 100_000):
         found = stacks.of_py_spy(text)
         assert found is None or found.main is None

@@ -17,8 +17,8 @@ from elastic_worker.looking.sight import TICKS, Sight
 from elastic_worker.looking.source_lines import SourceLines
 
 LOOK_S = 10.0
-SLEEPING = dump("/work/train.py:41 main")
-REDUCING = dump(f"{C10D}:2999 all_reduce", "/work/train.py:57 main")
+SLEEPING = dump("/app/train.py:41 main")
+REDUCING = dump(f"{C10D}:2999 all_reduce", "/app/train.py:57 main")
 
 
 class Worker:
@@ -165,7 +165,7 @@ def test_a_wait_for_storage_counts_as_work_for_two_minutes(worker: Worker) -> No
 def test_signals_become_rare_while_each_finds_something_new(worker: Worker) -> None:
     at = []
     for second in range(0, 800, 10):
-        worker.text = dump(f"/work/train.py:{second + 1} main")
+        worker.text = dump(f"/app/train.py:{second + 1} main")
         before = worker.signals
         worker.look()
         if worker.signals > before:

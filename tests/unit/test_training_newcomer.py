@@ -46,7 +46,8 @@ def worlds_of(model: torch.nn.Module) -> Worlds:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[ScriptedAgent]:
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAgent]:
+    monkeypatch.setattr(environment, "write", lambda world: None)  # this process belongs to pytest
     one = ScriptedAgent(tmp_path)
     yield one
     one.end()
@@ -70,20 +71,22 @@ def form(agent: ScriptedAgent, round: int, place: bytes, *, rank: int = 1, donor
     agent.says("run", round)
 
 
-def test_a_newcomer_takes_the_state_of_a_world_although_its_save_has_the_same_step(
-    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The others had made the save's last step again in another world, and two states trained together."""
-    monkeypatch.setattr(environment, "write", lambda world: None)  # this process belongs to pytest
-    own = model_of(1.0)
-    worlds = worlds_of(own)
-    connections = Connections()
+def begun(agent: ScriptedAgent, model: torch.nn.Module, *, step: int | None) -> tuple[Worlds, Control, threading.Thread]:
+    """Let a worker with a save of this step say hello, and wait for its first world."""
+    worlds, connections = worlds_of(model), Connections()
     control = Control(agent.path, connections, leave=agent._leave)
     agent._control = control
-    entered = threading.Thread(target=lambda: worlds.begin(control, connections, step=STEP))
+    entered = threading.Thread(target=lambda: worlds.begin(control, connections, step=step))
     entered.start()
     agent.accept()
-    assert agent.hears()["step"] == STEP
+    assert agent.hears()["step"] == step
+    return worlds, control, entered
+
+
+def test_a_newcomer_takes_the_state_of_a_world_although_its_save_has_the_same_step(agent: ScriptedAgent) -> None:
+    """The others had made the save's last step again in another world, and two states trained together."""
+    own = model_of(1.0)
+    worlds, _, entered = begun(agent, own, step=STEP)
     with donor(2.0, round=1) as place:
         form(agent, 1, place)
         entered.join(PATIENCE_S)
@@ -100,22 +103,14 @@ def test_a_newcomer_takes_the_state_of_a_world_although_its_save_has_the_same_st
 
 @pytest.mark.parametrize(("rank", "step", "weight"), [(0, STEP, 2.0), (1, STEP, 2.0), (1, 0, 2.0), (0, 0, 1.0)])
 def test_a_process_in_the_place_of_a_lost_donor_gives_no_state_of_a_later_step(
-    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch, rank: int, step: int, weight: float
+    agent: ScriptedAgent, rank: int, step: int, weight: float
 ) -> None:
     """The server had chosen the donor, its process was lost, and the new one trained on with random weights at the others' step.
 
     At step 0 all take the weights of the first donor, also if its process is new.
     """
-    monkeypatch.setattr(environment, "write", lambda world: None)  # this process belongs to pytest
     own = model_of(1.0)
-    worlds = worlds_of(own)
-    connections = Connections()
-    control = Control(agent.path, connections, leave=agent._leave)
-    agent._control = control
-    entered = threading.Thread(target=lambda: worlds.begin(control, connections, step=None))
-    entered.start()
-    agent.accept()
-    assert agent.hears()["step"] is None
+    _, control, entered = begun(agent, own, step=None)
     with donor(2.0, round=1, rank=1 - rank, step=step) as place:
         form(agent, 1, place, rank=rank, donors=(0, 1), step=step)
         entered.join(PATIENCE_S)
