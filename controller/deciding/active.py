@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding import autoscaling, compat
+from controller.deciding import autoscaling
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
@@ -144,7 +144,7 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
     job, settings = view.job, view.snapshot.settings
     yield from of_templates(job, settings)
     yield from pod_group.of_schedulers(job, settings)
-    yield from left_out(job, settings)
+    yield from left_out(job)
     yield from worker_library.events(view)
     if view.backend is RendezvousBackend.STORE:
         yield from c10d_store.unguarded(job)
@@ -171,7 +171,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     is_active = not is_apart and is_running(job, view.counts)
     missing = missing_workers.obstacles_in_words(view)
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
-    waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
+    waits = shortage(job, view.counts)
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
