@@ -18,7 +18,8 @@ from elastic.cli.adopting import trainer as trainer_plan
 from elastic.cli.adopting.plan import Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
 from elastic.cli.adopting.trainer import AwaitEnd, DeleteIdle, Serve
 from elastic.cli.agreement import YES, agreed
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.documents import as_json
 from elastic.cli.failures import said
 from elastic.cli.installing import looking_trainer
