@@ -1,19 +1,19 @@
-"""The rendezvous machine: who is in the world of one job, decided from events alone.
+"""Decide the members of the world of one job, from events alone.
 
-`step(job, event, now)` returns the next state and what to do about it. No clock, no I/O, no randomness: whoever owns the clock and the
-connections (rendezvous.server, or a test) feeds it.
+`step(job, event, now)` returns the next state and its effects. There is no clock, no I/O and no randomness here: the owner of the clock and
+of the connections (rendezvous.server, or a test) feeds the engine.
 """
 
 from elastic.api.words import Cause
-from rendezvous.machine.choose import leave_notice
-from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.handlers.arrivals import is_retired
-from rendezvous.machine.handlers.expectations import is_stale
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
-from rendezvous.machine.state.timings import Limits
-from rendezvous.machine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
-from rendezvous.machine.views import summary, view
+from rendezvous.engine.choose import leave_notice
+from rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
+from rendezvous.engine.handlers.arrivals import is_retired
+from rendezvous.engine.handlers.expectations import is_stale
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
+from rendezvous.engine.state.timings import Limits
+from rendezvous.engine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
+from rendezvous.engine.views import summary, view
 
 __all__ = [
     "Cause",

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from rendezvous.machine import reach
-from rendezvous.machine.choose import absent_survivors
-from rendezvous.machine.handlers.leaving_world import gone_as_told, with_loss
-from rendezvous.machine.state.accounting import Loss
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine import reach
+from rendezvous.engine.choose import absent_survivors
+from rendezvous.engine.handlers.leaving_world import gone_as_told, with_loss
+from rendezvous.engine.state.accounting import Loss
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 
 def without_absent(job: Job) -> Job:

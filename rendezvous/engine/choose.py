@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from elastic.api.words import Cause
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import LeaveNotice, Member, Membership, Phase
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import LeaveNotice, Member, Membership, Phase
 
 
 def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | None:

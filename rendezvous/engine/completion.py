@@ -1,21 +1,21 @@
 """Whether the work of a job is done: a member has ended with 0 and nobody else of its world works, or could begin again.
 
-Once a member has finished, its world is left alone: who still works there may take minutes to save a model. Who was interrupted in it
-begins again, where enough for a world are there. All others, above all those that were lost and come back, would find nothing to do.
+Once a member has finished, its world is left alone: a member that still works there may take minutes to save a model. Members that were
+interrupted in it begin again, if there are enough of them for a world. All others would find nothing to do, also lost ones that come back.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rendezvous.machine.choose import absent, target
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Membership, Phase
+from rendezvous.engine.choose import absent, target
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Membership, Phase
 
 
 def has_finished(group: Membership) -> bool:
     """Whether a member of the current world is done.
 
-    What the server has not heard, the controller says: the server may have just started, and a member that was cut off may have ended
+    The controller says what the server has not heard: the server may have just started, and a member that was cut off may have ended
     meanwhile.
     """
     world = group.world
@@ -36,7 +36,7 @@ def works_on(job: Job) -> bool:
 
 
 def _is_done(job: Job) -> bool:
-    """Whether no further world follows because the work is done. A member that was let go is on the way out: none begins again with it."""
+    """Return whether no further world follows because the work is done. No world begins with a member that was let go."""
     group = job.membership
     if not has_finished(group) or works_on(job):
         return False
@@ -44,7 +44,7 @@ def _is_done(job: Job) -> bool:
 
 
 def with_completion(job: Job) -> Job:
-    """The job, knowing since when its work is done, and whether anybody is still waited for."""
+    """Return the job with the time since which its work is done, and whether it still waits for a member."""
     known = job.progress
     done_at = (job.now if known.done_at is None else known.done_at) if _is_done(job) else None
     is_complete = done_at is not None and not _is_awaited(job, since=done_at)

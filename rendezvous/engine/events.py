@@ -1,4 +1,4 @@
-"""Events of a job, as the machine sees them.
+"""Events of a job, as the engine sees them.
 
 A member said something, its connection broke, the controller spoke, time passed, or the server stood still.
 """

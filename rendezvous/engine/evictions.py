@@ -6,13 +6,13 @@ Finds such departures, so that they and not the failures count as the cause.
 from dataclasses import replace
 
 from elastic.api.words import Cause
-from rendezvous.machine.handlers.leaving_world import with_loss
-from rendezvous.machine.state.accounting import Loss
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.handlers.leaving_world import with_loss
+from rendezvous.engine.state.accounting import Loss
+from rendezvous.engine.state.job import Job
 
 
 def taken_away(job: Job) -> Job:
-    """The job whose world has failed and which, as the controller has said by now, loses a member to the cluster.
+    """Return the job whose failed world, as the controller has said by now, loses a member to the cluster.
 
     It must leave, or its pod is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows
     before the next world is formed is not charged.

@@ -32,9 +32,9 @@ from elastic.membership.doing import (
 )
 from elastic.membership.doing_words import said
 from elastic.membership.wire import Restart
-from rendezvous.machine.restart_budget import with_restarts
-from rendezvous.machine.state.hang_watch import HangWatch, Told
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.restart_budget import with_restarts
+from rendezvous.engine.state.hang_watch import HangWatch, Told
+from rendezvous.engine.state.job import Job
 
 LEAST_WAIT_S = 30.0
 WAIT_STEPS, WAIT_GAPS = 10, 2

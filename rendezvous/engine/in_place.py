@@ -1,7 +1,7 @@
 """Change the world while its processes live on: when that is possible, and how far such a change has come.
 
 A planned change asks the workers to hold, and then to stop after the same step. A loss asks them to abort. All members answer by coming to
-the barrier with their processes alive; from there, the rounds of this machine go on as for processes that restart. The sealed world is
+the barrier with their processes alive; from there, the rounds of this engine go on as for processes that restart. The sealed world is
 formed by the processes. If it cannot be formed three times in a row, all processes restart.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from elastic.membership.in_place import MOST_DONORS, Change, Stage
-from rendezvous.machine.choose import leave_notice
-from rendezvous.machine.state import progress
-from rendezvous.machine.state.in_place import InPlace
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine.choose import leave_notice
+from rendezvous.engine.state import progress
+from rendezvous.engine.state.in_place import InPlace
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 ATTEMPTS = 3
 FORM_S = 3.0

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from elastic.membership.in_place import Stage
 from elastic.membership.wire import MAX_UNSETTLED
-from rendezvous.machine.handlers.arrivals import RETIRED_KEPT
-from rendezvous.machine.handlers.exit_reports import EXPLAINED_KEPT
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Phase, ranks_of
+from rendezvous.engine.handlers.arrivals import RETIRED_KEPT
+from rendezvous.engine.handlers.exit_reports import EXPLAINED_KEPT
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Phase, ranks_of
 
 
 def broken(before: Job, after: Job) -> list[str]:

@@ -10,7 +10,7 @@ from msgspec import structs
 from elastic.api.words import Cause
 from elastic.membership.restart_log import unknown_to
 from elastic.membership.wire import MAX_HELD, MAX_UNSETTLED, Expectation, Held, Restart
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.state.job import Job
 
 GENERATIONS_AHEAD = 10_000
 """How far worlds may have gone beyond the generation in the job's status, while the controller could not write."""

@@ -13,9 +13,9 @@ most, however often the controller comes and goes. While all members are silent 
 
 from dataclasses import replace
 
-from rendezvous.machine.standstill import resumed
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine.standstill import resumed
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 SIGN_S = 8.0
 """Age of the last sign from which the server doubts. The leading controller gives one every two seconds."""

@@ -14,9 +14,9 @@ from elastic.membership.bounds import clipped
 from elastic.membership.exit_status import with_error, with_status
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Ended, Restart
-from rendezvous.machine.completion import has_finished
-from rendezvous.machine.state import accounting, progress
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.completion import has_finished
+from rendezvous.engine.state import accounting, progress
+from rendezvous.engine.state.job import Job
 
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""

@@ -9,19 +9,19 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from elastic.membership.bounds import MOST_COUNTED
 from elastic.membership.in_place import Rung, Stage
-from rendezvous.machine import in_place, reach
-from rendezvous.machine.absence import without_absent, without_left
-from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
-from rendezvous.machine.completion import has_finished, with_completion, works_on
-from rendezvous.machine.evictions import taken_away
-from rendezvous.machine.handlers.exit_reports import apply_exit_reports
-from rendezvous.machine.hang import with_hang
-from rendezvous.machine.restart_budget import charge_restarts
-from rendezvous.machine.state import progress
-from rendezvous.machine.state.accounting import OF_FAILURES, held
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
-from rendezvous.machine.state.timings import Phases
+from rendezvous.engine import in_place, reach
+from rendezvous.engine.absence import without_absent, without_left
+from rendezvous.engine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
+from rendezvous.engine.completion import has_finished, with_completion, works_on
+from rendezvous.engine.evictions import taken_away
+from rendezvous.engine.handlers.exit_reports import apply_exit_reports
+from rendezvous.engine.hang import with_hang
+from rendezvous.engine.restart_budget import charge_restarts
+from rendezvous.engine.state import progress
+from rendezvous.engine.state.accounting import OF_FAILURES, held
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
+from rendezvous.engine.state.timings import Phases
 
 
 def settle(job: Job, *, let_go: bool) -> Job:

@@ -5,7 +5,7 @@ So waits for messages are longer by that time. Deadlines of the controller are n
 
 from dataclasses import replace
 
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.state.job import Job
 
 
 def resumed(job: Job, pause_s: float) -> Job:

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 
 from elastic.membership.doing import Doings
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import absence, in_place, reach, rounds, standstill
-from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.machine.handlers import messages, training
-from rendezvous.machine.handlers.arrivals import is_retired
-from rendezvous.machine.handlers.expectations import expect
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Phase
-from rendezvous.machine.state.timings import Limits, Timings
-from rendezvous.machine.views import in_all_views, summary, view
+from rendezvous.engine import absence, in_place, reach, rounds, standstill
+from rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
+from rendezvous.engine.handlers import messages, training
+from rendezvous.engine.handlers.arrivals import is_retired
+from rendezvous.engine.handlers.expectations import expect
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Phase
+from rendezvous.engine.state.timings import Limits, Timings
+from rendezvous.engine.views import in_all_views, summary, view
 
 CALM_S = 5.0
 SOON_S = 0.001
@@ -37,7 +37,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close this connection because the machine dropped the member. A live member reconnects."""
+    """Close this connection because the engine dropped the member. A live member reconnects."""
 
     member: str
     incarnation: str
@@ -115,7 +115,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
 
 
 def _cuts(before: Job, after: Job) -> list[Effect]:
-    """Return the connections of members that the machine dropped."""
+    """Return the connections of members that the engine dropped."""
     return [
         Cut(name, before.membership.members[name].incarnation)
         for name in before.membership.members.keys() - after.membership.members.keys()

@@ -7,13 +7,13 @@ from elastic.membership.doing import Hang
 from elastic.membership.in_place import Rung
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
-from rendezvous.machine import in_place
-from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
-from rendezvous.machine.handlers.exit_reports import end_id
-from rendezvous.machine.presented import share_of
-from rendezvous.machine.reach import awaits_word
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import CurrentWorld, Member, Phase
+from rendezvous.engine import in_place
+from rendezvous.engine.choose import absent, awaits_state, leave_notice, target
+from rendezvous.engine.handlers.exit_reports import end_id
+from rendezvous.engine.presented import share_of
+from rendezvous.engine.reach import awaits_word
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import CurrentWorld, Member, Phase
 
 NAMED = 5
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"

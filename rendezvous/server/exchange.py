@@ -6,7 +6,7 @@ The server passes them on and decides nothing by them. A job may give so much fo
 from collections import Counter
 
 from elastic.membership.in_place import KEYS_A_MESSAGE, VALUE_LENGTH, Keys, Put, Stage, Values
-from rendezvous.machine import Job
+from rendezvous.engine import Job
 
 MOST_VALUES = 16
 """Values that a member may give for one round, for each of its workers. Its agent has the same limit."""

@@ -8,11 +8,11 @@ from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.watching.snapshot import Pod, World
 from elastic.api.job import ElasticStatus
 from elastic.membership.wire import Budget, Charge, Ended, Expectation
-from rendezvous.machine import summary
+from rendezvous.engine import summary
 
 
 class Controller:
-    """Of a job of two, w0 and w1. It keeps its book as the real one does; `ended` are the container ends that it has seen."""
+    """The controller of a job of two, w0 and w1. It keeps its book as the real one does; `ended`: container ends that it has seen."""
 
     def __init__(self, group: Group, budget: Budget) -> None:
         self.status = ElasticStatus()
@@ -44,7 +44,7 @@ class Controller:
         group.retell()
 
     def hear(self) -> None:
-        """Writes down, in one piece, what the server tells now."""
+        """Write down in one piece what the server tells now."""
         told, known = summary(self._group.job), self.status
         world = World(
             generation=told.generation, members=frozenset(), unacknowledged_restarts=told.unacknowledged_restarts, explained=told.explained

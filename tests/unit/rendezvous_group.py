@@ -1,4 +1,4 @@
-"""Fake members around a real membership machine, in virtual time: agents that behave as torchrun's do, and links that can break."""
+"""Fake members around a real membership engine, in virtual time: agents that behave as torchrun's do, and links that can break."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,8 +7,8 @@ from msgspec import structs
 
 from elastic.membership.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
-from rendezvous.machine.invariants import broken
+from rendezvous.engine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
+from rendezvous.engine.invariants import broken
 
 BEAT_S = 5.0
 
@@ -94,7 +94,7 @@ class Agent:
 
 
 class Group:
-    """A job's machine, its agents and their links. Every event passes through `apply`, which records the worlds that were sealed."""
+    """A job's engine, its agents and their links. Every event passes through `apply`, which records the worlds that were sealed."""
 
     def __init__(self, *, limits: Limits | None = None, up_for_s: float = 100.0) -> None:
         self.limits = limits or Limits()
@@ -164,7 +164,7 @@ class Group:
             self.apply(Expected(self.expectation))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: linked agents beat, and the machine is woken when it asked to be."""
+        """Let time pass: linked agents beat, and the engine is woken when it asked to be."""
         until = self.now + seconds
         beat_at = self.now + BEAT_S
         for _ in range(10_000):
@@ -178,7 +178,7 @@ class Group:
             else:
                 self.apply(Tick())
         else:
-            raise AssertionError("the machine wants to be woken without end")
+            raise AssertionError("the engine wants to be woken without end")
         if self.wake_at <= self.now:
             self.apply(Tick())
         self._beat()

@@ -1,11 +1,11 @@
-"""Who is in the next world, and when it is formed: by example, in virtual time."""
+"""Show by example, in virtual time, which members the next world has and when it is formed."""
 
 import pytest
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Join, Leaving, Ready
-from rendezvous.machine import Limits, Resumed, Said, Tick, step, summary
+from rendezvous.engine import Limits, Resumed, Said, Tick, step, summary
 
 
 def test_a_round_closes_the_moment_everyone_expected_is_there() -> None:
@@ -305,7 +305,7 @@ def test_members_that_re_form_in_place_move_on_without_their_agent_restarting() 
     group.start("w0")
     group.start("w1")
     group.expect("w0", "w1", "w2")
-    group.start("w2", is_ready=False)  # boots beside the others' work
+    group.start("w2", is_ready=False)  # boots while the others work
     group.advance(30)
     assert not group.agents["w0"].view.reform
     before = {name: agent.incarnation for name, agent in group.agents.items()}

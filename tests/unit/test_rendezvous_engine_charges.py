@@ -5,7 +5,7 @@ from msgspec import structs
 from rendezvous_group import group_of
 
 from elastic.membership.wire import Budget, Ended, Leave, Ready
-from rendezvous.machine import Said, Stepped, summary
+from rendezvous.engine import Said, Stepped, summary
 
 
 def test_the_first_failure_is_the_cause_and_its_peers_are_collateral() -> None:

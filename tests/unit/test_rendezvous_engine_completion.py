@@ -5,7 +5,7 @@ from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Leave
-from rendezvous.machine import Limits, Stepped, summary
+from rendezvous.engine import Limits, Stepped, summary
 
 
 def phase(group: Group) -> str:
@@ -17,7 +17,7 @@ def is_let_go(group: Group, name: str) -> bool:
 
 
 def say_finished(group: Group, *names: str) -> None:
-    """The controller has seen that these pods ended with 0."""
+    """Let the controller see that these pods ended with 0."""
     assert group.expectation is not None
     group.expectation = structs.replace(group.expectation, finished=names, pending=names)
     group.retell()

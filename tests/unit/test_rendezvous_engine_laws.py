@@ -1,4 +1,4 @@
-"""Laws of the membership machine, against any order, loss, repetition and delay of events, and restarts of the server."""
+"""Laws of the membership engine, against any order, loss, repetition and delay of events, and restarts of the server."""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
@@ -9,15 +9,15 @@ from rendezvous_group import Group
 
 from elastic.membership.in_place import Formed, Stage, Unable, Unformed
 from elastic.membership.wire import Budget, Leaving, Ready
-from rendezvous.machine import Phase, Said, Stepped, Tick
-from rendezvous.machine.choose import leave_notice
+from rendezvous.engine import Phase, Said, Stepped, Tick
+from rendezvous.engine.choose import leave_notice
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)
 
 
 class Membership(RuleBasedStateMachine):
-    """Agents come, go, fail and lose their links in any order; the machine must never lie and always get on."""
+    """Agents come, go, fail and lose their links in any order; the engine must never lie and always get on."""
 
     @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]), hang_s=st.sampled_from([None, 30.0]))
     def begin(self, least: int, sizes: tuple[int, ...], hang_s: float | None) -> None:

@@ -1,11 +1,11 @@
-"""Check a machine that has just started, that sleeps, or whose clock jumps, and the times of a rescale: by example, in virtual time."""
+"""Check an engine that has just started, that sleeps, or whose clock jumps, and the times of a rescale: by example, in virtual time."""
 
 import pytest
 from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Ended, Leaving
-from rendezvous.machine import Said, Stepped, Tick, step, summary
+from rendezvous.engine import Said, Stepped, Tick, step, summary
 
 
 def test_a_restarted_server_finds_the_world_as_its_members_present_it() -> None:

@@ -7,7 +7,7 @@ from rendezvous_group import Group
 from elastic.membership.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
 from elastic.membership.doing_words import sentence
 from elastic.membership.wire import Budget, Started, World
-from rendezvous.machine import Stepped, summary
+from rendezvous.engine import Stepped, summary
 
 IN_ALL_REDUCE = Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
 ASLEEP = Doing(kind=Kind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")

@@ -1,4 +1,4 @@
-"""Check how the rendezvous machine forms worlds of living processes: the first world, planned changes, and the donor of the state."""
+"""Check how the rendezvous engine forms worlds of living processes: the first world, planned changes, and the donor of the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,7 +6,7 @@ from rendezvous_group import Group, group_of
 
 from elastic.membership.in_place import Formed, Holds, Receives, Stage, Unformed
 from elastic.membership.wire import Ready
-from rendezvous.machine import Phase, Said
+from rendezvous.engine import Phase, Said
 
 # --- when forming fails
 

@@ -7,7 +7,7 @@ import msgspec
 
 from elastic.membership import limits
 from elastic.membership.wire import Expectation, FromMember, Held, Join, Ready, View, World
-from rendezvous.machine.presented import KEEPERS
+from rendezvous.engine.presented import KEEPERS
 from rendezvous.server.hub import Hub
 from rendezvous.server.world_lines import WorldLines
 

@@ -10,10 +10,10 @@ from rendezvous_group import Group, group_of
 
 from elastic.membership.restart_log import RestartLog, merged, unknown_to
 from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart
-from rendezvous.machine import Said, summary
-from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
-from rendezvous.machine.state import accounting
-from rendezvous.machine.state.membership import ranks_of
+from rendezvous.engine import Said, summary
+from rendezvous.engine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
+from rendezvous.engine.state import accounting
+from rendezvous.engine.state.membership import ranks_of
 
 
 def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int = 0) -> tuple[Restart, ...]:

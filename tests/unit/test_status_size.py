@@ -25,7 +25,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Restart
-from rendezvous.machine import begin, restart_budget
+from rendezvous.engine import begin, restart_budget
 
 pytestmark = pytest.mark.slow
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))

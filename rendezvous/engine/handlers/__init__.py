@@ -1,1 +1,1 @@
-"""What each event does to what the machine knows: they record and place. What follows is decided in rounds."""
+"""Record what each event says. The module rounds decides what follows."""

@@ -10,12 +10,12 @@ from msgspec import structs
 from elastic.api.words import Cause
 from elastic.membership.in_place import Stage
 from elastic.membership.wire import Held, Join, Ready
-from rendezvous.machine import in_place, presented, reach
-from rendezvous.machine.handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
-from rendezvous.machine.restart_budget import with_presented
-from rendezvous.machine.state import accounting, progress
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
+from rendezvous.engine import in_place, presented, reach
+from rendezvous.engine.handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
+from rendezvous.engine.restart_budget import with_presented
+from rendezvous.engine.state import accounting, progress
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
 
 RETIRED_KEPT = 1024
 

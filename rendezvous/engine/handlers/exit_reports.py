@@ -5,11 +5,11 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.wire import Ended
-from rendezvous.machine.handlers.leaving_world import gone, with_loss
-from rendezvous.machine.restart_budget import with_known_cause, with_lone_restart
-from rendezvous.machine.state.accounting import Loss, is_accounted, is_lost
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member
+from rendezvous.engine.handlers.leaving_world import gone, with_loss
+from rendezvous.engine.restart_budget import with_known_cause, with_lone_restart
+from rendezvous.engine.state.accounting import Loss, is_accounted, is_lost
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member
 
 EXPLAINED_KEPT = 2 * MAX_MEMBERS
 

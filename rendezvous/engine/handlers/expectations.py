@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from elastic.membership.restart_log import RestartLog
 from elastic.membership.wire import Expectation, Restart
-from rendezvous.machine import presented, reach
-from rendezvous.machine.restart_budget import with_presented, with_recorded
-from rendezvous.machine.state import accounting, progress
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import LeaveNotice
+from rendezvous.engine import presented, reach
+from rendezvous.engine.restart_budget import with_presented, with_recorded
+from rendezvous.engine.state import accounting, progress
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import LeaveNotice
 
 
 def expect(job: Job, expectation: Expectation) -> Job:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Ready
-from rendezvous.machine.choose import leave_notice
-from rendezvous.machine.state import accounting
-from rendezvous.machine.state.accounting import Failure, Loss
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine.choose import leave_notice
+from rendezvous.engine.state import accounting
+from rendezvous.engine.state.accounting import Failure, Loss
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 
 def with_loss(job: Job, loss: Loss) -> Job:

@@ -10,14 +10,14 @@ from elastic.membership.bounds import clipped
 from elastic.membership.doing import Doings
 from elastic.membership.in_place import FromWorkers
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
-from rendezvous.machine import hang
-from rendezvous.machine.choose import leave_notice
-from rendezvous.machine.handlers.arrivals import join
-from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
-from rendezvous.machine.handlers.workers import hear
-from rendezvous.machine.state.accounting import Loss
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine import hang
+from rendezvous.engine.choose import leave_notice
+from rendezvous.engine.handlers.arrivals import join
+from rendezvous.engine.handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
+from rendezvous.engine.handlers.workers import hear
+from rendezvous.engine.state.accounting import Loss
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 
 def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from rendezvous.machine.state import progress
-from rendezvous.machine.state.job import Job
+from rendezvous.engine.state import progress
+from rendezvous.engine.state.job import Job
 
 
 def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:

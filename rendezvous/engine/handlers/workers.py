@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from elastic.membership.bounds import clipped
 from elastic.membership.in_place import Able, Complains, Formed, FromWorkers, Holds, Progressed, Put, Receives, Stage, Unable, Unformed
-from rendezvous.machine.handlers.training import stepped
-from rendezvous.machine.in_place import RECEIVE_S
-from rendezvous.machine.state import accounting
-from rendezvous.machine.state.job import Job
-from rendezvous.machine.state.membership import Member, Phase
+from rendezvous.engine.handlers.training import stepped
+from rendezvous.engine.in_place import RECEIVE_S
+from rendezvous.engine.state import accounting
+from rendezvous.engine.state.job import Job
+from rendezvous.engine.state.membership import Member, Phase
 
 
 def hear(job: Job, member: Member, message: FromWorkers) -> Job:

@@ -1,1 +1,1 @@
-"""What the machine knows about one job, as values: the job (job), and its four parts."""
+"""The state of one job as values: the job (job), and its parts."""

@@ -1,4 +1,4 @@
-"""Everything the machine knows about one job, in six parts that each say one thing.
+"""Everything the engine knows about one job, in six parts that each say one thing.
 
 Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, and when what
 happened.
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.membership.wire import Budget
-from rendezvous.machine.state.accounting import Accounting
-from rendezvous.machine.state.hang_watch import HangWatch
-from rendezvous.machine.state.in_place import InPlace
-from rendezvous.machine.state.membership import Membership, Round
-from rendezvous.machine.state.progress import Progress
-from rendezvous.machine.state.timings import Limits, Timings
+from rendezvous.engine.state.accounting import Accounting
+from rendezvous.engine.state.hang_watch import HangWatch
+from rendezvous.engine.state.in_place import InPlace
+from rendezvous.engine.state.membership import Membership, Round
+from rendezvous.engine.state.progress import Progress
+from rendezvous.engine.state.timings import Limits, Timings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The waits of a job, in seconds. Each is the longest time that the machine gives somebody before it goes on without."""
+    """The waits of a job, in seconds. Each is the longest time that the engine gives somebody before it goes on without."""
 
     straggler_s: float = 5.0
     """for expected members that are not here yet, once enough are"""
@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """When the steps of the newest rescale happened, on the machine's clock."""
+    """When the steps of the newest rescale happened, on the engine's clock."""
 
     first_sign: float
     """the first sign of it: a connection broke, a member fell silent, a newcomer arrived, the controller spoke"""
