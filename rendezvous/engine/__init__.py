@@ -4,16 +4,18 @@
 of the connections (rendezvous.server, or a test) feeds the engine.
 """
 
-from elastic.api.words import Cause
-from rendezvous.engine.choose import leave_notice
-from rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.engine.handlers.arrivals import is_retired
-from rendezvous.engine.handlers.expectations import is_stale
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
-from rendezvous.engine.state.timings import Limits
-from rendezvous.engine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
-from rendezvous.engine.views import summary, view
+from __future__ import annotations
+
+from .choose import leave_notice
+from .events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
+from .handlers.arrivals import is_retired
+from .handlers.expectations import is_stale
+from .state.job import Job
+from .state.membership import Member, Phase
+from .state.timings import Limits
+from .step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
+from .views import summary, view
+from .words import Cause
 
 __all__ = [
     "Cause",

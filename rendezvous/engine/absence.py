@@ -1,13 +1,14 @@
 """Members of which nothing is heard any more: when they count as gone."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from rendezvous.engine import reach
-from rendezvous.engine.choose import absent_survivors
-from rendezvous.engine.handlers.leaving_world import gone_as_told, with_loss
-from rendezvous.engine.state.accounting import Loss
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from . import reach
+from .choose import absent_survivors
+from .handlers.leaving_world import gone_as_told, with_loss
+from .state.accounting import Loss
+from .state.job import Job
+from .state.membership import Member, Phase
+from .values import replace
 
 
 def without_absent(job: Job) -> Job:

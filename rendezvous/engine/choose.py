@@ -5,12 +5,14 @@ rank 0 only if no survivor stays, or if it alone holds the newest state. A membe
 one takes it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from operator import attrgetter
 
-from elastic.api.words import Cause
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import LeaveNotice, Member, Membership, Phase
+from .state.job import Job
+from .state.membership import LeaveNotice, Member, Membership, Phase
+from .words import Cause
 
 
 def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | None:

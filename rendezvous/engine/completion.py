@@ -4,12 +4,14 @@ Once a member has finished, its world is left alone: a member that still works t
 interrupted in it begin again, if there are enough of them for a world. All others would find nothing to do, also lost ones that come back.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from __future__ import annotations
 
-from rendezvous.engine.choose import absent, target
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Membership, Phase
+from collections.abc import Iterator
+
+from .choose import absent, target
+from .state.job import Job
+from .state.membership import Member, Membership, Phase
+from .values import replace
 
 
 def has_finished(group: Membership) -> bool:

@@ -3,13 +3,17 @@
 A member said something, its connection broke, the controller spoke, time passed, or the server stood still.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from typing import Union
 
-from elastic.membership.wire import Expectation, FromMember
+from .messages.controller import Expectation
+from .messages.member import FromMember
+from .values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Said:
     """A member sent a message. Its incarnation comes from the connection, so that a stale connection cannot speak for a newer one."""
 
@@ -18,7 +22,7 @@ class Said:
     message: FromMember
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lost:
     """The connection of a member broke. It has a moment to come back before it counts as gone."""
 
@@ -26,14 +30,14 @@ class Lost:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Expected:
     """The controller's expectation of the job."""
 
     expectation: Expectation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stepped:
     """Training made a step in this generation, and says which one."""
 
@@ -41,18 +45,18 @@ class Stepped:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tick:
     """Time passed. reached_at: when the leading controller last gave a sign; infinite if no controller listens."""
 
     reached_at: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resumed:
     """The server itself stood still for this time, and goes on. Messages that came meanwhile have yet to be heard."""
 
     pause_s: float
 
 
-Event = Said | Lost | Expected | Stepped | Tick | Resumed
+Event = Union[Said, Lost, Expected, Stepped, Tick, Resumed]

@@ -3,12 +3,13 @@
 Finds such departures, so that they and not the failures count as the cause.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import Cause
-from rendezvous.engine.handlers.leaving_world import with_loss
-from rendezvous.engine.state.accounting import Loss
-from rendezvous.engine.state.job import Job
+from .handlers.leaving_world import with_loss
+from .state.accounting import Loss
+from .state.job import Job
+from .values import replace
+from .words import Cause
 
 
 def taken_away(job: Job) -> Job:

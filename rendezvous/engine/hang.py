@@ -4,17 +4,17 @@ While no step comes, the agents say what their workers do. A hang is suspected i
 Only `hang_s` restarts training.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from statistics import median
 
-import msgspec
-
-from elastic.api.words import Cause
-from elastic.membership.bounds import clipped, printable
-from elastic.membership.doing import (
+from .doing_words import said
+from .messages.bounds import clipped, printable
+from .messages.controller import Restart
+from .messages.doing import (
     LOOK_S,
     MOST_CODE,
     MOST_GROUPS,
@@ -30,11 +30,11 @@ from elastic.membership.doing import (
     Span,
     Watch,
 )
-from elastic.membership.doing_words import said
-from elastic.membership.wire import Restart
-from rendezvous.engine.restart_budget import with_restarts
-from rendezvous.engine.state.hang_watch import HangWatch, Told
-from rendezvous.engine.state.job import Job
+from .restart_budget import with_restarts
+from .state.hang_watch import HangWatch, Told
+from .state.job import Job
+from .values import replace
+from .words import Cause
 
 LEAST_WAIT_S = 30.0
 WAIT_STEPS, WAIT_GAPS = 10, 2
@@ -62,9 +62,8 @@ def heard(job: Job, member: str, message: Doings) -> Job:
 
 def _printable(doing: Doing) -> Doing:
     """Return the same with escapes: the words hold paths and code of the user's program, and end in logs and terminals."""
-    words = {"does": (doing.does, MOST_WORDS), "place": (doing.place, MOST_WORDS), "code": (doing.code, MOST_CODE)}
-    escaped = {name: printable(text)[:most] for name, (text, most) in words.items() if not text.isprintable()}
-    return msgspec.structs.replace(doing, **escaped) if escaped else doing
+    does, place, code = printable(doing.does)[:MOST_WORDS], printable(doing.place)[:MOST_WORDS], printable(doing.code)[:MOST_CODE]
+    return replace(doing, does=does, place=place, code=code)
 
 
 def with_hang(job: Job) -> Job:
@@ -219,9 +218,6 @@ def _is_alike(known: Hang, found: Hang) -> bool:
 
 def _timeless(hang: Hang) -> Hang:
     groups = tuple(
-        msgspec.structs.replace(
-            group, doing=msgspec.structs.replace(group.doing, for_s=0.0, cpu=0.0, looks=min(group.doing.looks, STILL_LOOKS))
-        )
-        for group in hang.groups
+        replace(group, doing=replace(group.doing, for_s=0.0, cpu=0.0, looks=min(group.doing.looks, STILL_LOOKS))) for group in hang.groups
     )
-    return msgspec.structs.replace(hang, since_s=0.0, groups=groups)
+    return replace(hang, since_s=0.0, groups=groups)

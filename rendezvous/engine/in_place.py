@@ -5,16 +5,18 @@ the barrier with their processes alive; from there, the rounds of this engine go
 formed by the processes. If it cannot be formed three times in a row, all processes restart.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
-from elastic.membership.in_place import MOST_DONORS, Change, Stage
-from rendezvous.engine.choose import leave_notice
-from rendezvous.engine.state import progress
-from rendezvous.engine.state.in_place import InPlace
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from .choose import leave_notice
+from .messages.in_place import MOST_DONORS, Change, Stage
+from .state import progress
+from .state.in_place import InPlace
+from .state.job import Job
+from .state.membership import Member, Phase
+from .values import replace
 
 ATTEMPTS = 3
 FORM_S = 3.0
@@ -231,7 +233,7 @@ def _with_hellos(job: Job) -> Job:
         job = replace(job, in_place=known)
     if len({member.workers for member in able}) > 1:
         return replace(job, in_place=replace(known, why_plain="its members have different numbers of workers"))
-    unable = [name for name, member in zip(world.by_rank, members, strict=True) if member is None or not member.workers]
+    unable = [name for name, member in zip(world.by_rank, members) if member is None or not member.workers]
     if unable and job.now < (known.able_since or job.now) + HELLO_S:
         return job
     if unable:

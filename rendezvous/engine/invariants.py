@@ -3,15 +3,17 @@
 Tests and the simulation check it after each step. The server does not, because that takes time in proportion to the members.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 
-from elastic.membership.in_place import Stage
-from elastic.membership.wire import MAX_UNSETTLED
-from rendezvous.engine.handlers.arrivals import RETIRED_KEPT
-from rendezvous.engine.handlers.exit_reports import EXPLAINED_KEPT
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Phase, ranks_of
+from .handlers.arrivals import RETIRED_KEPT
+from .handlers.exit_reports import EXPLAINED_KEPT
+from .messages.controller import MAX_UNSETTLED
+from .messages.in_place import Stage
+from .state.job import Job
+from .state.membership import Phase, ranks_of
 
 
 def broken(before: Job, after: Job) -> list[str]:

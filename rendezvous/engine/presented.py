@@ -3,14 +3,16 @@
 A member may be wrong, late or hostile. The bounds here keep each job's state small, and leave room for the numbers of its next worlds.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
-from msgspec import structs
-
-from elastic.api.words import Cause
-from elastic.membership.restart_log import unknown_to
-from elastic.membership.wire import MAX_HELD, MAX_UNSETTLED, Expectation, Held, Restart
-from rendezvous.engine.state.job import Job
+from .messages.controller import MAX_HELD, MAX_UNSETTLED, Expectation, Restart
+from .messages.member import Held
+from .restart_log import unknown_to
+from .state.job import Job
+from .values import replace
+from .words import Cause
 
 GENERATIONS_AHEAD = 10_000
 """How far worlds may have gone beyond the generation in the job's status, while the controller could not write."""
@@ -31,7 +33,7 @@ def placed_near(job: Job, held: Held) -> Held:
     """Return what the member holds. If no world can have had this number, remove its id: the member is called to the barrier."""
     if job.membership.expectation is None or held.generation <= job.membership.generation + GENERATIONS_AHEAD:
         return held
-    return structs.replace(held, id="", generation=max(1, job.membership.generation), unacknowledged_restarts=())
+    return replace(held, id="", generation=max(1, job.membership.generation), unacknowledged_restarts=())
 
 
 def is_far_from(job: Job, expectation: Expectation) -> bool:

@@ -11,11 +11,12 @@ A doubt has a bound, because half of a job may really be lost while no controlle
 most, however often the controller comes and goes. While all members are silent it has no end: nobody waits for a decision.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from rendezvous.engine.standstill import resumed
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from .standstill import resumed
+from .state.job import Job
+from .state.membership import Member, Phase
+from .values import replace
 
 SIGN_S = 8.0
 """Age of the last sign from which the server doubts. The leading controller gives one every two seconds."""

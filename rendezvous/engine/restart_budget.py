@@ -5,18 +5,20 @@ time, or a peer had finished already, every failure is collateral. Only some cau
 own counts against that limit instead.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import CHARGED, Cause
-from elastic.membership import window
-from elastic.membership.bounds import clipped
-from elastic.membership.exit_status import with_error, with_status
-from elastic.membership.restart_log import RestartLog, unknown_to
-from elastic.membership.wire import Ended, Restart
-from rendezvous.engine.completion import has_finished
-from rendezvous.engine.state import accounting, progress
-from rendezvous.engine.state.job import Job
+from collections.abc import Iterable
+
+from . import window
+from .completion import has_finished
+from .exit_status import with_error, with_status
+from .messages.bounds import clipped
+from .messages.controller import Ended, Restart
+from .restart_log import RestartLog, unknown_to
+from .state import accounting, progress
+from .state.job import Job
+from .values import replace
+from .words import CHARGED, Cause
 
 OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""

@@ -4,24 +4,25 @@ A round first gathers (the current world works on while expected newcomers arriv
 closes into the next world. It skips the gathering when the current world cannot go on or must give somebody up.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import Cause
-from elastic.membership.bounds import MOST_COUNTED
-from elastic.membership.in_place import Rung, Stage
-from rendezvous.engine import in_place, reach
-from rendezvous.engine.absence import without_absent, without_left
-from rendezvous.engine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
-from rendezvous.engine.completion import has_finished, with_completion, works_on
-from rendezvous.engine.evictions import taken_away
-from rendezvous.engine.handlers.exit_reports import apply_exit_reports
-from rendezvous.engine.hang import with_hang
-from rendezvous.engine.restart_budget import charge_restarts
-from rendezvous.engine.state import progress
-from rendezvous.engine.state.accounting import OF_FAILURES, held
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
-from rendezvous.engine.state.timings import Phases
+from . import in_place, reach
+from .absence import without_absent, without_left
+from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
+from .completion import has_finished, with_completion, works_on
+from .evictions import taken_away
+from .handlers.exit_reports import apply_exit_reports
+from .hang import with_hang
+from .messages.bounds import MOST_COUNTED
+from .messages.in_place import Rung, Stage
+from .restart_budget import charge_restarts
+from .state import progress
+from .state.accounting import OF_FAILURES, held
+from .state.job import Job
+from .state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
+from .state.timings import Phases
+from .values import replace
+from .words import Cause
 
 
 def settle(job: Job, *, let_go: bool) -> Job:

@@ -3,9 +3,10 @@
 So waits for messages are longer by that time. Deadlines of the controller are not.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from rendezvous.engine.state.job import Job
+from .state.job import Job
+from .values import replace
 
 
 def resumed(job: Job, pause_s: float) -> Job:

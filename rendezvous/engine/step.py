@@ -1,25 +1,28 @@
 """One event in, the next state and what to do about it out. The only way in which a job's membership changes."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-from elastic.membership.doing import Doings
-from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.engine import absence, in_place, reach, rounds, standstill
-from rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
-from rendezvous.engine.handlers import messages, training
-from rendezvous.engine.handlers.arrivals import is_retired
-from rendezvous.engine.handlers.expectations import expect
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Phase
-from rendezvous.engine.state.timings import Limits, Timings
-from rendezvous.engine.views import in_all_views, summary, view
+from collections.abc import Iterable
+from typing import Union
+
+from . import absence, in_place, reach, rounds, standstill
+from .events import Event, Expected, Lost, Resumed, Said, Stepped
+from .handlers import messages, training
+from .handlers.arrivals import is_retired
+from .handlers.expectations import expect
+from .messages.doing import Doings
+from .messages.member import Beat, Join, Ready, View
+from .state.job import Job
+from .state.membership import Phase
+from .state.timings import Limits, Timings
+from .values import dataclass, replace
+from .views import in_all_views, summary, view
 
 CALM_S = 5.0
 SOON_S = 0.001
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SendView:
     """Send this view to this member."""
 
@@ -27,7 +30,7 @@ class SendView:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Refuse:
     """End this connection: its incarnation was replaced."""
 
@@ -35,7 +38,7 @@ class Refuse:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cut:
     """Close this connection because the engine dropped the member. A live member reconnects."""
 
@@ -43,19 +46,19 @@ class Cut:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publish:
     """Something the controller wants to know changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wake:
     """Call again at this time at the latest, with a Tick. Moments asked for earlier still stand."""
 
     at: float
 
 
-Effect = SendView | Refuse | Cut | Publish | Wake
+Effect = Union[SendView, Refuse, Cut, Publish, Wake]
 
 
 def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
@@ -77,31 +80,31 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     answered: set[str] = set()
     is_quiet, is_tick, has_lost = True, False, False
     for event in events:
-        match event:
-            case Said(member=name, incarnation=incarnation, message=message):
-                if is_retired(job, name, incarnation):
-                    effects.append(Refuse(name, incarnation))
-                    continue
-                is_quiet = is_quiet and isinstance(message, Beat | Doings)  # a tick looks at what they do
-                spoke.add(name)
-                if isinstance(message, Join | Ready):
-                    answered.add(name)
-                job = messages.apply_message(job, name=name, incarnation=incarnation, message=message)
-            case Lost(member=name, incarnation=incarnation):
-                is_quiet, has_lost = False, True
-                job = messages.lose(job, name=name, incarnation=incarnation)
-            case Expected(expectation=expectation):
-                is_quiet = False
-                job = expect(job, expectation)
-            case Stepped(generation=generation, step=step):
-                job, is_news = training.stepped(job, generation, step)
-                is_quiet = is_quiet and not is_news
-            case Resumed(pause_s=pause_s):
-                is_quiet = False
-                job = standstill.resumed(job, pause_s)
-            case Tick(reached_at=reached_at):
-                is_quiet, is_tick = False, True
-                job = replace(job, timings=replace(job.timings, reached_at=reached_at))
+        if isinstance(event, Said):
+            name, incarnation, message = event.member, event.incarnation, event.message
+            if is_retired(job, name, incarnation):
+                effects.append(Refuse(name, incarnation))
+                continue
+            is_quiet = is_quiet and isinstance(message, (Beat, Doings))  # a tick looks at what they do
+            spoke.add(name)
+            if isinstance(message, (Join, Ready)):
+                answered.add(name)
+            job = messages.apply_message(job, name=name, incarnation=incarnation, message=message)
+        elif isinstance(event, Lost):
+            is_quiet, has_lost = False, True
+            job = messages.lose(job, name=event.member, incarnation=event.incarnation)
+        elif isinstance(event, Expected):
+            is_quiet = False
+            job = expect(job, event.expectation)
+        elif isinstance(event, Stepped):
+            job, is_news = training.stepped(job, event.generation, event.step)
+            is_quiet = is_quiet and not is_news
+        elif isinstance(event, Resumed):
+            is_quiet = False
+            job = standstill.resumed(job, event.pause_s)
+        else:
+            is_quiet, is_tick = False, True
+            job = replace(job, timings=replace(job.timings, reached_at=event.reached_at))
     if is_quiet:
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)

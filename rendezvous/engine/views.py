@@ -1,19 +1,21 @@
 """The job as others see it: the view of one member, and the world that the controller hears of."""
 
-import msgspec
+from __future__ import annotations
 
-from elastic.membership.bounds import MAX_MEMBERS, clipped
-from elastic.membership.doing import Hang
-from elastic.membership.in_place import Rung
-from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
-from rendezvous.engine import in_place
-from rendezvous.engine.choose import absent, awaits_state, leave_notice, target
-from rendezvous.engine.handlers.exit_reports import end_id
-from rendezvous.engine.presented import share_of
-from rendezvous.engine.reach import awaits_word
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import CurrentWorld, Member, Phase
+from . import in_place
+from .choose import absent, awaits_state, leave_notice, target
+from .handlers.exit_reports import end_id
+from .messages.bounds import MAX_MEMBERS, clipped
+from .messages.controller import RankedMember, Rescale, Standing, World
+from .messages.doing import Hang
+from .messages.in_place import Rung
+from .messages.member import View
+from .presented import share_of
+from .reach import awaits_word
+from .state.job import Job
+from .state.membership import CurrentWorld, Member, Phase
+from .values import replace
+from .words import WorldPhase
 
 NAMED = 5
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
@@ -163,7 +165,7 @@ def _reason(job: Job) -> str:
 
 def _hang(job: Job) -> Hang | None:
     found = job.hang_watch.found
-    return msgspec.structs.replace(found, ago_s=max(0.0, job.now - job.hang_watch.found_at)) if found is not None else None
+    return replace(found, ago_s=max(0.0, job.now - job.hang_watch.found_at)) if found is not None else None
 
 
 def _rung(job: Job, world: CurrentWorld) -> str:

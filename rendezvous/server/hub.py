@@ -9,10 +9,8 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import msgspec
-
 from elastic.membership.bounds import MAX_MEMBERS
-from elastic.membership.in_place import Put
+from elastic.membership.hosts import HostFacts
 from elastic.membership.training import Answer, Progress, Report, Signal
 from elastic.membership.wire import Expectation, FromMember, Join, World
 from rendezvous.engine import (
@@ -37,6 +35,7 @@ from rendezvous.engine import (
     step_all,
     summary,
 )
+from rendezvous.engine.messages.in_place import Put
 from rendezvous.server.active_job import ActiveJob, Link
 from rendezvous.server.fault import RETRY_S, Remedy, Undecided
 from rendezvous.server.host_lists import HostLists
@@ -101,7 +100,7 @@ class Hub:
             self._decide(active)
         if active.job.membership.expectation is not expectation:
             raise Undecided(active.fault.reason or UNAPPLIED)
-        if expectation.hosts is not None:
+        if isinstance(expectation.hosts, HostFacts):
             self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
 
@@ -182,7 +181,7 @@ class Hub:
     def _world(self, active: ActiveJob) -> World:
         world, hosts = summary(active.job), self.hosts.state(active.job.uid)
         asks = world.asks or (active.asks and active.job.membership.expectation is None)
-        return msgspec.structs.replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
+        return replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
 
     async def wait_newer(self, version: int) -> int:
         """Wait until something changed after this version."""

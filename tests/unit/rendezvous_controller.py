@@ -1,6 +1,8 @@
 """The controller's half of a group in virtual time: what it has written down of what the server told it, and what it says then."""
 
-from msgspec.structs import replace
+from dataclasses import replace
+
+from msgspec import structs
 from rendezvous_group import Group
 
 from controller.deciding.lifecycle import restart_accounting
@@ -25,7 +27,7 @@ class Controller:
         group.expectation = Expectation(members=("w0", "w1"), min=1, max=2, budget=budget)
 
     def speak(self) -> None:
-        """Says again what its status says."""
+        """Say again what its status says."""
         group, status = self._group, self.status
         assert group.expectation is not None
         fruitless, step = self._progress
@@ -53,8 +55,8 @@ class Controller:
         for cause, count in status.restarts.items():
             self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))
         if told.phase == "running":
-            status = replace(status, generation=max(known.generation, told.generation))
+            status = structs.replace(status, generation=max(known.generation, told.generation))
         pods = [Pod(uid, uid, "worker", 0) for uid in self.pods]
-        self.status = restart_accounting.settled(replace(status, closed=told.closed or known.closed), pods, before=known)
+        self.status = restart_accounting.settled(structs.replace(status, closed=told.closed or known.closed), pods, before=known)
         if told.fruitless is not None:
             self._progress = told.fruitless, told.step

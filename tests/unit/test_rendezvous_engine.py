@@ -1,7 +1,8 @@
 """Show by example, in virtual time, which members the next world has and when it is formed."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Join, Leaving, Ready
@@ -214,7 +215,7 @@ def test_below_min_the_job_waits_and_says_so() -> None:
 
 def test_a_seat_that_does_not_exist_is_nobodys() -> None:
     group = group_of(1)
-    held = structs.replace(group.agents["w0"].held, rank=7)
+    held = replace(group.agents["w0"].held, rank=7)
     group.apply(Said("w0", group.agents["w0"].incarnation, Join(incarnation=group.agents["w0"].incarnation, held=held, ready=False)))
     assert group.agents["w0"].view.reform
 

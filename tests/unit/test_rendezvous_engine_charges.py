@@ -1,7 +1,8 @@
 """Charge each restart to its cause, and tell when the budget of a job is spent: by example, in virtual time."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec import structs
 from rendezvous_group import group_of
 
 from elastic.membership.wire import Budget, Ended, Leave, Ready
@@ -149,7 +150,7 @@ def test_why_a_member_came_to_the_barrier_outlives_a_broken_connection() -> None
     agent = group.agents["w1"]
     group.cut("w1")
     agent.is_ready = agent.is_linked = True
-    join = structs.replace(agent.join(), trouble="the store of generation 1 was lost")
+    join = replace(agent.join(), trouble="the store of generation 1 was lost")
     group.apply(Said("w1", agent.incarnation, join))
     group.come_all()
     assert len(group.world()) == 2
@@ -273,7 +274,7 @@ def test_a_last_end_that_is_told_before_its_connection_broke_is_charged_when_it_
     group.kill("w1")
     group.advance(1.1)
     group.come_all()
-    group.expect("w0", "w1", budget=Budget(max_restarts=3), ended=(structs.replace(end, is_last=False),))
+    group.expect("w0", "w1", budget=Budget(max_restarts=3), ended=(replace(end, is_last=False),))
     assert summary(group.job).restarts == {"user": 1}
 
 

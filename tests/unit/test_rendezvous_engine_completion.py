@@ -1,7 +1,8 @@
 """The end of a job's work: who is let go, who works on, who begins again, and when nobody is waited for any more."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Leave
@@ -19,7 +20,7 @@ def is_let_go(group: Group, name: str) -> bool:
 def say_finished(group: Group, *names: str) -> None:
     """Let the controller see that these pods ended with 0."""
     assert group.expectation is not None
-    group.expectation = structs.replace(group.expectation, finished=names, pending=names)
+    group.expectation = replace(group.expectation, finished=names, pending=names)
     group.retell()
 
 

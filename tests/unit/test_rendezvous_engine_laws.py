@@ -1,16 +1,17 @@
 """Laws of the membership engine, against any order, loss, repetition and delay of events, and restarts of the server."""
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from msgspec import structs
 from rendezvous_group import Group
 
-from elastic.membership.in_place import Formed, Stage, Unable, Unformed
 from elastic.membership.wire import Budget, Leaving, Ready
 from rendezvous.engine import Phase, Said, Stepped, Tick
 from rendezvous.engine.choose import leave_notice
+from rendezvous.engine.messages.in_place import Formed, Stage, Unable, Unformed
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)
@@ -30,7 +31,7 @@ class Membership(RuleBasedStateMachine):
     def the_controller_speaks(self, members: set[str], going: set[str]) -> None:
         assert self.group.expectation is not None
         leave = tuple(Leaving(member=name, by_s=30) for name in sorted(going))
-        self.group.expectation = structs.replace(self.group.expectation, members=tuple(sorted(members)), leaving=leave)
+        self.group.expectation = replace(self.group.expectation, members=tuple(sorted(members)), leaving=leave)
         self.group.retell()
 
     @rule(name=some)

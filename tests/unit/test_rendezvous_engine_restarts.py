@@ -1,7 +1,8 @@
 """Check an engine that has just started, that sleeps, or whose clock jumps, and the times of a rescale: by example, in virtual time."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec import structs
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Ended, Leaving
@@ -164,7 +165,7 @@ def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and
     for name, ago_s in (("w2", 0.5), ("w0", 2.0), ("w1", 0.7)):
         agent = group.agents[name]
         agent.is_ready = agent.is_linked = True
-        join = structs.replace(agent.join(), failed=True, status=1, failed_ago_s=ago_s)
+        join = replace(agent.join(), failed=True, status=1, failed_ago_s=ago_s)
         group.apply(Said(name, agent.incarnation, join))
     group.advance(20)
     assert group.job.membership.world is not None

@@ -3,19 +3,18 @@
 This module puts it where it belongs. A server that has just started also learns the world from it.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from msgspec import structs
-
-from elastic.api.words import Cause
-from elastic.membership.in_place import Stage
-from elastic.membership.wire import Held, Join, Ready
-from rendezvous.engine import in_place, presented, reach
-from rendezvous.engine.handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
-from rendezvous.engine.restart_budget import with_presented
-from rendezvous.engine.state import accounting, progress
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
+from .. import in_place, presented, reach
+from ..handlers.leaving_world import failed, gone_as_told, is_leaving_world, ready
+from ..messages.in_place import Stage
+from ..messages.member import Held, Join, Ready
+from ..restart_budget import with_presented
+from ..state import accounting, progress
+from ..state.job import Job
+from ..state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
+from ..values import replace
+from ..words import Cause
 
 RETIRED_KEPT = 1024
 
@@ -52,7 +51,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     barrier = None
     if message.ready:
         barrier = Ready(after=after, store=member.store, trouble=message.trouble)
-        barrier = structs.replace(barrier, alive=message.alive, step=message.step, round=message.round)
+        barrier = replace(barrier, alive=message.alive, step=message.step, round=message.round)
     if held is not None and message.failed:
         job = _failed_before(job, member, held=held, message=message)
     return _place(job, member, held=held, barrier=barrier, is_newcomer=message.provisional and message.alive)

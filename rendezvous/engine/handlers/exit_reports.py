@@ -1,15 +1,16 @@
 """Apply the controller's reports of ended containers, each as soon as it is clear which loss it explains."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import Cause
-from elastic.membership.bounds import MAX_MEMBERS
-from elastic.membership.wire import Ended
-from rendezvous.engine.handlers.leaving_world import gone, with_loss
-from rendezvous.engine.restart_budget import with_known_cause, with_lone_restart
-from rendezvous.engine.state.accounting import Loss, is_accounted, is_lost
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member
+from ..handlers.leaving_world import gone, with_loss
+from ..messages.bounds import MAX_MEMBERS
+from ..messages.controller import Ended
+from ..restart_budget import with_known_cause, with_lone_restart
+from ..state.accounting import Loss, is_accounted, is_lost
+from ..state.job import Job
+from ..state.membership import Member
+from ..values import replace
+from ..words import Cause
 
 EXPLAINED_KEPT = 2 * MAX_MEMBERS
 

@@ -1,14 +1,15 @@
 """The controller's expectation of a job: which one is the newest, and what the job is with it."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.membership.restart_log import RestartLog
-from elastic.membership.wire import Expectation, Restart
-from rendezvous.engine import presented, reach
-from rendezvous.engine.restart_budget import with_presented, with_recorded
-from rendezvous.engine.state import accounting, progress
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import LeaveNotice
+from .. import presented, reach
+from ..messages.controller import Expectation, Restart
+from ..restart_budget import with_presented, with_recorded
+from ..restart_log import RestartLog
+from ..state import accounting, progress
+from ..state.job import Job
+from ..state.membership import LeaveNotice
+from ..values import replace
 
 
 def expect(job: Job, expectation: Expectation) -> Job:

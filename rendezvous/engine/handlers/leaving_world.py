@@ -3,15 +3,16 @@
 Says what is recorded of that; what it counts for is decided when the world is given up.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import Cause
-from elastic.membership.wire import Ready
-from rendezvous.engine.choose import leave_notice
-from rendezvous.engine.state import accounting
-from rendezvous.engine.state.accounting import Failure, Loss
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from ..choose import leave_notice
+from ..messages.member import Ready
+from ..state import accounting
+from ..state.accounting import Failure, Loss
+from ..state.job import Job
+from ..state.membership import Member, Phase
+from ..values import replace
+from ..words import Cause
 
 
 def with_loss(job: Job, loss: Loss) -> Job:

@@ -3,21 +3,21 @@
 A message speaks for the incarnation of its connection. A message that arrives late, twice, or for a former world changes nothing.
 """
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.api.words import Cause
-from elastic.membership.bounds import clipped
-from elastic.membership.doing import Doings
-from elastic.membership.in_place import FromWorkers
-from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
-from rendezvous.engine import hang
-from rendezvous.engine.choose import leave_notice
-from rendezvous.engine.handlers.arrivals import join
-from rendezvous.engine.handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
-from rendezvous.engine.handlers.workers import hear
-from rendezvous.engine.state.accounting import Loss
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from .. import hang
+from ..choose import leave_notice
+from ..handlers.arrivals import join
+from ..handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
+from ..handlers.workers import hear
+from ..messages.bounds import clipped
+from ..messages.doing import Doings
+from ..messages.member import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
+from ..state.accounting import Loss
+from ..state.job import Job
+from ..state.membership import Member, Phase
+from ..values import replace
+from ..words import Cause
 
 
 def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
@@ -28,24 +28,21 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
     if member is None or member.incarnation != incarnation:
         return job
     job = job.change(name, heard_at=job.now)
-    match message:
-        case Ready():
-            return ready(job, job.membership.members[name], message)
-        case Leave():
-            return _leave(job, member, message)
-        case Failed():
-            return _failed(job, member, message)
-        case Started():
-            return _started(job, member, message.generation, is_warm=message.warm)
-        case Finished():
-            return _finished(job, member, message.generation)
-        case Beat():
-            return job
-        case Doings():
-            return hang.heard(job, name, message)
-        case _ if isinstance(message, FromWorkers):
-            return hear(job, job.membership.members[name], message)
-    return job
+    if isinstance(message, Beat):
+        return job
+    if isinstance(message, Ready):
+        return ready(job, job.membership.members[name], message)
+    if isinstance(message, Leave):
+        return _leave(job, member, message)
+    if isinstance(message, Failed):
+        return _failed(job, member, message)
+    if isinstance(message, Started):
+        return _started(job, member, message.generation, is_warm=message.warm)
+    if isinstance(message, Finished):
+        return _finished(job, member, message.generation)
+    if isinstance(message, Doings):
+        return hang.heard(job, name, message)
+    return hear(job, job.membership.members[name], message)
 
 
 def lose(job: Job, *, name: str, incarnation: str) -> Job:

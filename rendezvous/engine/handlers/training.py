@@ -1,9 +1,10 @@
 """Put a step that training reported into the job."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from rendezvous.engine.state import progress
-from rendezvous.engine.state.job import Job
+from ..state import progress
+from ..state.job import Job
+from ..values import replace
 
 
 def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:

@@ -1,27 +1,27 @@
 """Put what members say about their workers in a change in process into the job."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from elastic.membership.bounds import clipped
-from elastic.membership.in_place import Able, Complains, Formed, FromWorkers, Holds, Progressed, Put, Receives, Stage, Unable, Unformed
-from rendezvous.engine.handlers.training import stepped
-from rendezvous.engine.in_place import RECEIVE_S
-from rendezvous.engine.state import accounting
-from rendezvous.engine.state.job import Job
-from rendezvous.engine.state.membership import Member, Phase
+from ..handlers.training import stepped
+from ..in_place import RECEIVE_S
+from ..messages.bounds import clipped
+from ..messages.in_place import Able, Complains, Formed, FromWorkers, Holds, Progressed, Put, Receives, Stage, Unable
+from ..state import accounting
+from ..state.job import Job
+from ..state.membership import Member, Phase
+from ..values import replace
 
 
 def hear(job: Job, member: Member, message: FromWorkers) -> Job:
     """Return the job after a member said something about its workers. A message about another round changes nothing."""
-    match message:
-        case Able():
-            return _able(job, member, message)
-        case Unable():
-            return job.change(member.name, workers=0, alive=False)
-        case Progressed():
-            return _progressed(job, message)
-        case Put():
-            return job  # the hub passes it on; it decides nothing
+    if isinstance(message, Able):
+        return _able(job, member, message)
+    if isinstance(message, Unable):
+        return job.change(member.name, workers=0, alive=False)
+    if isinstance(message, Progressed):
+        return _progressed(job, message)
+    if isinstance(message, Put):
+        return job  # the hub passes it on; it decides nothing
     known = job.in_place
     if not _is_in_world(job, member):
         return job
@@ -32,17 +32,19 @@ def hear(job: Job, member: Member, message: FromWorkers) -> Job:
         known = replace(known, world_round=message.round)
     elif message.round != known.round:
         return job
-    match message:
-        case Holds() if known.stage is Stage.HOLD:
-            return replace(job, in_place=replace(known, holds={**known.holds, member.name: message.step}))
-        case Formed() if known.stage is Stage.FORM:
-            return replace(job, in_place=replace(known, formed=known.formed | {member.name}))
-        case Receives() if known.stage is Stage.FORM:
-            return replace(job, in_place=replace(known, until=max(known.until, job.now + RECEIVE_S)))
-        case Unformed() if known.stage is Stage.FORM and not known.trouble:
-            words = clipped(f"{member.name} could not enter the world: {message.words}")
-            return replace(job, in_place=replace(known, trouble=words))
-    return job
+    if isinstance(message, Holds):
+        holds = {**known.holds, member.name: message.step}
+        return replace(job, in_place=replace(known, holds=holds)) if known.stage is Stage.HOLD else job
+    if known.stage is not Stage.FORM:
+        return job
+    if isinstance(message, Formed):
+        return replace(job, in_place=replace(known, formed=known.formed | {member.name}))
+    if isinstance(message, Receives):
+        return replace(job, in_place=replace(known, until=max(known.until, job.now + RECEIVE_S)))
+    if known.trouble:
+        return job
+    words = clipped(f"{member.name} could not enter the world: {message.words}")
+    return replace(job, in_place=replace(known, trouble=words))
 
 
 def _able(job: Job, member: Member, message: Able) -> Job:

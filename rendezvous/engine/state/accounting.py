@@ -4,18 +4,18 @@ This module keeps the causes that broke the current world, the restarts that are
 meaning of a restart for the job is decided in restart_budget.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from msgspec import structs
-
-from elastic.api.words import Cause
-from elastic.membership import window
-from elastic.membership.exit_status import with_error, with_status
-from elastic.membership.peer_errors import tells_of_peer
-from elastic.membership.restart_log import RestartLog, merged, unknown_to
-from elastic.membership.wire import MAX_UNSETTLED, Ended, Expectation, Restart
+from .. import window
+from ..exit_status import with_error, with_status
+from ..messages.controller import MAX_UNSETTLED, Ended, Expectation, Restart
+from ..peer_errors import tells_of_peer
+from ..restart_log import RestartLog, merged, unknown_to
+from ..values import dataclass, field, replace
+from ..words import Cause
 
 OF_FAILURES = frozenset({Cause.USER.value, Cause.OUT_OF_MEMORY.value})
 """Causes of a restart for which a worker's own failure is to blame."""
@@ -23,7 +23,7 @@ KNOWN_KEPT = 256
 """Number of restarts kept although the controller knows them: another leader with an older view may send the next expectation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """A worker's own end, not judged yet. is_gone: its agent went as well; rank, error: of the worker and its exception, where known."""
 
@@ -42,7 +42,7 @@ class Failure:
     """The run of its container whose end was reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Loss:
     """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone.
 
@@ -63,7 +63,7 @@ class Loss:
     """The run of its container whose end was reported."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Accounting:
     """The causes that broke the current world, and the restarts of the job."""
 
@@ -99,7 +99,7 @@ class Accounting:
         """Return whether a worker of the current world failed or was lost, or training hangs there."""
         return bool(self.failures or self.losses or self.hang_reason)
 
-    def in_new_world(self) -> "Accounting":
+    def in_new_world(self) -> Accounting:
         """Return the accounting of the same restarts, without anything that broke the current world."""
         return replace(self, failures=(), losses=(), alarms=(), hang_reason="", trouble=None)
 
@@ -231,7 +231,7 @@ def with_explained_loss(known: Accounting, end: Ended, *, words: str) -> Account
 
 def explained(entry: Restart, end: Ended) -> Restart:
     """Return the restart of a lost member, now that the end of its container is known."""
-    return structs.replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False, run=end.run)
+    return replace(entry, cause=end.cause if entry.unsure else entry.cause, lost=False, unsure=False, run=end.run)
 
 
 def is_accounted(known: Accounting, end: Ended) -> bool:

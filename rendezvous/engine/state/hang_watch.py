@@ -1,12 +1,14 @@
 """Keep what the members say about their workers while no step comes, and what follows from it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from elastic.membership.doing import Doing, Hang, Watch
+from ..messages.doing import Doing, Hang, Watch
+from ..values import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Told:
     """The last words of one member about its workers, by local rank."""
 
@@ -15,7 +17,7 @@ class Told:
     workers: tuple[Doing, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HangWatch:
     """The watch over a world that reports no step."""
 

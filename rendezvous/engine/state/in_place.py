@@ -1,13 +1,15 @@
 """The change in process that a job is in, or was in last."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from elastic.membership.in_place import Stage
+from ..messages.in_place import Stage
+from ..values import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class InPlace:
     """The change in process. `round` only rises; `stage` is None while the world does not change in process."""
 

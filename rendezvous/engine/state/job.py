@@ -4,19 +4,21 @@ Its members, what their ends count for, how far training has come, the change in
 happened.
 """
 
-from dataclasses import dataclass, field, replace
+from __future__ import annotations
+
 from typing import Any
 
-from elastic.membership.wire import Budget
-from rendezvous.engine.state.accounting import Accounting
-from rendezvous.engine.state.hang_watch import HangWatch
-from rendezvous.engine.state.in_place import InPlace
-from rendezvous.engine.state.membership import Membership, Round
-from rendezvous.engine.state.progress import Progress
-from rendezvous.engine.state.timings import Limits, Timings
+from ..messages.controller import Budget
+from ..state.accounting import Accounting
+from ..state.hang_watch import HangWatch
+from ..state.in_place import InPlace
+from ..state.membership import Membership, Round
+from ..state.progress import Progress
+from ..state.timings import Limits, Timings
+from ..values import dataclass, field, replace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     uid: str
     instance: str
@@ -70,10 +72,10 @@ class Job:
             return False
         return self.in_place.stage is not None if round is None or not round.draining else round.in_place
 
-    def change(self, name: str, **changes: Any) -> "Job":
+    def change(self, name: str, **changes: Any) -> Job:
         """Return the same job with one member changed."""
         return replace(self, membership=self.membership.change(name, **changes))
 
-    def with_round(self, round: Round | None) -> "Job":
+    def with_round(self, round: Round | None) -> Job:
         """Return the same job with this round, or without a round."""
         return replace(self, membership=replace(self.membership, round=round))

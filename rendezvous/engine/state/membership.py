@@ -1,14 +1,16 @@
 """Describe a job: its members, those that the controller expects, the current world, and the round that forms the next one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
-from elastic.membership.wire import Expectation
+from ..messages.controller import Expectation
+from ..values import dataclass, field, replace
+from ..words import Word
 
 
-class Phase(StrEnum):
+class Phase(Word):
     """The place of a member."""
 
     BOOTING = "booting"  # present, not at the barrier, in no world
@@ -17,7 +19,7 @@ class Phase(StrEnum):
     FINISHED = "finished"  # its workers ended with status 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeaveNotice:
     """By when a member must have left, and why. when_replaced: it may have to, and keeps its place until another takes it."""
 
@@ -26,7 +28,7 @@ class LeaveNotice:
     when_replaced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Member:
     """One incarnation of a member. `world_id` is the world it is in, "" for none; `arrived` tells who came first."""
 
@@ -61,7 +63,7 @@ def pod_of(incarnation: str) -> str:
     return incarnation.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CurrentWorld:
     """The current world. `by_rank[rank]` is a member's name, or None where a restarted server has not heard from that rank yet."""
 
@@ -89,7 +91,7 @@ class CurrentWorld:
     def size(self) -> int:
         return len(self.by_rank)
 
-    def with_member_at(self, rank: int, name: str | None) -> "CurrentWorld":
+    def with_member_at(self, rank: int, name: str | None) -> CurrentWorld:
         """Return the same world with another member at one rank."""
         by_rank = (*self.by_rank[:rank], name, *self.by_rank[rank + 1 :])
         ranks = dict(self.ranks)  # copied as a whole: thousands may present themselves at once
@@ -105,7 +107,7 @@ def ranks_of(by_rank: tuple[str | None, ...]) -> Mapping[str, int]:
     return {name: rank for rank, name in enumerate(by_rank) if name is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Round:
     """The forming of the next world. While it gathers, the members of the current world work on; once it drains, they come."""
 
@@ -123,7 +125,7 @@ class Round:
     """how many workers did not stop within their grace"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Membership:
     """The members of a job, those that the controller expects, and the worlds that they form."""
 
@@ -183,18 +185,18 @@ class Membership:
             return ""
         return next((name for name in world.ranks if name not in self.finished), "")
 
-    def in_world(self, world: CurrentWorld | None) -> "Membership":
+    def in_world(self, world: CurrentWorld | None) -> Membership:
         """Return the same members in another world, or in none, where none of them has started or finished yet."""
         return replace(self, world=world, started=frozenset(), warm=frozenset(), finished=frozenset())
 
-    def with_member(self, member: Member) -> "Membership":
+    def with_member(self, member: Member) -> Membership:
         return replace(self, members={**self.members, member.name: member})
 
-    def without(self, name: str) -> "Membership":
+    def without(self, name: str) -> Membership:
         members = dict(self.members)  # copied as a whole: thousands may leave at once
         members.pop(name, None)
         return replace(self, members=members)
 
-    def change(self, name: str, **changes: Any) -> "Membership":
+    def change(self, name: str, **changes: Any) -> Membership:
         """Return the same members with one of them changed."""
         return self.with_member(replace(self.members[name], **changes))

@@ -3,14 +3,15 @@
 Values of progress alone; what follows from them is decided by those who charge restarts and form worlds.
 """
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-from elastic.membership.wire import Expectation
+from ..messages.controller import Expectation
+from ..values import dataclass, replace
 
 PACES = 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """How far training has come."""
 

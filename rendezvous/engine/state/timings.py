@@ -3,11 +3,14 @@
 `now` in these values is the caller's monotonic clock; nothing here is ever compared with another host's time.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+
+from ..values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """The waits of a job, in seconds. Each is the longest time that the engine gives somebody before it goes on without."""
 
@@ -35,7 +38,7 @@ class Limits:
     """of life, after which a world has got somewhere, where training never tells of its steps"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Phases:
     """When the steps of the newest rescale happened, on the engine's clock."""
 
@@ -49,7 +52,7 @@ class Phases:
     stepped: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timings:
     """Times at which things happened to a job and to its server."""
 

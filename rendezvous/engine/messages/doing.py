@@ -3,13 +3,13 @@
 The server asks with `View.watch`. The agents of all members then look at their workers every ten seconds, and say what they see.
 """
 
-from enum import StrEnum
+from __future__ import annotations
+
 from typing import Annotated
 
-from msgspec import Meta
-
-from elastic.membership.bounds import Count, Generation, Rank, Seconds, Size, Up
-from elastic.membership.hosts import Message
+from ..values import dataclass
+from ..words import Word
+from .bounds import Bound, Count, Generation, Rank, Seconds, Size
 
 LOOK_S = 10.0
 """Seconds between two looks of an agent at its workers."""
@@ -21,10 +21,10 @@ MOST_GROUPS = 8
 MOST_SPANS = 16
 
 MOST_WORDS, MOST_CODE = 160, 80
-Phrase = Annotated[str, Meta(max_length=MOST_WORDS)]
+Phrase = Annotated[str, Bound(most=MOST_WORDS)]
 
 
-class Kind(StrEnum):
+class Kind(Word):
     """The kind of thing that a worker does."""
 
     COLLECTIVE = "collective"  # it waits for other ranks
@@ -33,7 +33,8 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"  # its Python stack cannot be read
 
 
-class Doing(Message, frozen=True):
+@dataclass(frozen=True)
+class Doing:
     """The activity of one worker.
 
     looks: how many looks in a row have seen the same; 1 if the last look saw something new. The same: the stacks of its Python threads and
@@ -49,17 +50,18 @@ class Doing(Message, frozen=True):
     cpu: Seconds = 0.0
     does: Phrase = ""
     place: Phrase = ""
-    code: Annotated[str, Meta(max_length=MOST_CODE)] = ""
+    code: Annotated[str, Bound(most=MOST_CODE)] = ""
 
 
-class Doings(Up, frozen=True):
+@dataclass(frozen=True)
+class Doings:
     """The activities of the workers of a member in this generation, by local rank. The newest message replaces the ones before it."""
 
     generation: Generation
-    workers: Annotated[tuple[Doing, ...], Meta(max_length=MOST_TOLD)] = ()
+    workers: Annotated[tuple[Doing, ...], Bound(most=MOST_TOLD)] = ()
 
 
-class Watch(StrEnum):
+class Watch(Word):
     """The request of the server to the agents, in a View."""
 
     NOT = ""
@@ -67,34 +69,37 @@ class Watch(StrEnum):
     WRITE = "write"  # also write all their stacks to the log of the pod, once
 
 
-class HangState(StrEnum):
+class HangState(Word):
     """Why a job's steps do not come."""
 
     WAITING = "Waiting"  # no step has come for long, and nothing says that one will not
     SUSPECTED = "SuspectedHang"  # ranks wait for a rank that does not move, or all wait for each other
 
 
-class Span(Message, frozen=True):
+@dataclass(frozen=True)
+class Span:
     """Ranks in a row."""
 
     first: Rank
     last: Rank
 
 
-class RanksDoing(Message, frozen=True):
+@dataclass(frozen=True)
+class RanksDoing:
     """Ranks that do the same.
 
     first: the member with the lowest of the ranks. doing: of the rank that has done it for the
     shortest time.
     """
 
-    spans: Annotated[tuple[Span, ...], Meta(max_length=MOST_SPANS)]
+    spans: Annotated[tuple[Span, ...], Bound(most=MOST_SPANS)]
     count: Size
-    first: Annotated[str, Meta(max_length=253)]
+    first: Annotated[str, Bound(most=253)]
     doing: Doing
 
 
-class Hang(Message, frozen=True):
+@dataclass(frozen=True)
+class Hang:
     """A job whose steps do not come, found `ago_s` seconds ago; the other times are of then.
 
     since_s: how long the last step was ago; without any step, for how long nothing had changed. groups: the likely cause first.
@@ -104,4 +109,4 @@ class Hang(Message, frozen=True):
     since_s: Seconds
     ago_s: Seconds = 0.0
     has_stepped: bool = False
-    groups: Annotated[tuple[RanksDoing, ...], Meta(max_length=MOST_GROUPS)] = ()
+    groups: Annotated[tuple[RanksDoing, ...], Bound(most=MOST_GROUPS)] = ()

@@ -1,4 +1,6 @@
-"""Knows the errors that say that another worker was gone: who failed with one did not fail first."""
+"""Recognise errors that say that another worker was gone: a worker with such an error did not fail first."""
+
+from __future__ import annotations
 
 import re
 
@@ -11,5 +13,5 @@ PEER_IS_GONE = re.compile(
 
 
 def tells_of_peer(error: str) -> bool:
-    """Whether this line of an exception is of a worker that another one's end has brought down."""
+    """Return whether this line of an exception is of a worker that another one's end has brought down."""
     return PEER_IS_GONE.search(error) is not None

@@ -4,17 +4,17 @@ An unsettled restart may be reported again or change its cause. The id of a rest
 reporter, the number of reports and their order do not matter. The log knows neither budgets nor where it is stored.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
-from msgspec import structs
-
-from elastic.membership.bounds import MOST_COUNTED
-from elastic.membership.wire import Restart
+from .messages.bounds import MOST_COUNTED
+from .messages.controller import Restart
+from .values import dataclass, field, replace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RestartLog:
     """`counts` includes the `unsettled` restarts. Restarts before `generation` that are not unsettled are settled, and are counted."""
 
@@ -48,8 +48,8 @@ def merged(log: RestartLog, entries: Iterable[Restart]) -> RestartLog:
 def _more_certain(before: Restart, now: Restart) -> Restart:
     """Return the entry with the more certain cause: only a known cause replaces a guess."""
     cause = now.cause if before.unsure and not now.unsure else before.cause
-    better = structs.replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
-    return structs.replace(better, run=now.run) if better != before else before
+    better = replace(before, cause=cause, lost=before.lost and now.lost, unsure=before.unsure and now.unsure)
+    return replace(better, run=now.run) if better != before else before
 
 
 def unknown_to(log: RestartLog, entries: Iterable[Restart]) -> tuple[Restart, ...]:

@@ -1,8 +1,10 @@
-"""Says in words how a process ended."""
+"""Say in words how a process ended."""
+
+from __future__ import annotations
 
 import signal
 
-from elastic.membership.bounds import printable
+from .messages.bounds import printable
 
 
 def with_status(status: int) -> str:

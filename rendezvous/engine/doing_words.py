@@ -1,8 +1,10 @@
 """Say in words what the workers of a job do while no step comes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
-from elastic.membership.doing import STILL_LOOKS, Doing, Hang, HangState, Kind, RanksDoing
+from .messages.doing import STILL_LOOKS, Doing, Hang, HangState, Kind, RanksDoing
 
 MOST_NAMED = 4
 """Groups of ranks of which a sentence speaks."""

@@ -4,28 +4,26 @@ Each change is a round with a number that only rises. Each message of a change n
 An agent speaks for all its workers. The workers' part of the conversation is in `elastic_worker.training`.
 """
 
-from enum import StrEnum
-from typing import Annotated
+from __future__ import annotations
 
-import msgspec
-from msgspec import Meta
+from typing import Annotated, Union
 
-from elastic.api.book import PLAIN
-from elastic.membership.bounds import Generation, Rank, Step, Up, Words
+from ..values import dataclass
+from ..words import Word
+from .bounds import Bound, Generation, Rank, Step, Words
 
 MOST_WORKERS = 1024
-Workers = Annotated[int, Meta(ge=0, le=MOST_WORKERS)]
+Workers = Annotated[int, Bound(least=0, most=MOST_WORKERS)]
 """The number of workers of one member."""
 MOST_DONORS = 16
 KEY_LENGTH = 256
 VALUE_LENGTH = 16 * 1024
 """Characters of a value of the exchange, in base64. The address of a gloo process in a world of 1,024 takes 11,000."""
-Key = Annotated[str, Meta(min_length=1, max_length=KEY_LENGTH, pattern=PLAIN)]
-Value = Annotated[str, Meta(max_length=VALUE_LENGTH, pattern=PLAIN)]
-KEYS_A_MESSAGE = 16
+Key = Annotated[str, Bound(least=1, most=KEY_LENGTH, is_plain=True)]
+Value = Annotated[str, Bound(most=VALUE_LENGTH, is_plain=True)]
 
 
-class Stage(StrEnum):
+class Stage(Word):
     """The action that a change asks of the workers now."""
 
     HOLD = "hold"  # promise not to begin the step after the present one
@@ -36,7 +34,7 @@ class Stage(StrEnum):
     PLAIN = "plain"  # this world does not change in process: form it from the environment
 
 
-class Rung(StrEnum):
+class Rung(Word):
     """How the processes that were in the world before came into the next one, the cheapest way first."""
 
     IN_PROCESS = "in-process"
@@ -48,31 +46,35 @@ class Rung(StrEnum):
 # --- member to server
 
 
-class Able(Up, frozen=True):
+@dataclass(frozen=True)
+class Able:
     """All workers of the member wait at their first boundary in this generation, and can enter other worlds.
 
     generation: 0 if they run in a world of their own. step: of the state that they restored; None if they have none.
     """
 
-    workers: Annotated[int, Meta(ge=1, le=MOST_WORKERS)]
+    workers: Annotated[int, Bound(least=1, most=MOST_WORKERS)]
     generation: Generation = 0
     step: Step | None = None
 
 
-class Unable(Up, frozen=True):
+@dataclass(frozen=True)
+class Unable:
     """A worker of the member has ended its loop, or its connection to the agent, and can enter no other world."""
 
     words: Words = ""
 
 
-class Holds(Up, frozen=True):
+@dataclass(frozen=True)
+class Holds:
     """No worker of the member begins this step before it hears whether to stop."""
 
     round: Generation
     step: Step
 
 
-class Put(Up, frozen=True):
+@dataclass(frozen=True)
+class Put:
     """A worker gives a value to its peers: the address of its end of the process group."""
 
     round: Generation
@@ -80,67 +82,60 @@ class Put(Up, frozen=True):
     value: Value
 
 
-class Formed(Up, frozen=True):
+@dataclass(frozen=True)
+class Formed:
     """The workers of the member are in the world of this round, and have the newest state."""
 
     round: Generation
 
 
-class Receives(Up, frozen=True):
+@dataclass(frozen=True)
+class Receives:
     """A worker of the member receives the state, and has received more of it."""
 
     round: Generation
 
 
-class Unformed(Up, frozen=True):
+@dataclass(frozen=True)
+class Unformed:
     """A worker of the member could not enter the world of this round."""
 
     round: Generation
     words: Words = ""
 
 
-class Complains(Up, frozen=True):
+@dataclass(frozen=True)
+class Complains:
     """A worker of the member was interrupted in a step of this round's world by an error of the communication."""
 
     round: Generation
     words: Words = ""
 
 
-class Progressed(Up, frozen=True, tag="stepped"):
+@dataclass(frozen=True)
+class Progressed:
     """A worker of the member made a step in this generation."""
 
     generation: Generation
     step: Step
 
 
-FromWorkers = Able | Unable | Holds | Put | Formed | Receives | Unformed | Complains | Progressed
+FromWorkers = Union[Able, Unable, Holds, Put, Formed, Receives, Unformed, Complains, Progressed]
 
 
 # --- server to member
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+@dataclass(frozen=True)
+class Change:
     """The change that a member takes part in.
 
     step: the steps that all make before they stop, or the step of the state that the next world begins with. donors: the ranks of the
     members that have this state. why: the reason for a plain world.
     """
 
-    stage: Stage = msgspec.field(name="phase")
+    stage: Stage
     round: Generation = 0
     step: Step | None = None
-    donors: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DONORS)] = ()
+    donors: Annotated[tuple[Rank, ...], Bound(most=MOST_DONORS)] = ()
     why: Words = ""
-
-
-class Values(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of the exchange of one round."""
-
-    round: Generation
-    items: Annotated[dict[Key, Value], Meta(max_length=KEYS_A_MESSAGE)]
-
-
-class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that workers of this member's world put into the exchange."""
-
-    keys: Values

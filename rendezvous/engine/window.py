@@ -1,17 +1,20 @@
-"""Counts how often things happened within the last so many seconds, in bounded memory.
+"""Count how often things happened within the last so many seconds, in bounded memory.
 
-What lies closer together than a small part of the window shares one date. It knows no clock, and no meaning of what it counts.
+Things that happened within a small part of the window share one date. The module knows no clock, and no meaning of the things it counts.
 """
+
+from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from .values import dataclass, replace
 
 PARTS = 32
 """Two dates of one thing are at least this part of the window apart, so there are never more than PARTS + 1 of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dated:
     """Something that happened so many times at about this time, or a little later."""
 
@@ -24,12 +27,12 @@ Dates = tuple[Dated, ...]
 
 
 def added(dates: Dates, what: str, *, count: int, now: float, window_s: float) -> Dates:
-    """The dates after this happened now; those that have left the window are dropped."""
+    """Return the dates after this happened now, without dates that have left the window."""
     return _spaced([*_inside(dates, now=now, window_s=window_s), Dated(what, now, count)], gap_s=window_s / PARTS)
 
 
 def taken_back(dates: Dates, what: str) -> Dates:
-    """The dates without the newest time that this happened."""
+    """Return the dates without the newest time that this happened."""
     newest = max((index for index, dated in enumerate(dates) if dated.what == what), default=None)
     if newest is None:
         return dates
@@ -38,7 +41,7 @@ def taken_back(dates: Dates, what: str) -> Dates:
 
 
 def recounted(dates: Dates, what: str, *, more: int, now: float, window_s: float) -> Dates:
-    """The dates after this turned out to have happened so many times more, or, where that is negative, less."""
+    """Return the dates after this turned out to have happened more often, or, if the number is negative, less often."""
     if more > 0:
         return added(dates, what, count=more, now=now, window_s=window_s)
     for _ in range(-more):
@@ -47,7 +50,7 @@ def recounted(dates: Dates, what: str, *, more: int, now: float, window_s: float
 
 
 def counted(dates: Dates, *, now: float, window_s: float) -> Counter[str]:
-    """How often each thing happened within the window."""
+    """Return how often each thing happened within the window."""
     counts: Counter[str] = Counter()
     for dated in _inside(dates, now=now, window_s=window_s):
         counts[dated.what] += dated.count
@@ -55,12 +58,12 @@ def counted(dates: Dates, *, now: float, window_s: float) -> Counter[str]:
 
 
 def _inside(dates: Dates, *, now: float, window_s: float) -> list[Dated]:
-    """What is still in the window. A date ahead of a clock that was set back is as good as now."""
+    """Return the dates in the window. A date ahead of a clock that was set back is as good as now."""
     return [replace(dated, at=min(dated.at, now)) for dated in dates if now - dated.at < window_s]
 
 
 def _spaced(dates: Iterable[Dated], *, gap_s: float) -> Dates:
-    """Dates of one thing that lie too close to its earlier one are merged with that."""
+    """Merge each date that lies too close to an earlier date of the same thing with that date."""
     spaced: list[Dated] = []
     newest: dict[str, int] = {}
     for dated in dates:
