@@ -16,7 +16,7 @@ from .state.job import Job
 from .state.membership import Phase
 from .state.timings import Limits, Timings
 from .values import dataclass, replace
-from .views import in_all_views, summary, view
+from .views import in_all_views, is_news, view
 
 CALM_S = 5.0
 SOON_S = 0.001
@@ -97,8 +97,8 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             is_quiet = False
             job = expect(job, event.expectation)
         elif isinstance(event, Stepped):
-            job, is_news = training.stepped(job, event.generation, event.step)
-            is_quiet = is_quiet and not is_news
+            job, is_told = training.stepped(job, event.generation, event.step)
+            is_quiet = is_quiet and not is_told
         elif isinstance(event, Resumed):
             is_quiet = False
             job = standstill.resumed(job, event.pause_s)
@@ -110,7 +110,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)
     effects += _views_to_send(before, after, spoke=spoke, answered=answered)
-    if summary(replace(before, now=after.now)) != summary(after):  # a world's age alone is no change
+    if is_news(before, after):
         effects.append(Publish())
     is_first_sign = _has_sign(after) and not _has_sign(before)
     effects.append(Wake(_look_again_at(after, is_tick=is_tick, has_lost=has_lost, is_first_sign=is_first_sign)))

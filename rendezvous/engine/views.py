@@ -13,7 +13,7 @@ from .messages.member import View
 from .presented import share_of
 from .reach import awaits_word
 from .state.job import Job
-from .state.membership import CurrentWorld, Member, Phase
+from .state.membership import CurrentWorld, Member, Membership, Phase
 from .values import replace
 from .words import WorldPhase
 
@@ -94,16 +94,51 @@ def waiting(job: Job, member: Member) -> str:
     return "for the next world"
 
 
+def is_news(before: Job, after: Job) -> bool:
+    """Return whether the controller must hear of the job again. The age of a world alone is no news."""
+    timings = replace(before.timings, reached_at=after.timings.reached_at)
+    before = replace(before, now=after.now, timings=timings)
+    if before == after:
+        return False  # most ticks end here, because summaries of thousands of members take long
+    if not _has_same_ranks(before, after):
+        return summary(before) != summary(after)
+    return _summary(before, members=()) != _summary(after, members=())
+
+
+def _has_same_ranks(before: Job, after: Job) -> bool:
+    """Return whether the summaries of both name the same members, so that nobody needs to make and compare the lists."""
+    was, group = before.membership, after.membership
+    if was.world is not group.world or before.is_done != after.is_done or was.finished != group.finished:
+        return False
+    if was.members is group.members or group.world is None:
+        return True
+    return all(_incarnation(was, name) == _incarnation(group, name) for name in group.world.ranks)
+
+
+def _incarnation(group: Membership, name: str) -> str:
+    member = group.members.get(name)
+    return member.incarnation if member is not None else ""
+
+
 def summary(job: Job) -> World:
     """Return the job as the controller hears of it."""
+    world = _shown_world(job)
+    return _summary(job, members=_ranked_members(job, world) if world is not None else ())
+
+
+def _shown_world(job: Job) -> CurrentWorld | None:
+    return job.membership.world if not job.membership.is_draining and not job.accounting.closed else None
+
+
+def _summary(job: Job, *, members: tuple[RankedMember, ...]) -> World:
     group, known, expectation = job.membership, job.accounting, job.membership.expectation
-    world = group.world if not group.is_draining and not known.closed else None
+    world = _shown_world(job)
     ended = expectation.ended if expectation is not None else ()
     return World(
         job=job.uid,
         generation=group.generation if expectation is not None else 0,
         phase=_phase(job),
-        members=_ranked_members(job, world) if world is not None else (),
+        members=members,
         waiting=tuple(m.name for m in group.members.values() if m.phase is Phase.READY or m.provisional)[:MAX_MEMBERS],
         leaving=tuple(name for name in group.members if leave_notice(group, name, now=job.now) is not None)[:MAX_MEMBERS],
         restarts=dict(known.restarts),
@@ -123,11 +158,11 @@ def summary(job: Job) -> World:
 
 
 def _ranked_members(job: Job, world: CurrentWorld) -> tuple[RankedMember, ...]:
-    here = job.membership.members
+    group = job.membership
     return tuple(
-        RankedMember(name=name, rank=rank, incarnation=here[name].incarnation if name in here else "")
+        RankedMember(name=name, rank=rank, incarnation=_incarnation(group, name))
         for name, rank in world.ranks.items()
-        if not job.is_done or name in job.membership.finished
+        if not job.is_done or name in group.finished
     )
 
 
