@@ -233,7 +233,7 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     known = cluster.job.status.elastic
     assert known is not None
     assert (known.restarts, len(known.open), told(cluster).unsettled) == ({"disruption": 1}, 1, (guess,))
-    sure = structs.replace(guess, cause="user", lost=False, unsure=False)
+    sure = replace(guess, cause="user", lost=False, unsure=False)
     cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(sure,))
     cluster.settle()
     known = cluster.job.status.elastic
