@@ -192,6 +192,7 @@ def _budget(budget: Budget) -> wire.Budget:
         hang_s=budget.hang_s,
         first_step_s=budget.first_step_s,
         same_error=None if budget.same_error is None else _count(budget.same_error),
+        pace_s=budget.pace_s,
     )
 
 
@@ -230,6 +231,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         hosts=heard.hosts,
         fault=heard.fault,
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
+        stragglers=heard.stragglers,
     )
 
 

@@ -40,6 +40,7 @@ from controller.deciding.rendezvous import (
     latecomers,
     lost_state,
     readiness,
+    stragglers,
     worker_library,
     world_status,
 )
@@ -84,7 +85,7 @@ def keep_running(view: JobView) -> Plan:
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
     news = (*news, *disruption_log.events(view.job, known=known, new=elastic), *hangs.events(view.job, known=known, new=elastic))
-    news = (*news, *of_missing_etcd(etcd.missing(view)))
+    news = (*news, *stragglers.events(view.job, known=known, new=elastic), *of_missing_etcd(etcd.missing(view)))
     marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
     actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)
     return Plan(actions, status, news, _next_look(view, replicas, ready, doomed))

@@ -16,6 +16,7 @@ from elastic.api.book import Rescale
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.membership.hosts import HostState
+from elastic.membership.pace import Straggler
 from elastic.membership.wire import Restart
 from elastic.signals import own_limits
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
@@ -199,6 +200,8 @@ class World:
     fault: str = ""
     """A bug in the rendezvous server because of which it does not decide about the job."""
     hang: HangSeen | None = None
+    stragglers: tuple[Straggler, ...] | None = None
+    """Ranks that the others wait for; None if the server does not know (yet)."""
     trouble: str = ""
     """Why the server's newest message about the job could not be read; all else is from the last readable one."""
 

@@ -25,6 +25,7 @@ from elastic.api.book import (
     Rescale,
     Restart,
     Step,
+    Straggler,
     Time,
     Times,
 )
@@ -40,6 +41,7 @@ from elastic.api.words import (
     RdzvBackend,
     RestartPolicy,
     RestartScope,
+    Stragglers,
     SuccessPolicy,
     WorkerLibrary,
 )
@@ -193,6 +195,9 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
+    stragglers: Stragglers = Stragglers.REPORT
+    """What follows if the other ranks wait for a slow one: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
+    most once in 10 minutes and 3 times in an hour). Default: Report."""
     ready_after_seconds: Seconds = 30
     """Age of a world at which its new workers are Ready, for a drain, if training reports no steps. Default: 30."""
     wait_for_lost_state_seconds: Seconds = 0
@@ -285,6 +290,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     waits_for: str = ""
     """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
     hang: Hang | None = None
+    stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
+    """Ranks that the others wait for, the slowest first."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

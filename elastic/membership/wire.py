@@ -34,6 +34,7 @@ from elastic.membership.bounds import (
 from elastic.membership.doing import Doings, Hang, Watch
 from elastic.membership.hosts import HostFacts, HostState
 from elastic.membership.in_place import Change, FromWorkers, Workers
+from elastic.membership.pace import MOST_STRAGGLERS, Paces, Straggler
 from elastic.membership.phases import WorldPhase
 
 
@@ -121,7 +122,8 @@ class Budget(Wire, frozen=True):
     by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts of the last
     `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training is restarted if it
     hangs for so long. first_step_s, since 1.3: until its first step, a job may take so long before anybody wonders.
-    same_error: restarts in a row after attempts that ended with one error before a step.
+    same_error: restarts in a row after attempts that ended with one error before a step. pace_s, since 1.4: workers measure how long they
+    need for their steps, in windows of so many seconds; 0 if they do not.
     """
 
     max_restarts: Count | None = None
@@ -131,6 +133,7 @@ class Budget(Wire, frozen=True):
     hang_s: Annotated[float, Meta(gt=0)] | None = None
     first_step_s: Annotated[float, Meta(gt=0)] = 600.0
     same_error: Count | None = None
+    pace_s: Seconds = 0.0
 
 
 class Expectation(Wire, frozen=True, rename={"unsettled": "open", "settled_to": "booked_to"}):
@@ -228,7 +231,8 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     works. Until the first expectation, generation is 0 and unacknowledged_restarts is empty, because the server cannot verify what members
     claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
-    Since 1.3: hang: no step has come for long; None otherwise.
+    Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
+    if that is not known (yet).
     """
 
     job: Name
@@ -252,6 +256,7 @@ class World(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     asks: bool = False
     fault: Words = ""
     hang: Hang | None = None
+    stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=MOST_STRAGGLERS)] | None = None
 
 
 def unreadable(job: str, why: str) -> World:
@@ -358,7 +363,7 @@ class Finished(Up, frozen=True):
     generation: Generation
 
 
-FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished | Doings | FromWorkers
+FromMember = Join | Ready | Beat | Leave | Failed | Started | Finished | Doings | Paces | FromWorkers
 
 
 class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
@@ -372,7 +377,8 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
     unacknowledged_restarts: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
     Since 1.2: change: the change in process that it takes part in. provisional: it starts its workers in a world of its own, where they
-    wait for a place in the job's world. Since 1.3: watch: what its agent shall find out about its workers.
+    wait for a place in the job's world. Since 1.3: watch: what its agent shall find out about its workers. Since 1.4: pace_s: its workers
+    measure how long they need for their steps, in windows of so many seconds; 0 if they do not.
     """
 
     generation: Generation = 0
@@ -392,6 +398,7 @@ class View(Wire, frozen=True, rename={"unacknowledged_restarts": "uncounted"}):
     change: Change | None = None
     provisional: bool = False
     watch: Watch = Watch.NOT
+    pace_s: Seconds = 0.0
 
 
 class Refused(Wire, frozen=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from elastic.api.words import Cause
 from elastic.membership.bounds import MOST_COUNTED
 from elastic.membership.in_place import Rung, Stage
-from rendezvous.machine import in_place, reach
+from rendezvous.machine import in_place, reach, stragglers
 from rendezvous.machine.absence import without_absent, without_left
 from rendezvous.machine.choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from rendezvous.machine.completion import has_finished, with_completion, works_on
@@ -33,7 +33,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.timings.doubt_since is not None or reach.awaits_word(job):
         return job
     if let_go:
-        job = with_hang(without_absent(job))
+        job = stragglers.kept(with_hang(without_absent(job)))
     job = apply_exit_reports(job)
     if job.accounting.closed:
         return job

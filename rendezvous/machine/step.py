@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from elastic.membership.doing import Doings
+from elastic.membership.pace import Paces
 from elastic.membership.wire import Beat, Join, Ready, View
-from rendezvous.machine import absence, in_place, reach, rounds, standstill
+from rendezvous.machine import absence, in_place, reach, rounds, standstill, stragglers
 from rendezvous.machine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from rendezvous.machine.handlers import messages, training
 from rendezvous.machine.handlers.arrivals import is_retired
@@ -82,7 +83,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
                 if is_retired(job, name, incarnation):
                     effects.append(Refuse(name, incarnation))
                     continue
-                is_quiet = is_quiet and isinstance(message, Beat | Doings)  # a tick looks at what they do
+                is_quiet = is_quiet and isinstance(message, Beat | Doings | Paces)  # a tick looks at what they do
                 spoke.add(name)
                 if isinstance(message, Join | Ready):
                     answered.add(name)
@@ -102,7 +103,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             case Tick(reached_at=reached_at):
                 is_quiet, is_tick = False, True
                 job = replace(job, timings=replace(job.timings, reached_at=reached_at))
-    if is_quiet:
+    if is_quiet and (job.paces is before.paces or stragglers.told(job) == stragglers.told(before)):
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)

@@ -7,7 +7,7 @@ from elastic.membership.doing import Hang
 from elastic.membership.in_place import Rung
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import RankedMember, Rescale, Standing, View, World
-from rendezvous.machine import in_place
+from rendezvous.machine import in_place, stragglers
 from rendezvous.machine.choose import absent, awaits_state, leave_notice, target
 from rendezvous.machine.handlers.exit_reports import end_id
 from rendezvous.machine.presented import share_of
@@ -60,6 +60,7 @@ def view(job: Job, name: str) -> View:
         unacknowledged_restarts=share_of(job, name),
         change=in_place.change_of(job, member),
         watch=job.hang_watch.asks,
+        pace_s=job.budget.pace_s,
     )
 
 
@@ -117,6 +118,7 @@ def summary(job: Job) -> World:
         standing=_standing(job, world) if world is not None else None,
         asks=awaits_word(job),
         hang=_hang(job),
+        stragglers=stragglers.told(job),
     )
 
 

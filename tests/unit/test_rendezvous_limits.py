@@ -22,7 +22,7 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import bounds, doing, hosts, in_place, training, wire, world_changes
+from elastic.membership import bounds, doing, hosts, in_place, pace, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
@@ -284,7 +284,7 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
     bases = (wire.Wire, bounds.Up, hosts.Message, world_changes.Restarts)
     kinds = {
         one
-        for module in (wire, in_place, doing, training, hosts, world_changes)
+        for module in (wire, in_place, doing, pace, training, hosts, world_changes)
         for one in vars(module).values()
         if isinstance(one, type) and issubclass(one, (*bases, in_place.Change, in_place.Values, in_place.Keys))
     }

@@ -9,8 +9,9 @@ from elastic.api.words import Cause
 from elastic.membership.bounds import clipped
 from elastic.membership.doing import Doings
 from elastic.membership.in_place import FromWorkers
+from elastic.membership.pace import Paces
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
-from rendezvous.machine import hang
+from rendezvous.machine import hang, stragglers
 from rendezvous.machine.choose import leave_notice
 from rendezvous.machine.handlers.arrivals import join
 from rendezvous.machine.handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
@@ -43,6 +44,8 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
             return job
         case Doings():
             return hang.heard(job, name, message)
+        case Paces():
+            return stragglers.heard(job, name, message)
         case _ if isinstance(message, FromWorkers):
             return hear(job, job.membership.members[name], message)
     return job

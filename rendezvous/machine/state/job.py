@@ -1,7 +1,7 @@
-"""Everything the machine knows about one job, in six parts that each say one thing.
+"""Everything the machine knows about one job, in seven parts that each say one thing.
 
-Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, and when what
-happened.
+Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, the
+paces of its ranks, and when what happened.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,6 +12,7 @@ from rendezvous.machine.state.accounting import Accounting
 from rendezvous.machine.state.hang_watch import HangWatch
 from rendezvous.machine.state.in_place import InPlace
 from rendezvous.machine.state.membership import Membership, Round
+from rendezvous.machine.state.paces import Paces
 from rendezvous.machine.state.progress import Progress
 from rendezvous.machine.state.timings import Limits, Timings
 
@@ -29,6 +30,7 @@ class Job:
     progress: Progress = field(default_factory=Progress)
     in_place: InPlace = field(default_factory=InPlace)
     hang_watch: HangWatch = field(default_factory=HangWatch)
+    paces: Paces = field(default_factory=Paces)
 
     @property
     def budget(self) -> Budget:
