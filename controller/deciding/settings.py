@@ -1,4 +1,4 @@
-"""What the operator of the controller chose for all jobs; read once at the start and handed to every plan."""
+"""Hold the operator's choices for all jobs. They are read once at the start, and every plan gets them."""
 
 from dataclasses import dataclass
 

@@ -194,7 +194,7 @@ class Straggler(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
 
     rank: Times
     local_rank: Times = 0
-    """Which of the worker processes of its pod it is."""
+    """Number of the worker process in its pod."""
     pod: Annotated[str, Meta(max_length=253)]
     pod_uid: PodUid = ""
     node: Annotated[str, Meta(max_length=253)] = ""

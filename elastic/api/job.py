@@ -196,7 +196,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
     stragglers: Stragglers = Stragglers.REPORT
-    """What follows if the other ranks wait for a slow one: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
+    """The reaction to a rank that the others wait for: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
     most once in 10 minutes and 3 times in an hour). Default: Report."""
     ready_after_seconds: Seconds = 30
     """Age of a world at which its new workers are Ready, for a drain, if training reports no steps. Default: 30."""

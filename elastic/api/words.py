@@ -101,7 +101,7 @@ class WorkerLibrary(enum.Enum):
 
 
 class Stragglers(enum.Enum):
-    """What follows if the other ranks of a job wait for a slow one."""
+    """The reaction to a rank that the other ranks of a job wait for."""
 
     IGNORE = "Ignore"
     REPORT = "Report"

@@ -62,7 +62,7 @@ class Summary:
 
     @property
     def slow_ranks(self) -> str:
-        """Return the ranks that the others wait for, in a few words; empty if there are none."""
+        """Return the ranks that the others wait for, in a few words; empty without any."""
         if self.is_over:
             return ""
         named = [f"rank {one.get('rank')} ({one.get('pod')}), which is slow: {one.get('kind')}" for one in self.stragglers]

@@ -33,7 +33,7 @@ class Throttling:
         return min(1.0, max(0, self._seen[1] - throttled) / more) if more > 0 else 0.0
 
     def limit(self) -> float:
-        """Return the limit in CPUs; 0 if there is none, or nobody knows it."""
+        """Return the limit in CPUs; 0 without a limit, or if nobody knows it."""
         if self._group is None:
             return 0.0
         folder, _, name = self._group

@@ -30,7 +30,7 @@ WINDOWS, CALM_WINDOWS = 5, 3
 THROTTLED, TIMES_THROTTLED = 25, 2
 """A rank's CPUs explain its slowness if so many percent of their periods are throttled, and so many times as many as in the median."""
 STALE_S, STALE_WINDOWS = 60.0, 3
-"""A straggler of which nobody has spoken for so long is none any more: its program has stopped measuring."""
+"""A straggler is forgotten if nobody has spoken of it for so long: its program has stopped measuring."""
 KINDS = (Slowness.COMPUTE, Slowness.DATA, Slowness.OUTSIDE)
 LEAST_S, LONGEST_S = 1e-6, 86400.0
 
@@ -140,7 +140,7 @@ def _compared(job: Job) -> Paces:
 
 @dataclass(frozen=True)
 class _Usual:
-    """What is usual among the ranks of a comparison. Of two ranks, the faster one says it."""
+    """The usual pace of the ranks in a comparison. The faster one of two ranks has it."""
 
     own_s: float
     step_s: float

@@ -37,7 +37,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Finding:
-    """What slows a rank, in the figures of the time at which it was found. part: the position in RankPace.parts."""
+    """The cause of a rank's slowness, with figures of the time at which it was found. part: the position in RankPace.parts."""
 
     rank: int
     part: int
