@@ -199,7 +199,7 @@ class Straggler(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     pod_uid: PodUid = ""
     node: Annotated[str, Meta(max_length=253)] = ""
     kind: Annotated[str, Meta(max_length=32)]
-    """Why it is slow: Compute, DataLoading, OutsideSteps or CPUThrottling."""
+    """Why it is slow: Compute, DataLoading, OutsideSteps, CPUThrottling or Network."""
     percent: Times = 0
     """The time that it needed for a step when this was found, in percent of the usual time."""
     since: Time | None = None

@@ -25,7 +25,8 @@ class Pace(Message, frozen=True):
     """The means over the steps of a worker's window, in microseconds a step. Without steps, nothing is known.
 
     compute_us: forward, backward and all other work of the program inside of a step. data_us: the wait for samples. outside_us: the
-    program's work between two steps, such as a save or an evaluation. wait_us: the wait for other ranks.
+    program's work between two steps, such as a save or an evaluation. wait_us: the wait for other ranks. send_us: how long its gradients
+    were on their way to the others, which is a part of this wait and perhaps of the computing.
     """
 
     steps: Count = 0
@@ -33,6 +34,7 @@ class Pace(Message, frozen=True):
     data_us: Microseconds = 0
     outside_us: Microseconds = 0
     wait_us: Microseconds = 0
+    send_us: Microseconds = 0
 
 
 class Paces(Up, frozen=True):
@@ -54,14 +56,15 @@ class Slowness(StrEnum):
     DATA = "DataLoading"
     OUTSIDE = "OutsideSteps"
     THROTTLED = "CPUThrottling"
+    NETWORK = "Network"
 
 
 class Straggler(Message, frozen=True):
     """A rank that the others wait for. It was found after it had been slow for `for_s` seconds.
 
-    The figures are those of that time. own_s: seconds a step that the rank needs without waiting for others. usual_s: the same of the other
-    ranks, in the median. part_s, usual_part_s: the same for the part of a step that the kind names. percent: own_s in percent
-    of usual_s. among: number of ranks that were compared. throttled, milli_cpus: as in Paces.
+    The figures are those of that time. own_s: seconds a step that the rank needs without waiting for others; for Network, that it sends.
+    usual_s: the same of the other ranks, in the median. part_s, usual_part_s: the same for the part of a step that the kind names. percent:
+    own_s in percent of usual_s. among: number of ranks that were compared. throttled, milli_cpus: as in Paces.
     """
 
     rank: Annotated[int, Meta(ge=0, le=2**31)]

@@ -8,6 +8,7 @@ ADVICE = {
     Slowness.DATA: "give the loader more workers, or look at the storage of its node",
     Slowness.OUTSIDE: "let each rank do the same between two steps, or save in the background",
     Slowness.THROTTLED: "raise resources.limits.cpu",
+    Slowness.NETWORK: "compare the network of these nodes with that of the others",
 }
 
 DOES = {
@@ -19,10 +20,10 @@ DOES = {
 
 def sentence(straggler: Straggler, *, place_of: PlaceOf = str) -> str:
     """Return which rank the others wait for, why, and what to do, without a full stop."""
-    usual = _seconds(straggler.usual_s)
+    usual, aim = _seconds(straggler.usual_s), " to send" if straggler.kind is Slowness.NETWORK else ""
     other = f"the {usual} of the other rank" if straggler.among == 2 else f"the median of {usual}"
     who = f"rank {straggler.rank} ({place_of(straggler.member)})"
-    return f"{who} needs {straggler.percent / 100:.1f} times {other} a step: {_why(straggler)}; {ADVICE[straggler.kind]}"
+    return f"{who} needs {straggler.percent / 100:.1f} times {other} a step{aim}: {_why(straggler)}; {ADVICE[straggler.kind]}"
 
 
 def _why(straggler: Straggler) -> str:
@@ -30,6 +31,8 @@ def _why(straggler: Straggler) -> str:
         cpus = straggler.milli_cpus / 1000
         limit = f" of {cpus:g} CPU{'' if cpus == 1 else 's'}" if cpus else ""
         return f"its CPU is throttled, because it uses up its limit{limit} in {straggler.throttled} % of the periods"
+    if straggler.kind is Slowness.NETWORK:
+        return "the network of its node is slow, or that of the rank to which it sends"
     own, usual = _seconds(straggler.part_s), _seconds(straggler.usual_part_s)
     others = "the other rank for" if straggler.among == 2 else "the median is"
     return f"it {DOES[straggler.kind]} for {own} a step, and {others} {usual}"

@@ -12,7 +12,7 @@ from elastic_worker.agent.throttling import Throttling
 from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
 
 KIND = "pace"
-PARTS = ("compute", "data", "outside", "wait")
+PARTS = ("compute", "data", "outside", "wait", "send")
 MOST_TOLD = 32
 """Workers of which an agent speaks (elastic.membership.pace)."""
 LONGEST_S = 86400.0

@@ -2,7 +2,8 @@
 
 In synchronous training all ranks take the same time for a step, because they wait for each other. So a slow rank shows only in the time
 that it does not wait. That time has three parts: loading samples, computing, and work of the program between two steps. A worker waits from
-the moment at which its last gradient is ready until the gradients are averaged.
+the moment at which its last gradient is ready until the gradients are averaged. While it waits, its own gradients may be on their way; the
+kernel knows for how long they were.
 
 It runs in every step, so this module counts microseconds. Nothing is measured on a GPU: the program runs ahead of its kernels there.
 """
@@ -14,6 +15,7 @@ import torch
 from torch.autograd import Variable
 
 now = time.perf_counter
+PARTS = ("compute_s", "data_s", "outside_s", "wait_s", "send_s")
 MOST_STEPS = 1_000_000
 """Steps of one window at most."""
 
@@ -38,6 +40,8 @@ class Pace:
     def __init__(self, model: torch.nn.Module, *, marks_gradients: bool) -> None:
         """Prepare the measurement. marks_gradients: the waiting is seen at the model's gradients; if not, call `waited`."""
         self.is_on = False
+        self.sending_s = dict  # type: typing.Callable[[], typing.Mapping[str, float]]
+        """Returns for how many seconds each connection with a peer has been sending."""
         self._model = model
         self._marks_gradients = marks_gradients
         self._candidates = iter(())  # type: typing.Iterator[torch.nn.Parameter]
@@ -98,13 +102,14 @@ class Pace:
 
     def _open_window(self, at: float) -> None:
         self._opened, self._steps, self._sums = at, 0, [0.0, 0.0, 0.0, 0.0]
+        self._sent_s = self.sending_s() if self.is_on else {}
 
     def _close_window(self, control: Sends, at: float) -> None:
         if self._marks_gradients and not self._has_marks:
             self._mark_next()  # this parameter gets no gradients
         else:
-            compute, data, outside, wait = (round(max(0.0, total) / self._steps, 7) for total in self._sums)
-            parts = {"compute_s": compute, "data_s": data, "outside_s": outside, "wait_s": wait}
+            sent_s = sum(max(0.0, seconds - self._sent_s.get(name, seconds)) for name, seconds in self.sending_s().items())
+            parts = {name: round(max(0.0, total) / self._steps, 7) for name, total in zip(PARTS, (*self._sums, sent_s))}
             control.send("pace", round=control.entered, steps=self._steps, **parts)
         self._open_window(at)
 

@@ -31,7 +31,10 @@ THROTTLED, TIMES_THROTTLED = 25, 2
 """A rank's CPUs explain its slowness if so many percent of their periods are throttled, and so many times as many as in the median."""
 STALE_S, STALE_WINDOWS = 60.0, 3
 """A straggler is forgotten if nobody has spoken of it for so long: its program has stopped measuring."""
-KINDS = (Slowness.COMPUTE, Slowness.DATA, Slowness.OUTSIDE)
+KINDS = (Slowness.COMPUTE, Slowness.DATA, Slowness.OUTSIDE, Slowness.NETWORK)
+SENDING = KINDS.index(Slowness.NETWORK)
+LEAST_SENDING = 0.25
+"""Sending must take this part of a step more than usual. Its factor exceeds 1 by twice as much as that of the other parts."""
 LEAST_S, LONGEST_S = 1e-6, 86400.0
 
 
@@ -107,7 +110,9 @@ def _straggler(member: str, local_rank: int, found: Finding) -> Straggler:
 
 
 def _rank_pace(worker: pace.Pace) -> RankPace:
-    return RankPace(worker.steps, (worker.compute_us / 1e6, worker.data_us / 1e6, worker.outside_us / 1e6), worker.wait_us / 1e6)
+    return RankPace(
+        worker.steps, (worker.compute_us / 1e6, worker.data_us / 1e6, worker.outside_us / 1e6), worker.wait_us / 1e6, worker.send_us / 1e6
+    )
 
 
 def _ranks(job: Job) -> Iterator[_Seen]:
@@ -145,6 +150,7 @@ class _Usual:
     own_s: float
     step_s: float
     parts: tuple[float, ...]
+    send_s: float
     throttled: float
     factor: float
     among: int
@@ -154,21 +160,26 @@ class _Usual:
         """Return what is usual among these ranks."""
         if len(seen) == 2:
             one = min(seen, key=lambda one: one.pace.own_s)
-            return cls(one.pace.own_s, one.pace.step_s, one.pace.parts, one.told.throttled, FACTOR_OF_TWO, 2)
+            return cls(one.pace.own_s, one.pace.step_s, one.pace.parts, one.pace.send_s, one.told.throttled, FACTOR_OF_TWO, 2)
         return cls(
             own_s=median(one.pace.own_s for one in seen),
             step_s=median(one.pace.step_s for one in seen),
-            parts=tuple(median(one.pace.parts[part] for one in seen) for part in range(len(KINDS))),
+            parts=tuple(median(one.pace.parts[part] for one in seen) for part in range(SENDING)),
+            send_s=median(one.pace.send_s for one in seen),
             throttled=median(one.told.throttled for one in seen),
             factor=FACTOR,
             among=len(seen),
         )
 
-    def is_slow(self, one: RankPace, *, factor: float) -> bool:
-        """Return whether this rank needs so many times the usual time, and the others wait for it."""
+    def slow_part(self, one: RankPace, *, factor: float) -> int | None:
+        """Return the part of a step in which this rank is slow, if it needs so many times the usual time, and the others wait for it."""
         excess = one.own_s - self.own_s
-        is_much = one.own_s >= factor * self.own_s and excess >= max(LEAST_S, LEAST_LOSS * one.step_s)
-        return is_much and self.step_s >= LEAST_SYNC * one.own_s
+        if one.own_s >= factor * self.own_s and excess >= max(LEAST_S, LEAST_LOSS * one.step_s):
+            parts = [own - usual for own, usual in zip(one.parts, self.parts, strict=True)]
+            return parts.index(max(parts)) if self.step_s >= LEAST_SYNC * one.own_s else None
+        excess = one.send_s - self.send_s
+        is_much = one.send_s >= (2 * factor - 1) * self.send_s and excess >= max(LEAST_S, LEAST_SENDING * one.step_s)
+        return SENDING if is_much else None
 
 
 def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record | None:
@@ -183,11 +194,12 @@ def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record
     window_s = min(one.pace.steps * one.pace.step_s, LONGEST_S)
     record = known or Record(member.incarnation, job.now, window_s, since=job.now - window_s)
     record = replace(record, at=job.now, window_s=window_s)
-    if not usual.is_slow(one.pace, factor=factor):
+    part = usual.slow_part(one.pace, factor=factor)
+    if part is None:
         record = replace(record, slow=0, differs=0, fast=record.fast + 1)
         return record if found is not None and record.fast < CALM_WINDOWS else None
     record = replace(record, slow=min(record.slow + 1, WINDOWS), fast=0)
-    now = _finding(job, one, usual, since=record.since)
+    now = _finding(job, one, usual, part=part, since=record.since)
     if found is None:
         return replace(record, found=now if record.slow >= WINDOWS else None)
     if (now.part, now.is_throttled) == (found.part, found.is_throttled):
@@ -196,20 +208,19 @@ def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record
     return replace(record, differs=0, found=now) if record.differs >= WINDOWS else record
 
 
-def _finding(job: Job, one: _Seen, usual: _Usual, *, since: float) -> Finding:
-    """Return what slows this rank most."""
-    excess = [own - other for own, other in zip(one.pace.parts, usual.parts, strict=True)]
-    part = excess.index(max(excess))
-    is_throttled = one.told.throttled >= max(THROTTLED, TIMES_THROTTLED * usual.throttled)
+def _finding(job: Job, one: _Seen, usual: _Usual, *, part: int, since: float) -> Finding:
+    """Return the figures of a slow rank."""
+    own_s, usual_s = (one.pace.send_s, usual.send_s) if part == SENDING else (one.pace.own_s, usual.own_s)
+    is_throttled = part != SENDING and one.told.throttled >= max(THROTTLED, TIMES_THROTTLED * usual.throttled)
     return Finding(
         rank=one.rank,
         part=part,
         is_throttled=is_throttled,
-        percent=min(MOST_COUNTED, round(100 * one.pace.own_s / max(usual.own_s, LEAST_S))),
-        own_s=one.pace.own_s,
-        usual_s=usual.own_s,
-        part_s=one.pace.parts[part],
-        usual_part_s=usual.parts[part],
+        percent=min(MOST_COUNTED, round(100 * own_s / max(usual_s, LEAST_S))),
+        own_s=own_s,
+        usual_s=usual_s,
+        part_s=own_s if part == SENDING else one.pace.parts[part],
+        usual_part_s=usual_s if part == SENDING else usual.parts[part],
         for_s=max(0.0, job.now - since),
         among=usual.among,
         throttled=one.told.throttled,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from throttled_group import NoGroup, limited, python_in
 from torch_agents import Agents, Server, serving, wait_until
 
 from elastic.membership.pace import Slowness, Straggler
+from elastic.membership.pace_words import sentence
 from elastic.membership.wire import Budget, Expectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -20,14 +24,15 @@ WINDOW_S = 0.4
 class Slowed:
     """A job some of whose ranks are slow."""
 
-    def __init__(self, server: Server, folder: Path, *members: str, window_s: float = WINDOW_S) -> None:
+    def __init__(self, server: Server, folder: Path, *members: str, pythons: Mapping[str, str]) -> None:
         self._server, self._folder = server, folder / "slow"
         self._folder.mkdir()
         self.agents = Agents(folder / "job", server, job="0d9f5b1e-job", script=SCRIPT.read_text())
         self.agents._arguments = [str(self._folder)]
         self._members = members
-        self.expect(window_s)
+        self.expect(WINDOW_S)
         for name in members:
+            self.agents._python = pythons.get(name, sys.executable)
             self.agents.start(name)
 
     def expect(self, window_s: float) -> None:
@@ -72,8 +77,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def slowed(server: Server, folder: Path, *members: str) -> Iterator[Slowed]:
-    made = Slowed(server, folder, *members)
+def slowed(server: Server, folder: Path, *members: str, **pythons: str) -> Iterator[Slowed]:
+    made = Slowed(server, folder, *members, pythons=pythons)
     try:
         wait_until(made.trains, what=lambda: f"all train\n{made.agents.describe()}")
         yield made
@@ -95,5 +100,22 @@ def test_a_slow_rank_is_named_with_the_kind_of_its_slowness_until_it_is_fast_aga
         job.until("w1 is fast again", set())
         job.plant("w2", "outside", 0.3)
         job.until("w2 works between its steps", {("w2", Slowness.OUTSIDE)})
+        job.heal("w2")
+        job.until("w2 is fast again", set())
+        job.plant("w0", "network", 1e6)
+        job.until("w0 sends slowly", {("w0", Slowness.NETWORK)})
         job.expect(0.0)
         job.until("nobody measures any more", set())
+
+
+def test_a_rank_whose_cpu_is_throttled_is_named_with_its_limit(server: Server, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as opened:
+        try:
+            group = opened.enter_context(limited(f"elastic-test-{os.getpid()}", 0.2))
+        except NoGroup as error:
+            pytest.skip(f"no control group with a limit can be made here: {error}")
+        job = opened.enter_context(slowed(server, tmp_path, "w0", "w1", "w2", w2=python_in(group, tmp_path)))
+        job.until("w2 is throttled", {("w2", Slowness.THROTTLED)})
+        (found,) = job.found() or ()
+        assert (found.milli_cpus, found.throttled >= 25) == (200, True)
+        assert "it uses up its limit of 0.2 CPUs in" in sentence(found)

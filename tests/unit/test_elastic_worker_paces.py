@@ -13,7 +13,7 @@ from elastic_worker.agent.throttling import Throttling
 from elastic_worker.agent.worker_messages import BrokenRule
 
 EVERY_S = 10.0
-PARTS = {"compute_s": 0.2, "data_s": 0.01, "outside_s": 0.0, "wait_s": 0.1}
+PARTS = {"compute_s": 0.2, "data_s": 0.01, "outside_s": 0.0, "wait_s": 0.1, "send_s": 0.03}
 
 
 class Throttled(Throttling):
@@ -47,7 +47,7 @@ class Agent:
 
 def test_the_server_is_told_the_pace_and_the_throttling_of_the_container() -> None:
     agent = Agent(throttling=Throttled(0.872, 1.5))
-    pace = {"steps": 50, "compute_us": 200000, "data_us": 10000, "outside_us": 0, "wait_us": 100000}
+    pace = {"steps": 50, "compute_us": 200000, "data_us": 10000, "outside_us": 0, "wait_us": 100000, "send_us": 30000}
     assert agent.says() == {"t": "paces", "generation": 7, "workers": [pace], "throttled": 87, "milli_cpus": 1500}
 
 

@@ -196,9 +196,10 @@ def test_nobody_is_replaced_unasked(elastic: dict[str, Any]) -> None:
     assert cluster.replacements() == set()
 
 
-def test_work_between_steps_belongs_to_the_rank_and_replaces_nobody() -> None:
+@pytest.mark.parametrize("kind", [Slowness.OUTSIDE, Slowness.NETWORK])
+def test_a_slowness_that_another_pod_would_have_too_replaces_nobody(kind: Slowness) -> None:
     cluster = Training(stragglers="Replace")
-    cluster.train(cluster.names(), structs.replace(SLOW, kind=Slowness.OUTSIDE))
+    cluster.train(cluster.names(), structs.replace(SLOW, kind=kind))
     cluster.settle()
     assert cluster.replacements() == set()
 

@@ -116,6 +116,43 @@ def test_what_a_rank_needs_most_above_the_others_is_the_kind_of_its_slowness(
     assert words in sentence((group.found or ())[0])
 
 
+def sends(group: Measured, member: str, *, send: float, usual: float, step: float) -> None:
+    """Let all ranks compute alike, and one need so long to send."""
+    for _ in range(WINDOWS):
+        group.advance(WINDOW_S)
+        for name in group.names:
+            send_us = round(1e6 * (send if name == member else usual))
+            told = Pace(steps=50, compute_us=100_000, wait_us=round(1e6 * step) - 100_000, send_us=send_us)
+            group.say(name, Paces(generation=group.job.membership.generation, workers=(told,), throttled=90))
+
+
+def test_a_rank_that_sends_slowly_while_all_compute_alike_is_named_with_its_network() -> None:
+    group = Measured(4)
+    sends(group, "w2", send=0.08, usual=0.016, step=0.2)
+    assert sentence((group.found or ())[0]) == (
+        "rank 2 (w2) needs 5.0 times the median of 16 ms a step to send: the network of its node is slow, or that of the rank to which it "
+        "sends; compare the network of these nodes with that of the others"
+    )
+
+
+@pytest.mark.parametrize(("send", "usual", "step"), [(0.08, 0.05, 0.2), (0.08, 0.001, 0.4), (0.0, 0.0, 0.2)])
+def test_sending_that_is_usual_or_short_names_nobody(send: float, usual: float, step: float) -> None:
+    group = Measured(4)
+    sends(group, "w2", send=send, usual=usual, step=step)
+    assert group.found == ()
+
+
+def test_a_rank_that_computes_slowly_has_no_slow_network_because_of_it() -> None:
+    group = Measured(3)
+    for _ in range(WINDOWS):
+        group.advance(WINDOW_S)
+        for name in group.names:
+            slow = Pace(steps=20, compute_us=400_000, wait_us=50_000, send_us=300_000)
+            told = slow if name == "w1" else Pace(steps=20, compute_us=100_000, wait_us=350_000, send_us=1)
+            group.say(name, Paces(generation=group.job.membership.generation, workers=(told,)))
+    assert group.named == [(1, Slowness.COMPUTE)]
+
+
 def test_throttling_that_all_ranks_have_explains_no_slow_rank() -> None:
     group = Measured(3)
     group.slow("w1", compute=0.6)

@@ -88,6 +88,7 @@ def test_a_step_is_divided_into_what_the_worker_needs_and_what_it_waits_for(cloc
         "data_s": pytest.approx(0.1),
         "outside_s": pytest.approx(0.2, rel=0.2),
         "wait_s": pytest.approx(0.4),
+        "send_s": 0.0,
     }
 
 

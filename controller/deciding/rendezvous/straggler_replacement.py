@@ -27,7 +27,10 @@ PATIENCE_S = 600.0
 GAP_S, MOST_AN_HOUR, HOUR_S = 600.0, 3, 3600.0
 """Seconds between the beginnings of two replacements, and the most of them in an hour. After an attempt in vain, the next hour has none."""
 CURABLE = frozenset({Slowness.COMPUTE.value, Slowness.DATA.value, Slowness.THROTTLED.value})
-"""Kinds of slowness that another pod may not have. Work between two steps belongs to the rank, whichever worker has it."""
+"""Kinds of slowness that another pod may not have.
+
+Work between two steps belongs to the rank, whichever worker has it. A slow network may be that of the receiver, whom nobody knows.
+"""
 
 
 def notices(job: Job, snapshot: Snapshot, backend: RendezvousBackend) -> dict[str, Notice]:

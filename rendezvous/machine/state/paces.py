@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RankPace:
-    """The means of one rank's window, in seconds a step. parts: computing, loading samples, and work between two steps."""
+    """The means of one rank's window, in seconds a step. parts: computing, loading samples, and work between two steps.
+
+    send_s: how long its gradients were on their way to other ranks.
+    """
 
     steps: int
     parts: tuple[float, float, float]
     wait_s: float
+    send_s: float = 0.0
 
     @property
     def own_s(self) -> float:
@@ -37,7 +41,10 @@ class Told:
 
 @dataclass(frozen=True)
 class Finding:
-    """The cause of a rank's slowness, with figures of the time at which it was found. part: the position in RankPace.parts."""
+    """The cause of a rank's slowness, with figures of the time at which it was found.
+
+    part: the position in RankPace.parts, or the number of parts if the rank sends slowly.
+    """
 
     rank: int
     part: int
