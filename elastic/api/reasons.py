@@ -188,7 +188,7 @@ REASONS = (
     Reason("JobTerminated", (_E,), "The job has ended, and its PodGroup is deleted."),
     Reason("Rescaled", (_E,), "The group has another size or other members."),
     Reason("SignalSeen", (_E,), "A signal of the cluster asks nothing of anybody."),
-    Reason("StragglerRecovered", (_E,), "A slow rank is fast again."),
+    Reason("StragglerRecovered", (_E,), "A slow rank is fast again, or its worker has left."),
     Reason("TrainingMoves", (_E,), "Steps come again after a suspected hang."),
 )
 

@@ -40,7 +40,7 @@ def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[Jo
             yield warning("Straggler", f"{name}: {one.message}", about=about)
     for about, one in before.items():
         if about not in now and not any(_is_same(one, other) for other in new.stragglers):
-            yield normal("StragglerRecovered", f"{name}: rank {one.rank} ({one.pod}) is no longer slower than the others", about=about)
+            yield normal("StragglerRecovered", f"{name}: rank {one.rank} ({one.pod}) no longer holds up the others", about=about)
 
 
 def _entries(seen: Sequence[pace.Straggler], known: Sequence[Straggler], snapshot: Snapshot) -> Iterator[Straggler]:
