@@ -1,8 +1,8 @@
 """Find the ranks that stay slower than the others, and what slows them.
 
 All ranks of a synchronous training take the same time from step to step, because they wait for each other. So ranks are compared by the
-time that they do not wait. Each window of all ranks is compared once. A rank is a straggler if it was slow in several windows in a row, and
-is none any more once it was fast in several.
+time that they do not wait. Each window of all ranks is compared once. A rank is a straggler once it was slow in several windows in a row,
+until it was fast in several.
 """
 
 from __future__ import annotations

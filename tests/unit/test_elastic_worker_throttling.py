@@ -1,4 +1,4 @@
-"""An agent tells how much the kernel throttles its container, in control groups of version 1 and 2, and where there are none."""
+"""An agent tells how much the kernel throttles its container, in control groups of version 1 and 2, and without any."""
 
 from pathlib import Path
 

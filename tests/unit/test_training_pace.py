@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Control:
-    """What the agent asks, and what it is told."""
+    """The connection to an agent, which keeps the messages."""
 
     def __init__(self, pace_s: float = EVERY_S) -> None:
         self.pace_s = pace_s
