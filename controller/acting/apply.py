@@ -130,10 +130,10 @@ class Applier:
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # Events about what was done are written now; those about the status follow its patch.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
-        await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
+        await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
             await self._act(key, job, DeleteJob(), outcome)
-            await self._events.tell(job, outcome.news, now=now, strict=plan.is_strict)
+            await self._events.tell(job, outcome.news, now=now)
         return outcome
 
     def forget(self, job_uid: str) -> None:

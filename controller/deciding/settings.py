@@ -1,4 +1,4 @@
-"""Hold the operator's choices for all jobs. They are read once at the start, and every plan gets them."""
+"""Settings of the controller for all jobs. They are read once at the start and handed to every plan."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,6 @@ class Settings:
     etcd: tuple[str, ...] = ()
     """The members of the installation's etcd, HOST:PORT as pods reach them; it has a certificate of the installation's CA."""
     worker_image: str = "elastic-worker:latest"
-    strict: bool = False
-    """Make upstream's exact objects."""
     gang_scheduler: str = ""
     cluster_domain: str = ""
     init_image: str = "alpine:3.10"

@@ -27,7 +27,6 @@ INIT_CONTAINER = "init-pytorch"
 
 class PyTorch(Framework):
     has_selector = True
-    has_upstream_autoscaler = True
 
     def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
         return backend_in_use(job, settings)

@@ -31,7 +31,6 @@ class Options:
     init_tries: int
     kubectl_image: str
     workers: int
-    compat: str
     health_port: int
     metrics_port: int
     webhook_port: int

@@ -249,7 +249,6 @@ class Process:
             rendezvous=rendezvous,
             etcd=members_of(options.etcd_endpoint),
             worker_image=options.worker_image,
-            strict=options.compat == "strict",
             gang_scheduler=options.gang_scheduler,
             cluster_domain=options.cluster_domain,
             init_image=options.worker_image if options.init_image == OWN else options.init_image,

@@ -125,13 +125,6 @@ def test_without_our_rendezvous_the_signals_themselves_are_shown() -> None:
     assert [(entry.signal, entry.node) for entry in shown(cluster)] == [("aws-spot", "node-1")]
 
 
-def test_a_strict_job_shows_none() -> None:
-    cluster = running(elastic_job(2), replace(PLAIN, strict=True))
-    cluster.nodes["node-1"] = tainted("node-1", SPOT)
-    cluster.settle()
-    assert cluster.job.status.elastic is None or shown(cluster) == ()
-
-
 def failed(cluster: Cluster, name: str, **status: object) -> None:
     cluster.set(name, Phase.FAILED, code=137, **status)
 

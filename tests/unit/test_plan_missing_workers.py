@@ -68,13 +68,6 @@ def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
     assert elastic(cluster).waits_for == ""
 
 
-def test_strict_compatibility_says_what_upstream_says() -> None:
-    cluster = three(Settings(strict=True))
-    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
-    cluster.settle()
-    assert "Missing" not in message(cluster)
-
-
 def test_the_status_says_which_worker_has_which_rank() -> None:
     cluster = three(OURS)
     names = ("train-worker-1", "train-worker-0")

@@ -85,7 +85,3 @@ def test_a_row_of_the_installation_is_news(row: str) -> None:
     cluster.look = lambda: replace(look(), pods=tuple(replace(one, sights=sights) for one in cluster.pods.values()))  # type: ignore[method-assign]
     (event,) = seen(cluster)
     assert event.message.startswith("PyTorchJob train: signal ours on ")
-
-
-def test_a_strict_job_says_nothing() -> None:
-    assert seen(with_taint((CANDIDATE, "PreferNoSchedule"), settings=Settings(strict=True))) == []

@@ -44,8 +44,8 @@ def made(plans: Iterable[Plan], name: str) -> Mapping[str, Any]:
 class Training(Cluster):
     """A job whose workers all train, each on a node of its own."""
 
-    def __init__(self, *, strict: bool = False, **elastic: Any) -> None:
-        super().__init__(elastic_job(3, least=3, most=3, elastic=elastic), settings=replace(OURS, strict=strict), lingering=True)
+    def __init__(self, **elastic: Any) -> None:
+        super().__init__(elastic_job(3, least=3, most=3, elastic=elastic), settings=OURS, lingering=True)
         self.settle()
         self.run_all()
         for index, name in enumerate(self.names()):
@@ -268,11 +268,3 @@ def test_two_stragglers_are_replaced_one_after_the_other() -> None:
     cluster.train(cluster.names(), SLOW, structs.replace(SLOW, rank=1, member="train-worker-1"))
     cluster.settle()
     assert cluster.replacements() == {"train-worker-2"}, "the slowest first"
-
-
-def test_upstreams_exact_behaviour_replaces_nobody() -> None:
-    cluster = Training(strict=True, stragglers="Replace")
-    cluster.train(cluster.names(), SLOW)
-    cluster.settle()
-    assert not any(pod.is_deleting for pod in cluster.pods.values())
-    assert len(cluster.pods) == 3

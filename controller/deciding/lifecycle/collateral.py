@@ -11,7 +11,6 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding import compat
 from controller.deciding.actions import Plan, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, usage_errors
@@ -118,13 +117,13 @@ def recorded(view: JobView, status: ElasticStatus) -> ElasticStatus:
 
 def _applies(view: JobView) -> bool:
     is_watched = view.backend in (RendezvousBackend.NONE, RendezvousBackend.HOSTS)
-    return is_watched and total(view.job) > 1 and compat.explains_failures(view.snapshot.settings)
+    return is_watched and total(view.job) > 1
 
 
 def _explained(view: JobView, verdict: Verdict) -> Verdict:
-    if verdict.cause is Cause.DISRUPTION and compat.explains_failures(view.snapshot.settings):
+    if verdict.cause is Cause.DISRUPTION:
         return replace(verdict, why="" if verdict.is_refused else _lost_in_words(verdict))
-    if verdict.pod.exceeded and compat.explains_failures(view.snapshot.settings):
+    if verdict.pod.exceeded:
         return replace(verdict, why=f"{verdict.pod.name} was evicted: {printable(verdict.pod.exceeded).rstrip('. ')}")
     if verdict.cause is not Cause.USER or not _applies(view):
         return verdict

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from controller.deciding import compat
 from controller.deciding.actions import SetCondition
 from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
@@ -87,7 +86,7 @@ class Readiness:
 
 def is_gated(view: JobView) -> bool:
     """Do new workers get the readiness gate? Elsewhere the controller does not see who is in the world."""
-    return view.sees_members and compat.has_readiness_gates(view.snapshot.settings)
+    return view.sees_members
 
 
 def gated(view: JobView, pod: Object) -> Object:

@@ -7,7 +7,6 @@ log of disruptions holds each attempt, and the limits follow from it.
 from collections.abc import Iterable
 from datetime import datetime
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import Notice
 from controller.deciding.moments import after
@@ -35,7 +34,7 @@ Work between two steps belongs to the rank, whichever worker has it. A slow netw
 
 def notices(job: Job, snapshot: Snapshot, backend: RendezvousBackend) -> dict[str, Notice]:
     """Return, by pod name, the notice of the straggler that is being replaced, or that will be from now on."""
-    if not _replaces(job, snapshot, backend):
+    if not _replaces(job, backend):
         return {}
     known = job.status.elastic or ElasticStatus()
     begun = [entry for entry in known.leaving if entry.signal == SIGNAL]
@@ -50,7 +49,7 @@ def notices(job: Job, snapshot: Snapshot, backend: RendezvousBackend) -> dict[st
 def look_again_at(view: JobView) -> datetime | None:
     """Return when the limits allow the next replacement, if there is a straggler."""
     known = view.status.elastic
-    if known is None or not known.stragglers or not _replaces(view.job, view.snapshot, view.backend):
+    if known is None or not known.stragglers or not _replaces(view.job, view.backend):
         return None
     at = _next_at(known.disruptions)
     return at if at is not None and at > view.snapshot.now else None
@@ -64,9 +63,9 @@ def avoided_nodes(view: JobView) -> list[str]:
     return sorted({pod.node for pod in view.snapshot.pods if pod.name in going and pod.uid not in own and pod.node})
 
 
-def _replaces(job: Job, snapshot: Snapshot, backend: RendezvousBackend) -> bool:
+def _replaces(job: Job, backend: RendezvousBackend) -> bool:
     asks = job.elastic is not None and job.elastic.stragglers is Stragglers.REPLACE
-    return asks and backend is RendezvousBackend.OURS and compat.records_disruptions(snapshot.settings)
+    return asks and backend is RendezvousBackend.OURS
 
 
 def _notice(by: datetime) -> Notice:

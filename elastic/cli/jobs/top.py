@@ -10,13 +10,13 @@ import click
 
 from elastic.api.names import JOB_NAME
 from elastic.cli import completion, screen
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import EVERYWHERE, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.look import world_of
 from elastic.cli.jobs.watching import watch
-from elastic.cli.options import EVERYWHERE
 from elastic.cli.printing import as_data, output_option, plain, table
 from elastic.client.ages import duration
 from elastic.client.sample import Sample, shortened
