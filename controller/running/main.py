@@ -17,9 +17,9 @@ from elastic.api.kinds import KINDS
 from elastic.api.trainer.modes import Mode
 from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 from elastic.logs import log_to
-from elastic.membership.pace import WINDOW_S
 from elastic.runtime.election import LEASE_S
 from elastic.runtime.flags import chosen_kinds, identity
+from rendezvous.engine.messages.pace import WINDOW_S
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube

@@ -30,6 +30,7 @@ from elastic.api.book import (
     Times,
 )
 from elastic.api.kinds import WORKER, Kind
+from elastic.api.restart_budget import RestartBudget
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
     CleanPodPolicy,
@@ -135,23 +136,6 @@ class RdzvConf(_Wire, frozen=True, kw_only=True):
 
     key: Annotated[Word, Meta(min_length=1)]
     value: Word
-
-
-class RestartBudget(_Wire, frozen=True, kw_only=True):
-    """Limits on restarts, by cause and per time window. A cause without a limit of its own is bounded by maxRestarts only."""
-
-    window_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Count only restarts of the last so many seconds, here and for maxRestarts. Default: all since the job began."""
-    user: Natural | None = None
-    """Restarts after the training program failed. Default: maxRestarts."""
-    out_of_memory: Natural | None = None
-    """Restarts after a container ran out of memory. Default: maxRestarts."""
-    hang: Natural | None = None
-    """Restarts after training hung. Default: maxRestarts."""
-    same_error: Natural | None = None
-    """Restarts in a row after attempts that ended with the same error before a step was reported. Default: no limit."""
-    disruption: Natural | None = None
-    """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
 
 
 class ElasticPolicy(_Wire, frozen=True, kw_only=True):

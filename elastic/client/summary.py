@@ -13,7 +13,7 @@ from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
-from elastic.membership.doing import HangState
+from rendezvous.engine.messages.doing import HangState
 
 PLAN = "plan"
 MOST = 2**53

@@ -14,7 +14,7 @@ from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
 KIND = "pace"
 PARTS = ("compute", "data", "outside", "wait", "send")
 MOST_TOLD = 32
-"""Workers of which an agent speaks (elastic.membership.pace)."""
+"""Workers of which an agent speaks (rendezvous.engine.messages.pace)."""
 LONGEST_S = 86400.0
 LEAST_WINDOW_S = 0.1
 MOST_STEPS = 10**6

@@ -17,8 +17,8 @@ from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
 from elastic.client.script_job import Workers, job_of
-from elastic.membership.pace import WINDOW_S
 from elastic.membership.wire import Restart
+from rendezvous.engine.messages.pace import WINDOW_S
 
 
 def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", **elastic: Any) -> Cluster:
@@ -235,7 +235,7 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     known = cluster.job.status.elastic
     assert known is not None
     assert (known.restarts, len(known.open), told(cluster).unsettled) == ({"disruption": 1}, 1, (guess,))
-    sure = structs.replace(guess, cause="user", lost=False, unsure=False)
+    sure = replace(guess, cause="user", lost=False, unsure=False)
     cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(sure,))
     cluster.settle()
     known = cluster.job.status.elastic

@@ -26,7 +26,7 @@ from elastic.api.job import ElasticStatus, JobStatus, to_object
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.resources import PODS
-from elastic.membership.wire import Expectation
+from elastic.membership.wire import Decoder, Expectation, encode
 
 INDEXES = ["99999999999999", "7", "-1", "0", "", "x", "01"]
 
@@ -109,7 +109,7 @@ def test_what_no_controller_wrote_into_the_status_is_passed_over_and_told_and_th
     assert "SpecRemark" in {event.reason for event in planned.news}
     (told,) = [action for action in planned.actions if isinstance(action, SetExpectation)]
     sent = on_the_wire(told, now=NOW)
-    msgspec.json.decode(msgspec.json.encode(sent), type=Expectation)
+    Decoder[Expectation](Expectation).decode(encode(sent))
 
 
 def test_the_highest_number_of_a_group_that_a_status_may_have_leaves_room_for_more():
@@ -150,7 +150,7 @@ def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: 
         planned = plan(read, snapshot(pod(), pod(index=1, phase=Phase.FAILED, code=1), settings=OURS))
         for action in planned.actions:
             if isinstance(action, SetExpectation):
-                msgspec.json.decode(msgspec.json.encode(on_the_wire(action, now=NOW)), type=Expectation)
+                Decoder[Expectation](Expectation).decode(encode(on_the_wire(action, now=NOW)))
         if planned.status is not None:
             again, warnings = parse(asked | {"status": json.loads(msgspec.json.encode(planned.status))}, stored=True)
             assert (again.status, warnings) == (planned.status, []), "what a controller writes, the next one reads"

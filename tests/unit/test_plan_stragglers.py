@@ -11,7 +11,6 @@ from cli_api import PYTORCH
 from cli_api import job as served
 from cli_api import running as shown
 from job_builders import OURS, Cluster, created, elastic_job, reasons
-from msgspec import structs
 
 from controller.acting.link import _world
 from controller.deciding.actions import Create, Plan, SetExpectation
@@ -21,7 +20,8 @@ from elastic.client.explanation import findings
 from elastic.client.summary import summary
 from elastic.kube.resources import PODS
 from elastic.membership import wire
-from elastic.membership.pace import Slowness, Straggler
+from rendezvous.engine.messages.pace import Slowness, Straggler
+from rendezvous.engine.values import replace as replaced
 
 SLOW = Straggler(
     rank=2, member="train-worker-2", local_rank=0, kind=Slowness.COMPUTE, percent=210, own_s=0.44, usual_s=0.21, part_s=0.4,
@@ -106,7 +106,7 @@ def test_a_rank_that_is_slow_in_another_way_is_told_again() -> None:
     cluster = Training()
     cluster.train(cluster.names(), SLOW)
     plans = cluster.settle()
-    cluster.train(cluster.names(), structs.replace(SLOW, kind=Slowness.DATA))
+    cluster.train(cluster.names(), replaced(SLOW, kind=Slowness.DATA))
     plans += cluster.settle()
     assert (reasons(plans).count("Straggler"), reasons(plans).count("StragglerRecovered")) == (2, 0)
 
@@ -115,7 +115,7 @@ def test_a_straggler_that_gets_another_rank_is_the_same_one() -> None:
     cluster = Training()
     cluster.train(cluster.names(), SLOW)
     cluster.settle()
-    cluster.train(cluster.names(), structs.replace(SLOW, rank=0), generation=2)
+    cluster.train(cluster.names(), replaced(SLOW, rank=0), generation=2)
     plans = cluster.settle()
     assert cluster.status.stragglers[0].rank == 0
     assert not {"Straggler", "StragglerRecovered"} & set(reasons(plans))
@@ -182,7 +182,7 @@ def test_a_straggler_is_replaced_while_all_train_on() -> None:
 
 def test_a_throttled_worker_may_come_back_to_its_node() -> None:
     cluster = Training(stragglers="Replace")
-    cluster.train(cluster.names(), structs.replace(SLOW, kind=Slowness.THROTTLED))
+    cluster.train(cluster.names(), replaced(SLOW, kind=Slowness.THROTTLED))
     plans = cluster.settle()
     pod = made(plans, "train-worker-3")
     assert "node-2" not in json.dumps(pod["spec"].get("affinity"))
@@ -199,7 +199,7 @@ def test_nobody_is_replaced_unasked(elastic: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", [Slowness.OUTSIDE, Slowness.NETWORK])
 def test_a_slowness_that_another_pod_would_have_too_replaces_nobody(kind: Slowness) -> None:
     cluster = Training(stragglers="Replace")
-    cluster.train(cluster.names(), structs.replace(SLOW, kind=kind))
+    cluster.train(cluster.names(), replaced(SLOW, kind=kind))
     cluster.settle()
     assert cluster.replacements() == set()
 
@@ -240,7 +240,7 @@ def test_replacements_are_limited() -> None:
     cluster = Training(stragglers="Replace")
     for number in range(MOST_AN_HOUR):
         old, new = f"train-worker-{number + 1}", f"train-worker-{number + 3}"
-        cluster.train(cluster.names(), structs.replace(SLOW, member=old), generation=number + 2)
+        cluster.train(cluster.names(), replaced(SLOW, member=old), generation=number + 2)
         if number:
             assert cluster.settle()[-1].look_again_at == cluster.now + timedelta(seconds=GAP_S)
             assert cluster.replacements() == set(), "at most one in ten minutes"
@@ -249,7 +249,7 @@ def test_replacements_are_limited() -> None:
         assert cluster.replacements() == {old}
         cluster.exchange(old, created_now(cluster, new))
     cluster.after(GAP_S)
-    cluster.train(cluster.names(), structs.replace(SLOW, member="train-worker-0"), generation=9)
+    cluster.train(cluster.names(), replaced(SLOW, member="train-worker-0"), generation=9)
     cluster.settle()
     assert cluster.replacements() == set()
     cluster.after(HOUR_S - MOST_AN_HOUR * GAP_S)
@@ -265,6 +265,6 @@ def created_now(cluster: Training, wanted: str) -> str:
 
 def test_two_stragglers_are_replaced_one_after_the_other() -> None:
     cluster = Training(stragglers="Replace")
-    cluster.train(cluster.names(), SLOW, structs.replace(SLOW, rank=1, member="train-worker-1"))
+    cluster.train(cluster.names(), SLOW, replaced(SLOW, rank=1, member="train-worker-1"))
     cluster.settle()
     assert cluster.replacements() == {"train-worker-2"}, "the slowest first"

@@ -4,11 +4,13 @@ import msgspec
 import pytest
 from rendezvous_group import Group
 
-from elastic.membership.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
-from elastic.membership.pace_words import sentence
-from elastic.membership.wire import Budget, FromMember
-from rendezvous.machine import begin, summary
-from rendezvous.machine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS
+from elastic.membership.codec import Decoder, encode
+from elastic.membership.wire import Budget, FromMember, World
+from rendezvous.engine import begin, summary
+from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
+from rendezvous.engine.pace_words import sentence
+from rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS
+from rendezvous.engine.values import replace
 
 WINDOW_S = 10.0
 FAST = {"compute": 0.2, "data": 0.01}
@@ -318,8 +320,8 @@ def test_liars_name_nobody_but_themselves() -> None:
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e400", "null", '"1"', "true", str(2**80), "0.5"])
 def test_numbers_that_are_none_never_come_in(field: str, value: str) -> None:
     line = f'{{"t":"paces","generation":1,"workers":[{{"steps":1,"{field}":{value}}}]}}'
-    with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(line, type=FromMember)
+    with pytest.raises(msgspec.MsgspecError):
+        Decoder(FromMember).decode(line)
 
 
 def test_the_largest_numbers_make_a_message_that_the_controller_can_read() -> None:
@@ -329,10 +331,10 @@ def test_the_largest_numbers_make_a_message_that_the_controller_can_read() -> No
         group.advance(WINDOW_S)
         for name, own in (("w0", 0), ("w1", 0), ("w2", most)):
             told = Pace(steps=10**6, compute_us=own, data_us=own, outside_us=own, wait_us=3 * (most - own) // 4 if own == 0 else 0)
-            told = msgspec.structs.replace(told, wait_us=min(told.wait_us, most))
+            told = replace(told, wait_us=min(told.wait_us, most))
             group.say(name, Paces(generation=group.job.membership.generation, workers=(told,), throttled=100, milli_cpus=10**6))
     world = summary(group.job)
-    assert msgspec.json.decode(msgspec.json.encode(world), type=type(world)) == world
+    assert Decoder(World).decode(encode(world)) == world
 
 
 def test_a_row_of_many_stragglers_is_cut() -> None:

@@ -23,9 +23,9 @@ from elastic.api.extent import MOST_STATUS_BYTES
 from elastic.api.job import ElasticStatus, Job, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.bounds import MAX_MEMBERS
-from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Restart
-from rendezvous.machine import begin, restart_budget
+from rendezvous.engine import begin, restart_budget
+from rendezvous.engine.restart_log import RestartLog, unknown_to
 
 pytestmark = pytest.mark.slow
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))

@@ -21,8 +21,8 @@ from elastic.api.counting import continued
 from elastic.client.explanation import explained
 from elastic.client.summary import summary
 from elastic.membership import wire
-from rendezvous.machine import Stepped
-from rendezvous.machine import summary as seen
+from rendezvous.engine import Stepped
+from rendezvous.engine import summary as seen
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 LOST = "continues at step 0 after step 10,722: no worker had the state"

@@ -16,9 +16,9 @@ from controller.watching.snapshot import Container, Pod
 from elastic.api.template import default_container
 from elastic.api.words import FAILED_FIRST
 from elastic.membership.bounds import printable
-from elastic.membership.exit_status import with_error
-from elastic.membership.peer_errors import tells_of_peer
 from rendezvous.delivery import has_failed, unmet
+from rendezvous.engine.exit_status import with_error
+from rendezvous.engine.peer_errors import tells_of_peer
 
 _EXCEPTION = re.compile(r"\s*(?:\[(?:default|rank)?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)")
 _SUMMARY = "ChildFailedError"

@@ -17,7 +17,7 @@ from controller.watching.snapshot import Pod, World
 from elastic.api.book import MOST_TIMES, Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause
-from elastic.membership import restart_log, window
+from rendezvous.engine import restart_log, window
 
 
 def with_restart_count(status: JobStatus | None) -> JobStatus | None:

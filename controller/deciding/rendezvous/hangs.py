@@ -11,8 +11,8 @@ from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.book import Hang, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
-from elastic.membership.doing import HangState, RanksDoing
-from elastic.membership.doing_words import sentence, spans
+from rendezvous.engine.doing_words import sentence, spans
+from rendezvous.engine.messages.doing import HangState, RanksDoing
 
 RESUMED = "TrainingMoves"
 

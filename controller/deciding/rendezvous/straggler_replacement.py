@@ -15,9 +15,9 @@ from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Disruption, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import TAKEN_BACK, Stragglers
-from elastic.membership.pace import Slowness
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
+from rendezvous.engine.messages.pace import Slowness
 
 SIGNAL = "Straggler"
 """The name of the notice in the status."""

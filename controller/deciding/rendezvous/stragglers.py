@@ -10,9 +10,9 @@ from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.book import Straggler
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Stragglers
-from elastic.membership import pace
 from elastic.membership.bounds import clipped
-from elastic.membership.pace_words import sentence
+from rendezvous.engine.messages import pace
+from rendezvous.engine.pace_words import sentence
 
 
 def recorded(job: Job, status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
