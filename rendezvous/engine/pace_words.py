@@ -41,4 +41,6 @@ def _why(straggler: Straggler) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.2g} s" if 0.1 <= seconds < 10 else f"{seconds:.0f} s" if seconds >= 10 else f"{1000 * seconds:.2g} ms"
+    if seconds >= 0.1:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.2g} ms"

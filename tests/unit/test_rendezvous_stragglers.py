@@ -187,6 +187,15 @@ def test_of_two_ranks_the_slower_one_must_need_twice_the_time_of_the_other() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0, "0 ms"), (0.00312, "3.1 ms"), (0.0996, "100 ms"), (0.1, "0.1 s"), (0.2149, "0.21 s"), (9.97, "10 s"), (86400, "86400 s")],
+)
+def test_durations_are_short_and_plain(seconds: float, words: str) -> None:
+    one = Straggler(rank=0, member="w0", local_rank=0, kind=Slowness.COMPUTE, percent=200, own_s=1.0, usual_s=0.5, part_s=seconds, among=3)
+    assert f"it computes for {words} a step, and the median is" in sentence(one)
+
+
 def test_a_rank_about_the_limit_is_told_at_most_once() -> None:
     group = Measured(4)
     for _ in range(20):
