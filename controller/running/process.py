@@ -256,6 +256,7 @@ class Process:
             init_command=OWN_WAIT if options.init_image == OWN else (),
             kubectl_image=options.worker_image if options.kubectl_image == OWN else options.kubectl_image,
             kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
+            pace_window_s=options.straggler_window_s,
         )
 
     async def _say_ready(self) -> None:
