@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from throttled_group import NoGroup, limited, python_in
+from throttled_group import NoGroup, limit, limited, python_in
 from torch_agents import Agents, Server, serving, wait_until
 
 from elastic.membership.wire import Budget, Expectation
@@ -113,14 +113,15 @@ def test_a_slow_rank_is_named_with_the_kind_of_its_slowness_until_it_is_fast_aga
 def test_a_rank_whose_cpu_is_throttled_is_named_with_its_limit(server: Server, tmp_path: Path) -> None:
     with contextlib.ExitStack() as opened:
         try:
-            group = opened.enter_context(limited(f"elastic-test-{os.getpid()}", 0.2))
+            group = opened.enter_context(limited(f"elastic-test-{os.getpid()}"))
         except NoGroup as error:
             pytest.skip(f"no control group with a limit can be made here: {error}")
         job = opened.enter_context(slowed(server, tmp_path, "w0", "w1", "w2", pythons={"w2": python_in(group, tmp_path)}))
+        limit(group, 0.05)  # a loaded machine gives a process little more than that
         job.until("w2 is throttled", {("w2", Slowness.THROTTLED)})
         (found,) = job.found() or ()
-        assert (found.milli_cpus, found.throttled >= 25) == (200, True)
-        assert "it uses up its limit of 0.2 CPUs in" in sentence(found)
+        assert (found.milli_cpus, found.throttled >= 25) == (50, True)
+        assert "it uses up its limit of 0.05 CPUs in" in sentence(found)
 
 
 def test_all_shards_of_a_slow_pod_are_named(server: Server, tmp_path: Path) -> None:
