@@ -10,8 +10,8 @@ from typing import Protocol
 
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import World
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import World
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire

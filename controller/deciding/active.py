@@ -52,8 +52,8 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, node_numbers, pod_revision, spare_workers
 from controller.deciding.replicas.replica_plan import ReplicaPlan, ReplicaSlot, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.facts.snapshot import Pod
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, JobStatus, Object
 from elastic.api.words import ConditionType
 from elastic.kube.resources import PODS

@@ -18,8 +18,8 @@ from controller.deciding.rendezvous import c10d_recovery, straggler_replacement
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.tally import tally
+from controller.facts.snapshot import Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job
 
 

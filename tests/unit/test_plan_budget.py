@@ -12,7 +12,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Budget, End, Forget, SetExpectation
 from controller.deciding.lifecycle.restart_accounting import with_restart_count
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause

@@ -15,7 +15,7 @@ from job_builders import OURS, Cluster, created, elastic_job, reasons
 from controller.acting.link import _world
 from controller.deciding.actions import Create, Plan, SetExpectation
 from controller.deciding.rendezvous.straggler_replacement import GAP_S, HOUR_S, MOST_AN_HOUR, PATIENCE_S
-from controller.watching.snapshot import Node, World
+from controller.facts.snapshot import Node, World
 from elastic.client.explanation import findings
 from elastic.client.summary import summary
 from elastic.kube.resources import PODS

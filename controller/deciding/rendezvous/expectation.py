@@ -14,7 +14,7 @@ from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
 from controller.deciding.rendezvous import lost_state
 from controller.deciding.rendezvous.deadlines import waits_for_replacement
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, Stragglers

@@ -11,7 +11,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import Notice
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Disruption, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import TAKEN_BACK, Stragglers

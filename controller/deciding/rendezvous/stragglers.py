@@ -6,7 +6,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, normal, warning
-from controller.watching.snapshot import Pod, Snapshot
+from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import Straggler
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Stragglers

@@ -14,7 +14,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
 from controller.deciding.rendezvous import hangs, stragglers
-from controller.watching.snapshot import Snapshot, World
+from controller.facts.snapshot import Snapshot, World
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause, ConditionType

@@ -12,7 +12,7 @@ from controller.deciding.lifecycle import first_error
 from controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import ORDINARY_WAITS, Pod
+from controller.facts.snapshot import ORDINARY_WAITS, Pod
 from elastic.api.job import JobStatus
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.watching.hang_seen import HangSeen
+from controller.facts.hang_seen import HangSeen
 from elastic.api.book import Rescale
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart

@@ -9,9 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from controller.deciding.settings import Settings
-from controller.watching.keys import owner_uid
-from controller.watching.world import World as World
+from controller.facts.keys import owner_uid
+from controller.facts.settings import Settings
+from controller.facts.world import World as World
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.signals import own_limits
