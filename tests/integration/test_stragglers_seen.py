@@ -129,5 +129,8 @@ def test_all_shards_of_a_slow_pod_are_named(server: Server, tmp_path: Path) -> N
     with slowed(server, tmp_path, "w0", "w1", workers=2, SHARDED="1", WIDTH="64") as job:
         job.until("nobody is slow", set())
         job.plant("w1", "compute", 0.3)
-        job.until("w1 computes slowly", {("w1", Slowness.COMPUTE)})
-        assert sorted(one.local_rank for one in job.found() or ()) == [0, 1]
+        both = {("w1", 0, Slowness.COMPUTE), ("w1", 1, Slowness.COMPUTE)}
+        wait_until(
+            lambda: {(one.member, one.local_rank, one.kind) for one in job.found() or ()} == both,
+            what=lambda: f"both shards of w1 compute slowly; found: {job.found()}\n{job.agents.describe()}",
+        )
