@@ -36,6 +36,8 @@ SENDING = KINDS.index(Slowness.NETWORK)
 LEAST_SENDING = 0.25
 """Sending must take this part of a step more than usual. Its factor exceeds 1 by twice as much as that of the other parts."""
 LEAST_S, LONGEST_S = 1e-6, 86400.0
+LARGE = 1000
+"""Members of a world for whose windows the time of the budget is long enough."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ def heard(job: Job, member: str, message: pace.Paces) -> Job:
         paces = replace(paces, row={**paces.row, member: told})
     job = replace(job, paces=paces)
     return replace(job, paces=replace(_compared(job), row={})) if paces.row.keys() >= world.ranks.keys() else job
+
+
+def window_s(job: Job) -> float:
+    """Return how long the windows of this world are. In a large world they are longer, so that a server of many jobs hears less often."""
+    world = job.membership.world
+    return job.budget.pace_s * max(1, world.size // LARGE) if world is not None else 0.0
 
 
 def kept(job: Job) -> Job:

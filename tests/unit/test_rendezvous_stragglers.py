@@ -9,7 +9,7 @@ from elastic.membership.wire import Budget, FromMember, World
 from rendezvous.engine import begin, summary
 from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
 from rendezvous.engine.pace_words import sentence
-from rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS
+from rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS, window_s
 from rendezvous.engine.values import replace
 
 WINDOW_S = 10.0
@@ -314,6 +314,15 @@ def test_windows_of_another_world_or_a_stranger_are_not_heard() -> None:
     before = group.job.paces
     group.say("w0", Paces(generation=99, workers=(pace(compute=9.0),)))
     assert group.job.paces == before
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(2, 10.0), (1000, 10.0), (1999, 10.0), (2000, 20.0), (8192, 80.0)])
+def test_a_large_world_measures_over_longer_windows(size: int, seconds: float) -> None:
+    group = Measured(2)
+    world = group.job.membership.world
+    assert world is not None
+    large = replace(world, by_rank=(*world.by_rank, *([None] * (size - 2))))
+    assert window_s(replace(group.job, membership=replace(group.job.membership, world=large))) == seconds
 
 
 def test_liars_name_nobody_but_themselves() -> None:
