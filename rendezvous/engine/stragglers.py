@@ -8,7 +8,7 @@ until it was fast in several.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
+from statistics import median_low
 
 from .messages import pace
 from .messages.bounds import MOST_COUNTED, MOST_SECONDS
@@ -165,16 +165,16 @@ class _Usual:
 
     @classmethod
     def of(cls, seen: list[_Seen]) -> _Usual:
-        """Return what is usual among these ranks."""
+        """Return what is usual among these ranks. If half of them are slow, such as the shards of one of two pods, the others say it."""
         if len(seen) == 2:
             one = min(seen, key=lambda one: one.pace.own_s)
             return cls(one.pace.own_s, one.pace.step_s, one.pace.parts, one.pace.send_s, one.told.throttled, FACTOR_OF_TWO, 2)
         return cls(
-            own_s=median(one.pace.own_s for one in seen),
-            step_s=median(one.pace.step_s for one in seen),
-            parts=tuple(median(one.pace.parts[part] for one in seen) for part in range(SENDING)),
-            send_s=median(one.pace.send_s for one in seen),
-            throttled=median(one.told.throttled for one in seen),
+            own_s=median_low(one.pace.own_s for one in seen),
+            step_s=median_low(one.pace.step_s for one in seen),
+            parts=tuple(median_low(one.pace.parts[part] for one in seen) for part in range(SENDING)),
+            send_s=median_low(one.pace.send_s for one in seen),
+            throttled=median_low(one.told.throttled for one in seen),
             factor=FACTOR,
             among=len(seen),
         )

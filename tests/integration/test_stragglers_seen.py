@@ -128,7 +128,7 @@ def test_all_shards_of_a_slow_pod_are_named(server: Server, tmp_path: Path) -> N
     """The shards of a pod wait for each other in every layer, so their peers wait for both."""
     with slowed(server, tmp_path, "w0", "w1", workers=2, SHARDED="1", WIDTH="64") as job:
         job.until("nobody is slow", set())
-        job.plant("w1", "compute", 0.3)
+        job.plant("w1", "compute", 0.6)
         both = {("w1", 0, Slowness.COMPUTE), ("w1", 1, Slowness.COMPUTE)}
         wait_until(
             lambda: {(one.member, one.local_rank, one.kind) for one in job.found() or ()} == both,

@@ -243,6 +243,15 @@ def test_ranks_of_one_member_are_told_apart() -> None:
     assert [(one.rank, one.member, one.local_rank) for one in group.found or ()] == [(5, "w2", 1)]
 
 
+def test_all_ranks_of_one_of_two_members_are_named() -> None:
+    """The shards of a pod wait for each other, so all of them are slow."""
+    group = Measured(2, workers=2)
+    for local_rank in range(2):
+        group.slow("w1", local_rank, compute=0.35)
+    group.windows(WINDOWS)
+    assert sorted(one.rank for one in group.found or ()) == [2, 3]
+
+
 def test_a_straggler_keeps_its_name_over_a_change_of_the_world() -> None:
     group = Measured(3)
     group.slow("w2", compute=0.9)
