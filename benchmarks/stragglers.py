@@ -29,7 +29,7 @@ from rendezvous.engine.pace_words import sentence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 
-from throttled_group import NoGroup, limited, python_in  # noqa: E402
+from throttled_group import NoGroup, limit, limited, python_in  # noqa: E402
 from torch_agents import Agents, Server, serving, wait_until  # noqa: E402
 
 SCRIPT = ROOT / "tests/fixtures/stragglers/train.py"
@@ -43,7 +43,7 @@ KINDS = {
     "network": (Slowness.NETWORK, "network 1000000"),
 }
 """The kind that must be named, and what is written for the rank."""
-CPUS = 0.2
+CPUS = 0.1
 """CPU limit of the throttled rank."""
 START_S = 120.0
 CALM_WINDOWS, MOST_WINDOWS = 20, 60
@@ -62,9 +62,10 @@ class Outcome:
 class Trial:
     """One job, one of whose ranks becomes slow."""
 
-    def __init__(self, server: Server, folder: Path, kind: str, *, number: int, ranks: int, window_s: float, python: str) -> None:
-        """Start the agents of the job. python: the program that runs the last rank."""
-        self._server, self._kind, self._window_s = server, kind, window_s
+    def __init__(self, server: Server, folder: Path, kind: str, *, number: int, ranks: int, window_s: float, group: Path | None) -> None:
+        """Start the agents of the job. group: the control group of the last rank, if it gets a limit."""
+        self._server, self._kind, self._window_s, self._group = server, kind, window_s, group
+        python = sys.executable if group is None else python_in(group, folder)
         self._slow = folder / "slow"
         self._slow.mkdir(parents=True)
         self._agents = Agents(folder / "job", server, job=f"{kind}-{number}", script=SCRIPT.read_text())
@@ -84,6 +85,8 @@ class Trial:
             if words:
                 (self._slow / "new").write_text(words)
                 (self._slow / "new").rename(self._slow / self._members[-1])
+            if self._group is not None:
+                limit(self._group, CPUS)
             began = time.monotonic()
             until = began + self._window_s * (CALM_WINDOWS if wanted is None else MOST_WINDOWS)
             found: tuple[Straggler, ...] = ()
@@ -126,15 +129,14 @@ def _run(server: Server, folder: Path, kind: str, *, number: int, ranks: int, wi
     """Return the outcome of one run; None if this machine cannot do it."""
     folder.mkdir()
     with contextlib.ExitStack() as opened:
-        python = sys.executable
+        group = None
         if kind == "throttled":
             try:
-                group = opened.enter_context(limited(f"elastic-benchmark-{os.getpid()}", CPUS))
+                group = opened.enter_context(limited(f"elastic-benchmark-{os.getpid()}"))
             except NoGroup as error:
                 print(f"{kind:10} not possible here: {error}", flush=True)
                 return None
-            python = python_in(group, folder)
-        return Trial(server, folder, kind, number=number, ranks=ranks, window_s=window_s, python=python).outcome()
+        return Trial(server, folder, kind, number=number, ranks=ranks, window_s=window_s, group=group).outcome()
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ class Pace:
         self._hook = None if parameter is None else parameter.register_post_accumulate_grad_hook(self._announce)  # type: ignore[no-untyped-call]
 
     def _announce(self, _: torch.Tensor) -> None:
-        Variable._execution_engine.queue_callback(self._mark)
+        if not torch.compiler.is_compiling():  # a compiled backward has no callbacks
+            Variable._execution_engine.queue_callback(self._mark)
 
     def _mark(self) -> None:
         self._ready, self._has_marks = now(), True

@@ -8,7 +8,7 @@ until it was fast in several.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
+from statistics import median_low
 
 from .messages import pace
 from .messages.bounds import MOST_COUNTED, MOST_SECONDS
@@ -36,6 +36,8 @@ SENDING = KINDS.index(Slowness.NETWORK)
 LEAST_SENDING = 0.25
 """Sending must take this part of a step more than usual. Its factor exceeds 1 by twice as much as that of the other parts."""
 LEAST_S, LONGEST_S = 1e-6, 86400.0
+LARGE = 1000
+"""Members of a world for whose windows the time of the budget is long enough."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ def heard(job: Job, member: str, message: pace.Paces) -> Job:
         paces = replace(paces, row={**paces.row, member: told})
     job = replace(job, paces=paces)
     return replace(job, paces=replace(_compared(job), row={})) if paces.row.keys() >= world.ranks.keys() else job
+
+
+def window_s(job: Job) -> float:
+    """Return how long the windows of this world are. In a large world they are longer, so that a server of many jobs hears less often."""
+    world = job.membership.world
+    return job.budget.pace_s * max(1, world.size // LARGE) if world is not None else 0.0
 
 
 def kept(job: Job) -> Job:
@@ -157,16 +165,16 @@ class _Usual:
 
     @classmethod
     def of(cls, seen: list[_Seen]) -> _Usual:
-        """Return what is usual among these ranks."""
+        """Return what is usual among these ranks. If half of them are slow, such as the shards of one of two pods, the others say it."""
         if len(seen) == 2:
             one = min(seen, key=lambda one: one.pace.own_s)
             return cls(one.pace.own_s, one.pace.step_s, one.pace.parts, one.pace.send_s, one.told.throttled, FACTOR_OF_TWO, 2)
         return cls(
-            own_s=median(one.pace.own_s for one in seen),
-            step_s=median(one.pace.step_s for one in seen),
-            parts=tuple(median(one.pace.parts[part] for one in seen) for part in range(SENDING)),
-            send_s=median(one.pace.send_s for one in seen),
-            throttled=median(one.told.throttled for one in seen),
+            own_s=median_low(one.pace.own_s for one in seen),
+            step_s=median_low(one.pace.step_s for one in seen),
+            parts=tuple(median_low(one.pace.parts[part] for one in seen) for part in range(SENDING)),
+            send_s=median_low(one.pace.send_s for one in seen),
+            throttled=median_low(one.told.throttled for one in seen),
             factor=FACTOR,
             among=len(seen),
         )

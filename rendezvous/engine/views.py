@@ -62,7 +62,7 @@ def view(job: Job, name: str) -> View:
         unacknowledged_restarts=share_of(job, name),
         change=in_place.change_of(job, member),
         watch=job.hang_watch.asks,
-        pace_s=job.budget.pace_s,
+        pace_s=stragglers.window_s(job),
     )
 
 

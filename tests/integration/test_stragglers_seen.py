@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from throttled_group import NoGroup, limited, python_in
+from throttled_group import NoGroup, limit, limited, python_in
 from torch_agents import Agents, Server, serving, wait_until
 
 from elastic.membership.wire import Budget, Expectation
@@ -24,7 +24,7 @@ WINDOW_S = 0.4
 class Slowed:
     """A job some of whose ranks are slow."""
 
-    def __init__(self, server: Server, folder: Path, *members: str, pythons: Mapping[str, str]) -> None:
+    def __init__(self, server: Server, folder: Path, *members: str, pythons: Mapping[str, str], workers: int, **environment: str) -> None:
         self._server, self._folder = server, folder / "slow"
         self._folder.mkdir()
         self.agents = Agents(folder / "job", server, job="0d9f5b1e-job", script=SCRIPT.read_text())
@@ -33,7 +33,7 @@ class Slowed:
         self.expect(WINDOW_S)
         for name in members:
             self.agents._python = pythons.get(name, sys.executable)
-            self.agents.start(name)
+            self.agents.start(name, workers=workers, **environment)
 
     def expect(self, window_s: float) -> None:
         """Let the ranks measure windows of so many seconds."""
@@ -77,8 +77,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def slowed(server: Server, folder: Path, *members: str, **pythons: str) -> Iterator[Slowed]:
-    made = Slowed(server, folder, *members, pythons=pythons)
+def slowed(
+    server: Server, folder: Path, *members: str, pythons: Mapping[str, str] | None = None, workers: int = 1, **environment: str
+) -> Iterator[Slowed]:
+    made = Slowed(server, folder, *members, pythons=pythons or {}, workers=workers, **environment)
     try:
         wait_until(made.trains, what=lambda: f"all train\n{made.agents.describe()}")
         yield made
@@ -111,11 +113,24 @@ def test_a_slow_rank_is_named_with_the_kind_of_its_slowness_until_it_is_fast_aga
 def test_a_rank_whose_cpu_is_throttled_is_named_with_its_limit(server: Server, tmp_path: Path) -> None:
     with contextlib.ExitStack() as opened:
         try:
-            group = opened.enter_context(limited(f"elastic-test-{os.getpid()}", 0.2))
+            group = opened.enter_context(limited(f"elastic-test-{os.getpid()}"))
         except NoGroup as error:
             pytest.skip(f"no control group with a limit can be made here: {error}")
-        job = opened.enter_context(slowed(server, tmp_path, "w0", "w1", "w2", w2=python_in(group, tmp_path)))
+        job = opened.enter_context(slowed(server, tmp_path, "w0", "w1", "w2", pythons={"w2": python_in(group, tmp_path)}))
+        limit(group, 0.05)  # a loaded machine gives a process little more than that
         job.until("w2 is throttled", {("w2", Slowness.THROTTLED)})
         (found,) = job.found() or ()
-        assert (found.milli_cpus, found.throttled >= 25) == (200, True)
-        assert "it uses up its limit of 0.2 CPUs in" in sentence(found)
+        assert (found.milli_cpus, found.throttled >= 25) == (50, True)
+        assert "it uses up its limit of 0.05 CPUs in" in sentence(found)
+
+
+def test_all_shards_of_a_slow_pod_are_named(server: Server, tmp_path: Path) -> None:
+    """The shards of a pod wait for each other in every layer, so their peers wait for both."""
+    with slowed(server, tmp_path, "w0", "w1", workers=2, SHARDED="1", WIDTH="64") as job:
+        job.until("nobody is slow", set())
+        job.plant("w1", "compute", 0.6)
+        both = {("w1", 0, Slowness.COMPUTE), ("w1", 1, Slowness.COMPUTE)}
+        wait_until(
+            lambda: {(one.member, one.local_rank, one.kind) for one in job.found() or ()} == both,
+            what=lambda: f"both shards of w1 compute slowly; found: {job.found()}\n{job.agents.describe()}",
+        )

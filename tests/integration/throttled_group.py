@@ -19,7 +19,7 @@ class NoGroup(Exception):
 
 
 @contextlib.contextmanager
-def limited(name: str, cpus: float) -> Iterator[Path]:
+def limited(name: str, cpus: float = 64.0) -> Iterator[Path]:
     """Yield a new control group whose processes have so many CPUs. Raise NoGroup if that is impossible here."""
     is_first = (ROOT / "cpu" / "cpu.cfs_quota_us").exists() or (ROOT / "cpu" / "cgroup.procs").exists()
     folder = (ROOT / "cpu" if is_first else ROOT) / name
@@ -29,16 +29,22 @@ def limited(name: str, cpus: float) -> Iterator[Path]:
         raise NoGroup(str(error)) from None
     try:
         try:
-            if is_first:
-                (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (folder / "cpu.cfs_quota_us").write_text(str(round(cpus * PERIOD_US)))
-            else:
-                (folder / "cpu.max").write_text(f"{round(cpus * PERIOD_US)} {PERIOD_US}")
+            limit(folder, cpus)
         except OSError as error:
             raise NoGroup(str(error)) from None
         yield folder
     finally:
         _remove(folder)
+
+
+def limit(group: Path, cpus: float) -> None:
+    """Give the processes of this group so many CPUs."""
+    quota_us = round(cpus * PERIOD_US)
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+    else:
+        (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
 
 
 def _remove(folder: Path) -> None:

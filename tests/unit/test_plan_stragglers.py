@@ -11,11 +11,12 @@ from cli_api import PYTORCH
 from cli_api import job as served
 from cli_api import running as shown
 from job_builders import OURS, Cluster, created, elastic_job, reasons
+from msgspec import structs
 
 from controller.acting.link import _world
 from controller.deciding.actions import Create, Plan, SetExpectation
 from controller.deciding.rendezvous.straggler_replacement import GAP_S, HOUR_S, MOST_AN_HOUR, PATIENCE_S
-from controller.facts.snapshot import Node, World
+from controller.facts.snapshot import Node, Phase, World
 from elastic.client.explanation import findings
 from elastic.client.summary import summary
 from elastic.kube.resources import PODS
@@ -268,3 +269,24 @@ def test_two_stragglers_are_replaced_one_after_the_other() -> None:
     cluster.train(cluster.names(), SLOW, replaced(SLOW, rank=1, member="train-worker-1"))
     cluster.settle()
     assert cluster.replacements() == {"train-worker-2"}, "the slowest first"
+
+
+def test_a_straggler_does_not_outlive_its_job() -> None:
+    cluster = Training()
+    cluster.train(cluster.names(), SLOW)
+    cluster.settle()
+    for name in cluster.names():
+        cluster.set(name, Phase.SUCCEEDED)
+    plans = cluster.settle()
+    assert cluster.state() == "Succeeded"
+    assert cluster.status.stragglers == ()
+    assert "StragglerRecovered" not in reasons(plans), "it was slow to its end"
+
+
+def test_a_suspended_job_has_no_straggler() -> None:
+    cluster = Training()
+    cluster.train(cluster.names(), SLOW)
+    cluster.settle()
+    cluster.job = structs.replace(cluster.job, run_policy=structs.replace(cluster.job.run_policy, suspend=True))
+    cluster.settle()
+    assert cluster.status.stragglers == ()

@@ -9,7 +9,7 @@ from elastic.membership.wire import Budget, FromMember, World
 from rendezvous.engine import begin, summary
 from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
 from rendezvous.engine.pace_words import sentence
-from rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS
+from rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS, window_s
 from rendezvous.engine.values import replace
 
 WINDOW_S = 10.0
@@ -243,6 +243,15 @@ def test_ranks_of_one_member_are_told_apart() -> None:
     assert [(one.rank, one.member, one.local_rank) for one in group.found or ()] == [(5, "w2", 1)]
 
 
+def test_all_ranks_of_one_of_two_members_are_named() -> None:
+    """The shards of a pod wait for each other, so all of them are slow."""
+    group = Measured(2, workers=2)
+    for local_rank in range(2):
+        group.slow("w1", local_rank, compute=0.35)
+    group.windows(WINDOWS)
+    assert sorted(one.rank for one in group.found or ()) == [2, 3]
+
+
 def test_a_straggler_keeps_its_name_over_a_change_of_the_world() -> None:
     group = Measured(3)
     group.slow("w2", compute=0.9)
@@ -314,6 +323,15 @@ def test_windows_of_another_world_or_a_stranger_are_not_heard() -> None:
     before = group.job.paces
     group.say("w0", Paces(generation=99, workers=(pace(compute=9.0),)))
     assert group.job.paces == before
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(2, 10.0), (1000, 10.0), (1999, 10.0), (2000, 20.0), (8192, 80.0)])
+def test_a_large_world_measures_over_longer_windows(size: int, seconds: float) -> None:
+    group = Measured(2)
+    world = group.job.membership.world
+    assert world is not None
+    large = replace(world, by_rank=(*world.by_rank, *([None] * (size - 2))))
+    assert window_s(replace(group.job, membership=replace(group.job.membership, world=large))) == seconds
 
 
 def test_liars_name_nobody_but_themselves() -> None:

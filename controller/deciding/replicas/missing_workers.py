@@ -58,7 +58,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def without(status: JobStatus) -> JobStatus:
-    """Clear `waitsFor` and `hang` of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
-    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang):
+    """Clear the waits of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
+    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang or status.elastic.stragglers):
         return status
-    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None))
+    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None, stragglers=()))
