@@ -83,7 +83,11 @@ def keep_running(view: JobView) -> Plan:
     ready = readiness.of_workers(view, going=[*going, *stale])
     first = _first_pod_events(view) if replicas.missing else ()
     news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    news = (*news, *disruption_log.events(view.job, known=known, new=elastic), *hangs.events(view.job, known=known, new=elastic))
+    news = (
+        *news,
+        *disruption_log.events(view.job, known=known, new=elastic),
+        *hangs.events(view.job, known=known, new=elastic, now=view.snapshot.now),
+    )
     news = (*news, *of_missing_etcd(etcd.missing(view)))
     marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
     actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)

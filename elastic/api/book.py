@@ -159,22 +159,32 @@ class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     at: Time
 
 
+class HangPod(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A pod with ranks that stand still, or that others wait for."""
+
+    name: Annotated[str, Meta(max_length=253)]
+    node: Annotated[str, Meta(max_length=253)] = ""
+
+
 class HangRanks(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Ranks that do the same while no step comes."""
 
     ranks: Annotated[str, Meta(max_length=512)]
-    """As in `0-2,5`."""
-    pod: Annotated[str, Meta(max_length=253)] = ""
-    """The pod of the lowest of these ranks."""
-    node: Annotated[str, Meta(max_length=253)] = ""
+    """The ranks, as in `0-2,5`."""
+    count: Times = 1
+    """Number of these ranks. `ranks` leaves some out if they are in more than 16 rows."""
+    pods: Annotated[tuple[HangPod, ...], Meta(max_length=8)] = ()
+    """The pods of these ranks in the order of the ranks, at most eight."""
     kind: Annotated[str, Meta(max_length=32)] = ""
     """collective: they wait for other ranks; stopped: a signal stopped them; other; unknown: their stacks cannot be read."""
     does: Annotated[str, Meta(max_length=2048)] = ""
+    """The activity of each of these ranks, as a verb in the third person: `sleeps`, `waits in all_reduce`."""
     place: Annotated[str, Meta(max_length=2048)] = ""
     """File and line of the program."""
     code: Annotated[str, Meta(max_length=1024)] = ""
-    seconds: Times = 0
-    """Seconds for which they had done it when this was found."""
+    """The text of that line."""
+    since: Time | None = None
+    """The ranks have done it at least since then. It is unset if one of them did something else in the last 30 s."""
 
 
 class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -183,8 +193,11 @@ class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     state: Annotated[str, Meta(max_length=32)]
     """Waiting: no step has come for long; SuspectedHang: ranks wait for a rank that does not move, or all for each other."""
     since: Time | None = None
-    """When the last step came; if training reports none, since when nothing has moved."""
+    """When the last step came; if training reports none, since when at least the ranks that stand still have done so."""
+    reports_steps: bool = False
+    """Training has reported a step."""
     message: Annotated[str, Meta(max_length=1024)] = ""
+    """Words about what the ranks do. The times are in `since`, because the words stay."""
     ranks: Annotated[tuple[HangRanks, ...], Meta(max_length=8)] = ()
     """Groups of ranks and their activity, the likely cause first."""
 

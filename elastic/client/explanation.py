@@ -64,12 +64,10 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     elif job.state == "Succeeded":
         yield Finding("It is over: it has succeeded.")
     else:
-        reason, waits = awaited(job, pods)
+        reason, waits = awaited(job, pods, now)
         if waits:
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
         if job.hang and not job.waits_for:
-            if job.hang.get("since"):
-                yield Finding(f"It has stood still for {age(job.hang['since'], now)}.")
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
@@ -202,12 +200,12 @@ def unreported(job: Summary, pods: Sequence[Object]) -> str:
     )
 
 
-def waits_for(job: Summary, pods: Sequence[Object]) -> str:
-    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows."""
-    return awaited(job, pods)[1]
+def waits_for(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> str:
+    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows. Without now, it has no times."""
+    return awaited(job, pods, now)[1]
 
 
-def awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
+def awaited(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> tuple[str, str]:
     """Return why a job waits, as a word for programs, and the first thing that it waits for; both are empty if it waits for nothing."""
     if job.is_over:
         return "", ""
@@ -236,10 +234,10 @@ def awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
         return "BelowMinimum", job.message.removeprefix("Waiting for ").rstrip(".")
     if job.state in ("Pending", "Created"):
         return "SettingUp", "its pods to run"
-    return _of_world(job)
+    return _of_world(job, now)
 
 
-def _of_world(job: Summary) -> tuple[str, str]:
+def _of_world(job: Summary, now: datetime | None) -> tuple[str, str]:
     """Return what a job waits for whose pods run. Whether their processes train together is another question."""
     if not job.is_elastic or job.world is None:
         return "", ""
@@ -247,7 +245,8 @@ def _of_world(job: Summary) -> tuple[str, str]:
         return "NotMet", f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
         return "NotMet", f"the rendezvous: {job.world} of {job.running} running workers train together"
-    return (str(job.hang.get("state", "")), job.next_step) if job.next_step else ("", "")
+    words = job.next_step(now)
+    return (str(job.hang.get("state", "")), words) if words else ("", "")
 
 
 def _cost(job: Summary) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
 from elastic.kube.resources import Object
 from elastic.membership.doing import HangState
+from elastic.membership.hang_status import hang_of, words_at
 
 PLAN = "plan"
 MOST = 2**53
@@ -53,18 +55,18 @@ class Summary:
     hang: Mapping[str, Any]
     """Why no step comes; empty if steps come, or nobody knows."""
 
-    @property
-    def awaits(self) -> str:
-        """Return what keeps workers away, else what keeps steps away; empty if nothing is known to."""
-        return self.waits_for or self.next_step
+    def awaits(self, now: datetime | None = None) -> str:
+        """Return what keeps workers away, else what keeps steps away; empty if nothing is known to. Without now, no words have times."""
+        return self.waits_for or self.next_step(now)
 
-    @property
-    def next_step(self) -> str:
-        """Return that the job waits for its next step, and why; empty if steps come, or nobody knows."""
-        message = str(self.hang.get("message") or "")
-        if not message or self.is_over:
+    def next_step(self, now: datetime | None = None) -> str:
+        """Return that the job waits for its ranks, and why; empty if steps come, or nobody knows. Without now, the words have no times."""
+        hang = None if self.is_over else hang_of(self.hang)
+        words = words_at(hang, now) if hang is not None else ""
+        if hang is None or not words:
             return ""
-        return f"its next step{', and may hang' if self.hang.get('state') == HangState.SUSPECTED else ''}: {message}"
+        awaited = "its next step" if hang.reports_steps else "its ranks to get on"
+        return f"{awaited}{', and may hang' if hang.state == HangState.SUSPECTED else ''}: {words}"
 
     @property
     def is_over(self) -> bool:

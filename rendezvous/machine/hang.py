@@ -18,6 +18,7 @@ from elastic.membership.doing import (
     LOOK_S,
     MOST_CODE,
     MOST_GROUPS,
+    MOST_MEMBERS,
     MOST_SPANS,
     MOST_WORDS,
     STILL_LOOKS,
@@ -199,7 +200,7 @@ def _groups(doings: list[tuple[int, str, Doing]]) -> tuple[RanksDoing, ...]:
         RanksDoing(
             spans=_spans([rank for rank, _, _ in same]),
             count=len(same),
-            first=same[0][1],
+            members=tuple(dict.fromkeys(name for _, name, _ in same))[:MOST_MEMBERS],
             doing=min((doing for _, _, doing in same), key=lambda doing: doing.for_s),
         )
         for same in by_sight.values()

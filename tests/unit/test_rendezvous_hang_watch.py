@@ -83,7 +83,7 @@ def test_a_rank_that_sleeps_while_the_others_wait_for_it_is_named() -> None:
     assert group.hang.state is HangState.SUSPECTED
     assert group.watches == {Watch.WRITE}
     assert group.words.endswith(
-        ": rank 3 (w3 on node-7) has been at train.py:41, `time.sleep(1e6)`, for 30 s: it sleeps; "
+        ": rank 3 (w3 on node-7) has been at train.py:41, `time.sleep(1e6)`, for at least 30 s: it sleeps; "
         "ranks 0 to 2 wait in all_reduce at train.py:44"
     )
     before = group.hang
@@ -151,7 +151,7 @@ def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
     group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=Kind.STOPPED, does="is stopped by a signal"),)}
     group.stepped(1)
     group.look(90)
-    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for ")
+    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for at least ")
 
 
 def test_several_workers_of_a_member_have_their_own_ranks() -> None:
@@ -171,7 +171,9 @@ def test_a_job_without_steps_is_looked_at_after_the_time_for_its_first_step() ->
     group.look(20 + LOOK_S * STILL_LOOKS)
     assert group.hang is not None
     assert group.hang.state is HangState.SUSPECTED
-    assert group.words.startswith("nothing has moved for 30 s: rank 1 (w1 on node-7) has been at train.py:41")
+    assert group.words.startswith(
+        "it reports no steps, and nothing has moved for at least 30 s: rank 1 (w1 on node-7) has been at train.py:41"
+    )
 
 
 def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:

@@ -93,7 +93,7 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
     }
     if is_wide or any(sample.progress for sample in newest):
         columns |= {
-            "STEP": [_or_dash(sample.step) for sample in newest],
+            "STEP": [sample.last_step or "-" for sample in newest],
             "SPEED": [sample.speed or "-" for sample in newest],
             "LOSS": ["-" if sample.loss is None else shortened(sample.loss) for sample in newest],
         }
@@ -102,8 +102,9 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
         "RESCALED": [age(job.rescale.get("at"), now) for job in jobs],
         "AGE": [age(job.created, now) for job in jobs],
     }
-    if is_wide or any(job.awaits for job in jobs):
-        columns["WAITS FOR"] = [job.awaits for job in jobs]
+    awaited = [job.awaits(now) for job in jobs]
+    if is_wide or any(awaited):
+        columns["WAITS FOR"] = awaited
     rows = zip(*columns.values(), strict=True)
     return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(list(columns), rows).split("\n")))
 
@@ -159,8 +160,8 @@ def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now:
         ("Created", f"{told.created} ({age(told.created, now)} ago)"),
         ("Workers", f"{told.running} running, {told.wanted} wanted{bounds}"),
     ]
-    if told.awaits:
-        facts.append(("Waits for", told.awaits))
+    if waits := told.awaits(now):
+        facts.append(("Waits for", waits))
     if told.world is not None:
         facts.append(("World", told.world))
     if told.restarts:
