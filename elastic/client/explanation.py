@@ -22,6 +22,9 @@ PHASES = {
     "start": "until all processes ran",
     "firstStep": "until the first step",
 }
+BEFORE_START = ("detect", "notice", "drain")
+"""Phases that are one wait for workers if no group was there before: nothing had to be noticed or stopped."""
+PHASES_OF_START = PHASES | {"drain": "until enough workers had come"}
 SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
 IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 UNSTARTED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError")
@@ -108,8 +111,10 @@ def _since(job: Summary, now: datetime) -> Iterator[Finding]:
     if job.rescale:
         before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
         ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
-        what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         cause = str(job.rescale.get("cause") or "unknown")
+        what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
+        if cause == Cause.START:
+            what = f"Its group {ago.replace('was', 'was formed', 1)}, with {after}"
         yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
@@ -186,14 +191,16 @@ def has_told_no_step(job: Summary) -> bool:
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """Say that only its script knows where a job goes on, once a change has started the processes of a job that told no step.
+    """Say that a job reports no steps, and after a change that only its script knows where it goes on.
 
     Its workers are Ready because their world has stood for long enough.
     """
-    if not has_told_no_step(job):
+    if job.is_over or not job.world or job.step is not None or "firstStep" in (job.rescale.get("phases") or {}):
         return ""
     if {reason for pod in pods if (reason := in_world_reason(pod))} != {WORLD_STANDS}:
         return ""
+    if not has_told_no_step(job):
+        return "reports no steps, so nobody sees whether it gets on (docs/own-script.md)"
     return (
         "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and "
         "loads it at its start (docs/own-script.md)"
@@ -251,15 +258,19 @@ def _of_world(job: Summary, now: datetime | None) -> tuple[str, str]:
 
 def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
+    is_start = job.rescale.get("cause") == Cause.START
+    what, names = ("Its start took", PHASES_OF_START) if is_start else ("The last change cost", PHASES)
+    if is_start and (waited := [phases.pop(name) for name in BEFORE_START if name in phases]):
+        phases = {"drain": sum(waited), **phases}
     if phases:
         total = sum(phases.values())
         told = {name: ms for name, ms in phases.items() if ms >= min(SHORT_MS, SMALL_PART * total) and ms}
-        parts = [f"{_time(ms)} {PHASES.get(name, name)}" for name, ms in told.items()]
+        parts = [f"{_time(ms)} {names.get(name, name)}" for name, ms in told.items()]
         rest_ms = total - sum(told.values())
         parts += [f"{_time(rest_ms)} for the rest"] if parts and rest_ms else []
         least, why = ("at least ", UNSEEN) if job.rescale.get("beganUnseen") is True else ("", "")
         if parts:
-            yield f"The last change cost {least}{_time(total)}: {', '.join(parts)}{why}."
+            yield f"{what} {least}{_time(total)}: {', '.join(parts)}{why}."
 
 
 def _time(ms: int) -> str:

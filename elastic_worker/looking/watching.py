@@ -7,12 +7,12 @@ import os
 import typing
 
 from elastic_worker.gloo_deadlock import procfs
-from elastic_worker.looking import describing, dumping, frames, sight
+from elastic_worker.looking import describing, dumping, frames, sight, stacks
 from elastic_worker.looking.calls import Wait, wait_of
 from elastic_worker.looking.describing import Doing
 from elastic_worker.looking.sight import Sight
 from elastic_worker.looking.source_lines import SourceLines
-from elastic_worker.looking.stacks import Frame
+from elastic_worker.looking.stacks import Frame, Stacks
 
 LOOK_S = 10.0
 """Seconds between two looks (elastic.membership.doing)."""
@@ -140,12 +140,16 @@ def text_of(look: Look, title: str, most: int) -> str:
     if seen is None or seen.stacks is None:
         parts.append("  Its Python stacks cannot be read.")
     else:
-        parts.append(seen.stacks.text.rstrip("\n"))
+        parts.append(_text(seen.stacks))
     if seen is not None:
-        for pid, stacks in seen.child_stacks.items():
-            parts += ["Child process {}:".format(pid), stacks.text.rstrip("\n")]
+        for pid, found in seen.child_stacks.items():
+            parts += ["Child process {}:".format(pid), _text(found)]
     text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for part in parts for line in part.split("\n"))
     return text if len(text) < most else text[: most - 4] + "\n..."
+
+
+def _text(found: Stacks) -> str:
+    return stacks.shortened(found.text, frames.without_launcher).rstrip("\n")
 
 
 def title_of(look: Look, rank: int) -> str:
@@ -165,7 +169,7 @@ def _key(seen: Sight, doing: Doing) -> typing.Any:
     if doing.kind == describing.COLLECTIVE:
         return (*main, seen.stacks.main)
     others = sorted(thread for thread in seen.stacks.others if not frames.is_ours(thread))
-    children = {pid: (stacks.main, sorted(stacks.others)) for pid, stacks in seen.child_stacks.items()}
+    children = {pid: (found.main, sorted(found.others)) for pid, found in seen.child_stacks.items()}
     return (*main, seen.stacks.main, others, children)
 
 
