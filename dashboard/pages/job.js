@@ -109,7 +109,7 @@ export function showJob(main, session, wanted, live, refuse) {
       ["Speed", ...(job.rate === null || isLate(job) ? ["–", ""] : [number(job.rate), `${job.unit}/s`])],
       ["Loss", number(job.loss)],
       ...(job.percent === null ? [] : [["Progress", `${job.percent} %`, job.remainingS === null || isLate(job) ? "" : `${seconds(job.remainingS)} left`]]),
-      ["Restarts", number(sum(job.restarts)), restartWords(page)],
+      ["Restarts", number(job.restartCount), restartWords(page)],
     ]));
     rescales.fill(page.rescales);
     put(spent, timeSpent(page));

@@ -26,7 +26,7 @@ export function showJobs(main, session, live, refuse) {
       { name: "Step", number: true, cell: (job) => lastStep(job) },
       { name: "Speed", number: true, cell: (job) => (job.rate === null || isLate(job) ? "–" : `${number(job.rate)} ${job.unit}/s`) },
       { name: "Loss", number: true, cell: (job) => number(job.loss) },
-      { name: "Restarts", number: true, cell: (job) => number(sum(job.restarts)) },
+      { name: "Restarts", number: true, cell: (job) => number(job.restartCount) },
       { name: "Age", keep: true, cell: (job) => time(job.created, ago(job.created).replace(" ago", "")) },
       { name: "Namespace", cell: (job) => job.namespace },
       { name: "Kind", cell: (job) => job.title },

@@ -48,6 +48,8 @@ class JobRow(Shown, frozen=True):
     percent: int | None
     remaining_s: float | None
     restarts: Mapping[str, int]
+    """Ends of workers by cause."""
+    restart_count: int
     created: str
     rescaled_at: str
     notices: int

@@ -87,6 +87,7 @@ class Views:
             loss=record.loss,
             percent=record.percent,
             remaining_s=None if told.is_over or job.is_suspended else record.remaining_s,
+            restart_count=told.restart_count,
             restarts=dict(list(told.restarts.items())[:16]),
             created=told.created,
             rescaled_at=job.rescale.at if job.rescale is not None else "",

@@ -294,9 +294,9 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """The newest disruptions that the cluster announced, at most 16, oldest first."""
     last_rescale: Rescale | None = None
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
-    """Restarts by cause."""
+    """Ends of workers by cause. One restart of the job may count several workers."""
     restart_count: Times | None = None
-    """All of these restarts except those that a user asked for."""
+    """Restarts of the job that nobody asked for."""
     open: tuple[Restart, ...] = ()
     """Restarts that may be reported again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()

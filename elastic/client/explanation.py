@@ -278,13 +278,14 @@ def _time(ms: int) -> str:
 
 
 def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:
-    counted = {cause: number for cause, number in job.restarts.items() if number}
-    if not counted:
+    ends = {cause: number for cause, number in job.restarts.items() if number}
+    if not ends:
         return
-    total, charged = sum(counted.values()), sum(number for cause, number in counted.items() if cause in CHARGED)
-    words = ", ".join(f"{number} {cause}" for cause, number in sorted(counted.items()))
+    total, charged = sum(ends.values()), sum(number for cause, number in ends.items() if cause in CHARGED)
+    words = ", ".join(f"{number} {cause}" for cause, number in sorted(ends.items()))
     against = f"{charged or 'none'} of them {'count' if charged > 1 else 'counts'} against the job"
-    yield f"Workers failed or were lost {_times(total)}: {words}; {against}.{_budget(counted, spec)}"
+    within = f", in {counted(job.restart_count, 'restart')}" if 0 < job.restart_count < total else ""
+    yield f"Workers failed or were lost {_times(total)}{within}: {words}; {against}.{_budget(ends, spec)}"
 
 
 def _times(number: int) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from elastic.api.book import Disruption
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
+from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, Cause, RdzvBackend
 from elastic.kube.resources import Object
 from elastic.membership.doing import HangState
 from elastic.membership.hang_status import hang_of, words_at
@@ -41,7 +41,9 @@ class Summary:
     most: int | None
     world: int | None
     restarts: Mapping[str, int]
-    """By cause, without those that somebody asked for."""
+    """Ends of workers by cause, without those that somebody asked for."""
+    restart_count: int
+    """Restarts of the job that nobody asked for; one may be due to the ends of several workers."""
     rescale: Mapping[str, Any]
     created: str
     waits_for: str
@@ -102,6 +104,7 @@ def summary(kind: Kind, job: Object) -> Summary:
     bounds = _bounds(_dict(policy), wanted) if isinstance(policy, dict) else (None, None)
     state, message = _state(_list(status.get("conditions")))
     has_ended = state in ENDS and isinstance(policy, dict)  # the status keeps the counts of the moment in which an elastic job failed
+    restarts = {cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN}
     return Summary(
         kind=kind,
         namespace=str(job["metadata"].get("namespace", "")),
@@ -113,7 +116,8 @@ def summary(kind: Kind, job: Object) -> Summary:
         least=bounds[0],
         most=bounds[1],
         world=None if has_ended or UNFOLLOWED in message else _world(elastic),
-        restarts={cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN},
+        restarts=restarts,
+        restart_count=_count(elastic.get("restartCount"), sum(number for cause, number in restarts.items() if cause != Cause.COLLATERAL)),
         rescale=_dict(elastic.get("lastRescale")),
         created=str(job["metadata"].get("creationTimestamp", "")),
         waits_for=str(elastic.get("waitsFor") or ""),

@@ -98,7 +98,7 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
             "LOSS": ["-" if sample.loss is None else shortened(sample.loss) for sample in newest],
         }
     columns |= {
-        "RESTARTS": [str(sum(job.restarts.values())) for job in jobs],
+        "RESTARTS": [str(job.restart_count) for job in jobs],
         "RESCALED": [age(job.rescale.get("at"), now) for job in jobs],
         "AGE": [age(job.created, now) for job in jobs],
     }
@@ -165,7 +165,8 @@ def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now:
     if told.world is not None:
         facts.append(("World", told.world))
     if told.restarts:
-        facts.append(("Restarts", ", ".join(f"{cause} {number}" for cause, number in sorted(told.restarts.items()))))
+        causes = ", ".join(f"{cause} {number}" for cause, number in sorted(told.restarts.items()))
+        facts.append(("Restarts", f"{told.restart_count}; ends of workers: {causes}"))
     if told.rescale:
         facts.append(("Rescaled", f"{age(told.rescale.get('at'), now)} ago: {told.rescale.get('reason', '')}"))
     yield "\n".join(f"{plain(name) + ':':<12}{plain(str(value))}" for name, value in facts)
