@@ -190,7 +190,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Fail the job after so many restarts in a row without a step forward between them, of any cause except changes that
     a user requested. If it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
+    """Restart, by cause hang, after so long without a further step; without any step, after ranks have waited for a rank for so long."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
     ready_after_seconds: Seconds = 30

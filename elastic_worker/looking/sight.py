@@ -15,6 +15,7 @@ MOST_PROCESSES = 256
 MOST_CHILD_STACKS = 16
 """Child processes whose stacks are read at one look."""
 CHILD_STACKS_WITHIN_S = 4.0
+MOST_TRIES = 5
 SILENT = "tTZX"
 """States of processes that no signal moves."""
 LEAST_AGE_S = 1.0
@@ -128,7 +129,11 @@ def with_child_stacks(sight: Sight) -> Sight:
 def measured_again(sight: Sight) -> Sight:
     """Return the sight with the present counts of its processes. Reading stacks makes a process write, and that is no output of its own."""
     others = tuple(_again(one) for one in sight.others)
-    main, answers = _again(sight.main), dumping.answers(sight.main.pid)
+    answers = dumping.answers(sight.main.pid)
+    for _ in range(MOST_TRIES):
+        main, before, answers = _again(sight.main), answers, dumping.answers(sight.main.pid)
+        if answers == before:
+            break  # no answer came between the two counts, which would look like output at the next look
     return dataclasses.replace(sight, main=main, others=others, switches=_switches(main.pid), answers=answers)
 
 

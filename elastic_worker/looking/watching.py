@@ -3,6 +3,7 @@
 The stacks of a worker that trains on are read more and more rarely, because the signal interrupts a system call of it.
 """
 
+import dataclasses
 import os
 import typing
 
@@ -24,6 +25,8 @@ LEAST_NETWORK = 4096
 """Bytes a second from which on a TCP connection carries data. Heartbeats, such as those of NCCL to torch's store, need less."""
 MOST_WAKES = 10
 """The main thread of a rank that hangs in a collective may wake up so often between two looks, for example because of other signals."""
+
+RUNS = "runs Python"
 
 Fields = typing.Dict[str, typing.Any]
 
@@ -52,6 +55,7 @@ class Watched:
         self._looks, self._since = 0, 0.0
         self._storage_since = None  # type: typing.Optional[float]
         self._ticks = None  # type: typing.Optional[int]
+        self._loop = None  # type: typing.Optional[typing.Tuple[typing.Tuple[str, str], typing.Tuple[int, int]]]
         self._was_active = False
         self._pause_s, self._due_at = look_s, 0.0
 
@@ -91,8 +95,13 @@ class Watched:
             seen = sight.with_child_stacks(seen)
             doing = describing.describe(seen, cpu=cpu, size=size, code=code)
         key = _key(seen, doing)
-        gets_on = not is_asleep and doing.kind in (describing.OTHER, describing.COLLECTIVE) and self._gets_on(seen)
-        is_still = last is not None and key == self._key and not gets_on
+        is_asked = not is_asleep and doing.kind in (describing.OTHER, describing.COLLECTIVE)
+        gets_on = self._gets_on(seen) if is_asked else False
+        if gets_on:
+            doing = self._with_loop(doing)
+        else:
+            self._loop = None
+        is_still = last is not None and key == self._key and gets_on is False
         if is_still and last is not None:
             is_still = _is_still(seen, last, doing.kind, cpu=cpu, is_active=is_active)
         self._looks, self._since = (self._looks + 1, self._since) if is_still else (1, seen.at)
@@ -103,13 +112,30 @@ class Watched:
         self._doing = doing
         return seen
 
-    def _gets_on(self, seen: Sight) -> bool:
-        """Return whether a program that uses CPU time may have come to another instruction of Python since the last look.
+    def _gets_on(self, seen: Sight) -> typing.Optional[bool]:
+        """Return whether a program that uses CPU time has come to another instruction of Python since the last look; None if it is unknown.
 
         Most of its time may pass in one line of a loop that goes on, so that all looks find the same stack.
         """
         before, self._ticks = self._ticks, dumping.ticks(seen.main.pid, seen.main.stat.began)
-        return before is None or self._ticks != before
+        return None if before is None or self._ticks is None else self._ticks != before
+
+    def _with_loop(self, doing: Doing) -> Doing:
+        """Return the activity of a program that runs Python, with the lines of its function at which it was seen.
+
+        The words stay the same as long as it is in one loop.
+        """
+        frame = doing.frame
+        if doing.does != describing.COMPUTES or frame is None:
+            return doing
+        at, known = (frame.path, frame.function), self._loop
+        least, most = known[1] if known is not None and known[0] == at else (frame.line, frame.line)
+        least, most = min(least, frame.line), max(most, frame.line)
+        self._loop = (at, (least, most))
+        if least == most:
+            return dataclasses.replace(doing, does=RUNS)
+        place = "{}:{}-{}".format(doing.place.rpartition(":")[0], least, most)
+        return dataclasses.replace(doing, does=RUNS, place=place, frame=None)
 
     def _is_in_storage(self, seen: Sight) -> bool:
         """Return whether a process waits for storage, which may be a slow save."""

@@ -97,3 +97,13 @@ def test_work_that_takes_long_is_never_still(start: Start, way: str) -> None:
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def test_a_loop_of_python_is_named_with_its_lines_and_never_still(start: Start) -> None:
+    ranks = start("endless")
+    ranks.wait_for("at", 1)
+    look = ranks.look_until(1, lambda look: look["does"] == "runs Python" and "-" in str(look["place"]))
+    assert str(look["place"]).startswith("train.py:")
+    assert not is_still(look)
+    other = ranks.look_until(0, is_still)
+    assert (other["kind"], other["does"]) == ("collective", "waits in backward for the gradients of other ranks")

@@ -45,7 +45,7 @@ class Watched(Group):
             self.advance(0.01)
 
     def _now(self, doing: Doing) -> Doing:
-        if doing is BUSY:
+        if doing in (BUSY, LOOPS):
             return doing
         return Doing(
             kind=doing.kind,
@@ -182,6 +182,64 @@ def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
     trains = Doing(kind=Kind.COLLECTIVE, does="waits in backward", place="train.py:30", cpu=0.9)
     group.does = {"w0": (trains,), "w1": (trains,)}
     group.look(300)
+    assert (group.hang, len(group.sealed)) == (None, 1)
+
+
+LOOPS = Doing(kind=Kind.OTHER, does="runs Python", place="train.py:41-50", cpu=1.0)
+
+
+LOOP_AND_OTHERS = "runs Python at train.py:41-50; ranks 0, 1 and 3 wait in all_reduce at train.py:44"
+
+
+def looping(size: int = 4, **changes: Doing) -> dict[str, tuple[Doing, ...]]:
+    """Return what the members do while one of them runs in a loop of Python."""
+    does = {f"w{rank}": IN_ALL_REDUCE for rank in range(size)} | {"w2": LOOPS} | changes
+    return {name: (doing,) for name, doing in does.items()}
+
+
+def test_a_rank_in_a_loop_is_named_and_not_suspected() -> None:
+    group = Watched(4)
+    group.does = looping()
+    group.stepped(1, 2, 3)
+    group.look(300)
+    assert group.hang is not None
+    assert group.hang.state is HangState.WAITING
+    assert group.words.endswith(
+        " s: rank 2 (w2 on node-7) runs Python at train.py:41-50; ranks 0, 1 and 3 wait in all_reduce at train.py:44"
+    )
+
+
+def test_all_ranks_that_wait_for_one_are_restarted_after_the_limit_although_no_steps_are_reported() -> None:
+    """An endless loop of Python looks like a long evaluation. The user says with the limit how long an evaluation may take."""
+    group = Watched(4, budget=Budget(max_restarts=1, first_step_s=60, hang_s=120))
+    group.does = looping()
+    group.look(110)
+    assert group.hang is not None
+    assert group.hang.state is HangState.WAITING
+    assert group.words.startswith("it reports no steps, and every rank except one has waited for at least 30 s: rank 2 (w2 on node-7) runs")
+    group.look(70)
+    assert (group.watches, group.agents["w0"].view.reform) == ({Watch.WRITE}, ""), "the stacks are written before the processes end"
+    group.look(30)
+    assert group.agents["w0"].view.reform.startswith(
+        "every rank except one has waited for 120 s: rank 2 (w2) runs Python at train.py:41-50; "
+    )
+    assert summary(group.job).restarts == {"hang": 1}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"w3": LOOPS},
+        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in barrier", place="train.py:60")},
+        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", cpu=0.9)},
+        {"w2": Doing(kind=Kind.UNKNOWN, does="computes", cpu=1.0)},
+        {"w3": BUSY},
+    ],
+)
+def test_ranks_that_may_be_at_work_are_not_restarted_without_reports(others: dict[str, Doing]) -> None:
+    group = Watched(4, budget=Budget(max_restarts=1, first_step_s=60, hang_s=120))
+    group.does = looping(**others)
+    group.look(600)
     assert (group.hang, len(group.sealed)) == (None, 1)
 
 
