@@ -177,7 +177,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
     waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
     if is_active and not waits:
-        message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
+        message = f"{job.kind.title} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
         return without_former_words(status, now=now)
     if restarting:

@@ -25,6 +25,8 @@ MOST_TIMES = 1_000_000
 PLAIN = r"\A[!#-\[\]-~]*\Z"
 """Printable ASCII that JSON does not escape: one byte a character. Messages to the rendezvous server consist of it."""
 Times: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_TIMES, extra_json_schema={"format": "int32"})]
+MOST_MILLISECONDS = 2**53
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_MILLISECONDS, extra_json_schema={"format": "int64"})]
 Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
 CauseWord: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
 PodUid: TypeAlias = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -119,7 +121,7 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     """Left or TakenBack."""
     rescale: Annotated[str, Meta(max_length=317)] = ""
     """Id of the newest rescale that it brought about."""
-    pause_milliseconds: Times = 0
+    pause_milliseconds: Milliseconds = 0
     """The time that this rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
     step_before: Step | None = None
     """The highest step that training had reported before that rescale."""

@@ -1,7 +1,6 @@
-"""Decides what to say about a job that got in although it makes no sense.
+"""Decide about a job that the API server holds although its spec is invalid.
 
-One that never started has failed, with the reason; one that runs is left alone, because an edit that went wrong is no cause to stop
-training.
+If the job has never started, it fails with the reason. If it runs, it is left alone: a wrong edit is no cause to stop training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,18 +28,18 @@ def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, p
         return _gone_in_time(job, status, now)
     shown = "; ".join(str(problem) for problem in problems[:MOST_SHOWN])
     more = f"; and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
-    message = f"{kind.name} {name} is not valid: {shown}{more}"
+    message = f"{kind.title} {name} is not valid: {shown}{more}"
     news = (warning("InvalidSpec", message),)
     if status.start_time is not None:
         return Plan(news=news)
-    created = f"{kind.name} {name} is created."
+    created = f"{kind.title} {name} is created."
     status = with_condition(status, ConditionType.CREATED, reason=f"{kind.name}Created", message=created, now=now)
     status = with_condition(status, ConditionType.FAILED, reason="InvalidSpec", message=message, now=now)
     return Plan(status=replace(status, completion_time=now), news=news)
 
 
 def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> Plan:
-    """What can be read of its policy holds for a broken job too: it goes when its time is over."""
+    """Delete a finished job when its time to live has passed. The readable part of its policy holds also if the rest is invalid."""
     policy = _policy(job)
     ttl = policy.get("ttlSecondsAfterFinished")
     if not isinstance(ttl, int) or not 0 <= ttl <= INT32 or policy.get("suspend"):
@@ -50,7 +49,7 @@ def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> P
 
 
 def _is_anothers(job: Mapping[str, Any]) -> bool:
-    """Does the job name another manager? Then that manager judges its fields."""
+    """Return whether the job names another manager, which then judges its fields."""
     manager = _policy(job).get("managedBy")
     return isinstance(manager, str) and manager not in ("", ManagedBy.TRAINING_OPERATOR.value)
 

@@ -1,4 +1,4 @@
-"""Decides which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
+"""Decide which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
 
 An index, a name and a quota stay taken until a pod is gone, so the job would wait for ever.
 """
@@ -15,12 +15,12 @@ from elastic.api.job import Job
 from elastic.kube.resources import PODS
 
 PATIENCE_S = 60.0
-"""After a pod's grace. By then its node has been silent for minutes: only after 40 to 50 s does it count as unreachable, and only after
-the toleration, 300 s unless the template says otherwise, does the cluster delete its pods."""
+"""Seconds after a pod's grace. By then its node has been silent for minutes: it counts as unreachable after 40 to 50 s, and the cluster
+deletes its pods only after the toleration, which is 300 s unless the template says otherwise."""
 
 
 def force_delete_on_lost_nodes(view: JobView, planned: Plan) -> Plan:
-    """The plan, with the forced deletion of pods on lost nodes whose time is up, or a look at the time when it will be."""
+    """Return the plan with the forced deletion of pods on lost nodes whose time is up, or with a look at the time when it will be."""
     job, snapshot = view.job, view.snapshot
     due = [(pod, at) for pod in _all_pods(snapshot) if (at := _given_up_at(pod, snapshot)) is not None]
     if not due:
@@ -53,5 +53,5 @@ def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
 
 
 def _words(job: Job, pod: Pod) -> str:
-    name = f"{job.kind.name} {job.metadata.name}"
+    name = f"{job.kind.title} {job.metadata.name}"
     return f"{name} force-deletes pod {pod.name}: its node {pod.node} is lost, and its grace period ended {PATIENCE_S:.0f} s ago"

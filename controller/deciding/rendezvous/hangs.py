@@ -27,7 +27,7 @@ def recorded(status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
 
 def events(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> Iterator[JobEvent]:
     """Yield an Event when a hang is suspected, and one when training goes on after it."""
-    name, was_suspected = f"{job.kind.name} {job.metadata.name}", _is_suspected(known.hang)
+    name, was_suspected = f"{job.kind.title} {job.metadata.name}", _is_suspected(known.hang)
     if new.hang is not None and _is_suspected(new.hang) and not was_suspected:
         words = f"{name} may hang: {words_at(new.hang, now)}. `elastic stacks {job.metadata.name}` shows what each rank does"
         yield warning(HangState.SUSPECTED.value, words, about=f"{new.generation}/{new.hang.since}")
