@@ -51,7 +51,8 @@ class Sight:
     main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
     folder: its working folder. group_threads: names of its threads that belong to process groups. switches: how often its main thread
     has begun to wait. answers: how often it has answered whether it gets on, each time with one byte. stacks: its Python stacks.
-    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read.
+    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read. below_python:
+    native functions. recorder: what torch's flight recorder knows. These two are there only in complete looks.
     """
 
     at: float
@@ -64,6 +65,8 @@ class Sight:
     answers: int = 0
     stacks: typing.Optional[Stacks] = None
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
+    below_python: str = ""
+    recorder: str = ""
 
     @property
     def cpu_s(self) -> float:

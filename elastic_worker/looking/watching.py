@@ -77,6 +77,9 @@ class Watched:
         is_due = last is None or seen.at >= self._due_at - self._look_s / 2 or (self._was_active and not is_active)
         if is_due or is_complete:
             seen = self._read(seen, last, cpu=cpu, size=size, is_active=is_active)
+            if is_complete and seen.main.stat.state not in sight.SILENT:
+                pid = seen.main.pid
+                seen = dataclasses.replace(seen, below_python=dumping.below_python(pid), recorder=dumping.of_recorder(pid))
         else:
             self._key, self._looks, self._since = None, 1, seen.at
             if is_active and self._doing.kind == describing.OTHER:
@@ -170,6 +173,10 @@ def text_of(look: Look, title: str, most: int) -> str:
     if seen is not None:
         for pid, found in seen.child_stacks.items():
             parts += ["Child process {}:".format(pid), _text(found)]
+        if seen.below_python:
+            parts.append(seen.below_python)
+        if seen.recorder:
+            parts += ["Flight recorder of torch:", *("  " + line for line in seen.recorder.split("\n"))]
     text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for part in parts for line in part.split("\n"))
     return text if len(text) < most else text[: most - 4] + "\n..."
 
