@@ -16,25 +16,42 @@ OF_GPU = re.compile(r"^(torch\.)?(cuda\.)?OutOfMemoryError\b|\b(CUDA|HIP) out of
 UNLIMITED = 1 << 60
 MOST_BYTES = 64 * 1024
 
-Group = typing.Tuple[str, str, str]
-"""The folder of a control group, and the names of its files with the counts and with the limit."""
+
+class Group(typing.NamedTuple):
+    """A control group: its folder, and the names of its files with the count of kills, with the limit, and with how often that was met."""
+
+    folder: str
+    kills: str
+    limit: str
+    met: str
+    met_pattern: str
+
+
+FIRST = ("memory.oom_control", "memory.limit_in_bytes", "memory.failcnt", r"^(\d{1,18})$")
+SECOND = ("memory.events", "memory.max", "memory.events", r"^oom (\d{1,18})$")
+"""The files of version 1 and of version 2."""
 
 
 class MemoryKills:
-    """Count the kills in this process's control group, of version 1 or 2."""
+    """Count the kills in this process's control group, of version 1 or 2.
+
+    With memory.oom.group the kernel kills this process, too. Then the kubelet says so as the reason of the container's end.
+    """
 
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
         """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
         self._group = _find(_read(own), root)
-        self._seen = self._count()
+        self._seen, self._met = self._count(), self._times_met()
 
     def explain(self, status: typing.Optional[int], error: str) -> str:
         """Say that memory was the cause of a worker's end with this status and exception; return "" if it was another cause."""
         before, self._seen = self._seen, self._count()
+        met_before, self._met = self._met, self._times_met()
         if self._seen <= before or not (status == SIGKILLED or OF_CHILD.search(error)):
             return ""
         victim = "the worker" if status == SIGKILLED else "a process of the worker"
-        limit = self._limit()
+        # If the node or another group had no memory left, the kernel kills here, too, and a higher limit would not help.
+        limit = self._limit() if self._met > met_before else None
         if limit is None:
             return (
                 "the kernel killed {}, because the memory of its pod or node was used up. "
@@ -44,14 +61,19 @@ class MemoryKills:
         return words.format(victim, limit / 2**20)
 
     def _count(self) -> int:
-        if self._group is None:
-            return 0
-        found = re.search(r"^oom_kill (\d{1,18})$", _read(os.path.join(self._group[0], self._group[1])), re.MULTILINE)
+        return self._number(self._group.kills, r"^oom_kill (\d{1,18})$") if self._group is not None else 0
+
+    def _times_met(self) -> int:
+        return self._number(self._group.met, self._group.met_pattern) if self._group is not None else 0
+
+    def _number(self, name: str, pattern: str) -> int:
+        assert self._group is not None
+        found = re.search(pattern, _read(os.path.join(self._group.folder, name)), re.MULTILINE)
         return int(found.group(1)) if found else 0
 
     def _limit(self) -> typing.Optional[int]:
         assert self._group is not None
-        text = _read(os.path.join(self._group[0], self._group[2])).strip()
+        text = _read(os.path.join(self._group.folder, self._group.limit)).strip()
         return int(text) if re.match(r"\d{1,19}$", text) and int(text) < UNLIMITED else None
 
 
@@ -61,12 +83,11 @@ def _find(own: str, root: str) -> typing.Optional[Group]:
     first = [path for _, controllers, path in entries if "memory" in controllers.split(",")]
     second = [path for _, controllers, path in entries if not controllers]
     memory = os.path.join(root, "memory")
-    places = [(memory, path, "memory.oom_control", "memory.limit_in_bytes") for path in first]
-    places += [(root, path, "memory.events", "memory.max") for path in second]
-    for base, path, events, limit in places:
+    places = [(memory, path, FIRST) for path in first] + [(root, path, SECOND) for path in second]
+    for base, path, files in places:
         for folder in (base + os.path.normpath("/" + path), base):
-            if os.path.isfile(os.path.join(folder, events)):
-                return folder, events, limit
+            if os.path.isfile(os.path.join(folder, files[0])):
+                return Group(folder, *files)
     return None
 
 

@@ -8,11 +8,11 @@ import pytest
 from elastic_worker.agent.memory import OF_GPU, UNLIMITED, MemoryKills
 
 FIRST = ("memory.oom_control", "memory.limit_in_bytes", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", str(UNLIMITED * 7))
-SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n", "max\n")
+SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom {met}\noom_kill {}\noom_group_kill 0\n", "max\n")
 LIMIT = 700 << 20
 RAISE = "the kernel killed the worker, because the container used all of its 700 MiB of memory. Raise resources.limits.memory."
 
-Kill = Callable[[int], None]
+Kill = Callable[..., None]
 
 
 def group(folder: Path, kind: tuple[str, str, str, str], *, limit: int | None) -> Kill:
@@ -21,8 +21,11 @@ def group(folder: Path, kind: tuple[str, str, str, str], *, limit: int | None) -
     folder.mkdir(parents=True)
     (folder / most).write_text(unlimited if limit is None else f"{limit}\n")
 
-    def kill(times: int) -> None:
-        (folder / events).write_text(text.format(times))
+    def kill(times: int, *, by_node: int = 0) -> None:
+        """Set the number of kills, of which so many were due to the memory of the node."""
+        (folder / events).write_text(text.format(times, met=times - by_node))
+        if kind is FIRST:
+            (folder / "memory.failcnt").write_text(f"{(times - by_node) * 100}\n")
 
     kill(0)
     return kill
@@ -94,6 +97,18 @@ def test_without_a_limit_the_node_ran_out(tmp_path: Path, kind: tuple[str, str, 
     kills = watch(root, "4:memory:/\n0::/\n" if kind is FIRST else "0::/\n")
     kill(1)
     assert kills.explain(137, "").startswith("the kernel killed the worker, because the memory of its pod or node was used up. Set")
+
+
+@pytest.mark.parametrize("kind", [FIRST, SECOND])
+def test_a_kill_for_the_memory_of_the_node_does_not_blame_the_limit(tmp_path: Path, kind: tuple[str, str, str, str]) -> None:
+    """The container has a limit, and was far below it. A higher one would not have helped."""
+    root = tmp_path / "cgroup"
+    kill = group(root / ("memory" if kind is FIRST else "."), kind, limit=LIMIT)
+    kills = watch(root, "4:memory:/\n0::/\n" if kind is FIRST else "0::/\n")
+    kill(1, by_node=1)
+    assert kills.explain(137, "").startswith("the kernel killed the worker, because the memory of its pod or node was used up. Set")
+    kill(2, by_node=1)
+    assert kills.explain(137, "") == RAISE
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill x\n", "oom_kill " + "9" * 100 + "\n", "\0" * 200_000])
