@@ -18,18 +18,20 @@ MOST_BYTES = 64 * 1024
 
 
 class Group(typing.NamedTuple):
-    """A control group: its folder, and the names of its files with the count of kills, with the limit, and with how often that was met."""
+    """A control group: its folder, and the names of its files with the count of kills, with the limit, and with the most ever used."""
 
     folder: str
     kills: str
     limit: str
-    met: str
-    met_pattern: str
+    peak: str
 
 
-FIRST = ("memory.oom_control", "memory.limit_in_bytes", "memory.failcnt", r"^(\d{1,18})$")
-SECOND = ("memory.events", "memory.max", "memory.events", r"^oom (\d{1,18})$")
+FIRST = ("memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes")
+SECOND = ("memory.events", "memory.max", "memory.peak")
 """The files of version 1 and of version 2."""
+NEARLY_ALL = 0.9
+"""Part of its limit that a container has used if the limit was the cause. The limit of its pod, which is the same if it is alone there, is
+met a little earlier."""
 
 
 class MemoryKills:
@@ -41,17 +43,15 @@ class MemoryKills:
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
         """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
         self._group = _find(_read(own), root)
-        self._seen, self._met = self._count(), self._times_met()
+        self._seen = self._count()
 
     def explain(self, status: typing.Optional[int], error: str) -> str:
         """Say that memory was the cause of a worker's end with this status and exception; return "" if it was another cause."""
         before, self._seen = self._seen, self._count()
-        met_before, self._met = self._met, self._times_met()
         if self._seen <= before or not (status == SIGKILLED or OF_CHILD.search(error)):
             return ""
         victim = "the worker" if status == SIGKILLED else "a process of the worker"
-        # If the node or another group had no memory left, the kernel kills here, too, and a higher limit would not help.
-        limit = self._limit() if self._met > met_before else None
+        limit = self._limit()
         if limit is None:
             return (
                 "the kernel killed {}, because the memory of its pod or node was used up. "
@@ -61,20 +61,26 @@ class MemoryKills:
         return words.format(victim, limit / 2**20)
 
     def _count(self) -> int:
-        return self._number(self._group.kills, r"^oom_kill (\d{1,18})$") if self._group is not None else 0
-
-    def _times_met(self) -> int:
-        return self._number(self._group.met, self._group.met_pattern) if self._group is not None else 0
-
-    def _number(self, name: str, pattern: str) -> int:
-        assert self._group is not None
-        found = re.search(pattern, _read(os.path.join(self._group.folder, name)), re.MULTILINE)
+        if self._group is None:
+            return 0
+        found = re.search(r"^oom_kill (\d{1,18})$", _read(os.path.join(self._group.folder, self._group.kills)), re.MULTILINE)
         return int(found.group(1)) if found else 0
 
     def _limit(self) -> typing.Optional[int]:
+        """Return the limit that was used up; None without one, or if the container never came near it.
+
+        The kernel also kills here if the node has no memory left, and then a higher limit would not help.
+        """
         assert self._group is not None
-        text = _read(os.path.join(self._group.folder, self._group.limit)).strip()
-        return int(text) if re.match(r"\d{1,19}$", text) and int(text) < UNLIMITED else None
+        limit, peak = self._bytes(self._group.limit), self._bytes(self._group.peak)
+        if limit is None or limit >= UNLIMITED or (peak is not None and peak < NEARLY_ALL * limit):
+            return None
+        return limit
+
+    def _bytes(self, name: str) -> typing.Optional[int]:
+        assert self._group is not None
+        text = _read(os.path.join(self._group.folder, name)).strip()
+        return int(text) if re.match(r"\d{1,19}$", text) else None
 
 
 def _find(own: str, root: str) -> typing.Optional[Group]:

@@ -8,7 +8,7 @@ import pytest
 from elastic_worker.agent.memory import OF_GPU, UNLIMITED, MemoryKills
 
 FIRST = ("memory.oom_control", "memory.limit_in_bytes", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n", str(UNLIMITED * 7))
-SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom {met}\noom_kill {}\noom_group_kill 0\n", "max\n")
+SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom 1\noom_kill {}\noom_group_kill 0\n", "max\n")
 LIMIT = 700 << 20
 RAISE = "the kernel killed the worker, because the container used all of its 700 MiB of memory. Raise resources.limits.memory."
 
@@ -21,11 +21,11 @@ def group(folder: Path, kind: tuple[str, str, str, str], *, limit: int | None) -
     folder.mkdir(parents=True)
     (folder / most).write_text(unlimited if limit is None else f"{limit}\n")
 
-    def kill(times: int, *, by_node: int = 0) -> None:
-        """Set the number of kills, of which so many were due to the memory of the node."""
-        (folder / events).write_text(text.format(times, met=times - by_node))
-        if kind is FIRST:
-            (folder / "memory.failcnt").write_text(f"{(times - by_node) * 100}\n")
+    def kill(times: int, *, peak: int | None = limit) -> None:
+        """Set the number of kills, and the most memory that was ever used."""
+        (folder / events).write_text(text.format(times))
+        if peak is not None:
+            (folder / ("memory.max_usage_in_bytes" if kind is FIRST else "memory.peak")).write_text(f"{peak}\n")
 
     kill(0)
     return kill
@@ -105,9 +105,17 @@ def test_a_kill_for_the_memory_of_the_node_does_not_blame_the_limit(tmp_path: Pa
     root = tmp_path / "cgroup"
     kill = group(root / ("memory" if kind is FIRST else "."), kind, limit=LIMIT)
     kills = watch(root, "4:memory:/\n0::/\n" if kind is FIRST else "0::/\n")
-    kill(1, by_node=1)
+    kill(1, peak=LIMIT // 2)
     assert kills.explain(137, "").startswith("the kernel killed the worker, because the memory of its pod or node was used up. Set")
-    kill(2, by_node=1)
+    kill(2, peak=LIMIT - (9 << 20))
+    assert kills.explain(137, "") == RAISE, "the pod has the same limit, and its other container needs a little"
+
+
+def test_a_kernel_that_knows_no_peak_blames_the_limit(tmp_path: Path) -> None:
+    kill = group(tmp_path / "cgroup", SECOND, limit=LIMIT)
+    (tmp_path / "cgroup/memory.peak").unlink()
+    kills = watch(tmp_path / "cgroup", "0::/\n")
+    kill(1, peak=None)
     assert kills.explain(137, "") == RAISE
 
 
