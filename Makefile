@@ -24,7 +24,7 @@ $(TOOLS): scripts/setup-tests | $(READY)
 	scripts/setup-tests
 	@touch $@
 
-check: $(READY) ## format, lint, types, import contracts, generated files, prose, sizes, Python 3.9 worker, the wheel
+check: $(READY) ## format, lint, types, import contracts, generated files, prose, sizes, Python 3.9 worker and engine, the wheel
 	scripts/check $(BIN)
 
 format: $(READY) ## write the format that `make check` wants

@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.membership.doing import HangState, Kind
-from elastic.membership.doing_words import sentence
 from elastic.membership.wire import Budget, Expectation, World
+from rendezvous.engine.doing_words import sentence
+from rendezvous.engine.messages.doing import HangState, Kind
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]

@@ -28,11 +28,9 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from elastic.local.installation import ensure_installation
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Expectation
+from elastic.membership.wire import Expectation, encode
 
 BEAT_S = 9.0
 CONNECTS_IN_FLIGHT = 32
@@ -61,7 +59,7 @@ class Server:
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=ssl.create_default_context(cadata=self.ca), timeout=60)
         headers = {"Authorization": f"Bearer {control_token(self.key)}"}
         for job, expectation in expectations.items():
-            connection.request("PUT", f"/v1/jobs/{job}/expectation", msgspec.json.encode(expectation), headers)
+            connection.request("PUT", f"/v1/jobs/{job}/expectation", encode(expectation), headers)
             answer = connection.getresponse()
             answer.read()
             if answer.status != 204:

@@ -23,7 +23,7 @@ VOLUME = "elastic-library"
 INIT_CONTAINER = "elastic-library"
 TOKEN_KEY, CA_KEY = "token", "ca.crt"
 MAX_RESTARTS = "1000000"
-"""Out of the agents' reach: the budget is kept by the rendezvous machine, per job and by cause."""
+"""Out of the agents' reach: the budget is kept by the rendezvous engine, per job and by cause."""
 UNDELIVERABLE_STATUS = 119
 UNDELIVERABLE_PREFIX = "elastic-training cannot deliver its library to job"
 CLOSED_PREFIX = "elastic-training closed the rendezvous of job"
@@ -79,7 +79,7 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a worker's pod is to be given.
+    """The parts of a delivery to a worker's pod.
 
     `endpoint` is the server or the etcd as pods reach it; `secret` holds `token`, and for the server `ca.crt`; `etcd_secret` is the user's
     own, with a login.
@@ -103,7 +103,7 @@ class Delivery:
 
 
 def deliver(pod: Pod, delivery: Delivery) -> Pod:
-    """The pod with the library and everything that torchrun in it needs for its backend. The given pod stays as it is."""
+    """Return the pod with the library and everything that torchrun in it needs for its backend. The given pod stays as it is."""
     pod = copy.deepcopy(pod)
     spec = pod["spec"]
     container = container_named(pod, delivery.container)
@@ -118,7 +118,7 @@ def deliver(pod: Pod, delivery: Delivery) -> Pod:
 
 
 def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
-    """What a container's `terminated` state says about delivery: the reason where it ended because of it, else nothing."""
+    """Return why the delivery failed, as a container's `terminated` state says; empty if the container did not end because of it."""
     start = f"{UNDELIVERABLE_PREFIX} {job_uid}: "
     message = str(terminated.get("message") or "")
     return message[len(start) :] if terminated.get("exitCode") == UNDELIVERABLE_STATUS and message.startswith(start) else ""
@@ -141,7 +141,7 @@ def unmet(message: str, job_uid: str) -> tuple[str, str]:
 
 
 def _line(message: str, start: str) -> str:
-    """The rest of the line that begins so. An agent writes its own lines first; a worker's come after them."""
+    """Return the rest of the line that begins so. An agent writes its own lines first; a worker's come after them."""
     return next((line[len(start) :] for line in message.split("\n")[:2] if line.startswith(start)), "")
 
 
@@ -154,7 +154,7 @@ def _init_container(delivery: Delivery, spec: Mapping[str, Any]) -> dict[str, An
 def init_container(
     name: str, *, image: str, command: Sequence[str], spec: Mapping[str, Any], pull_policy: str = "IfNotPresent"
 ) -> dict[str, Any]:
-    """An init container of our own image for a pod of this spec: small, and admitted where only restricted pods are."""
+    """Return an init container of our own image for a pod of this spec: small, and admitted where only restricted pods are."""
     return {
         "name": name,
         "image": image,
@@ -167,7 +167,7 @@ def init_container(
 
 
 def restricted(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The security context of a container of our own image. Where the whole pod is root's, the kubelet would not start it so."""
+    """Return the security context of a container of our own image. If the pod runs as root, it names a user, or the kubelet refuses it."""
     context: dict[str, Any] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

@@ -23,7 +23,6 @@ DATA = (
     "elastic.kube.resources",
     "elastic.membership.bounds",
     "elastic.membership.hosts",
-    "elastic.membership.in_place",
     "elastic.membership.limits",
     "elastic.membership.phases",
     "elastic.membership.training",

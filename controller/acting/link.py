@@ -4,21 +4,20 @@ Sends expectations, repeats them after a break, and receives worlds.
 """
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-import msgspec
-
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import World
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import World
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
-from elastic.membership.doing import Hang
+from elastic.membership.hosts import HostState
 from elastic.membership.phases import WorldPhase
+from rendezvous.engine.messages.doing import Hang
 
 
 class Server(Listener, Protocol):
@@ -192,6 +191,7 @@ def _budget(budget: Budget) -> wire.Budget:
         hang_s=budget.hang_s,
         first_step_s=budget.first_step_s,
         same_error=None if budget.same_error is None else _count(budget.same_error),
+        pace_s=budget.pace_s,
     )
 
 
@@ -227,23 +227,24 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         step=heard.step,
         highest=heard.highest,
         rescale=_rescale(heard.rescale) if heard.rescale is not None else None,
-        hosts=heard.hosts,
+        hosts=heard.hosts if isinstance(heard.hosts, HostState) else None,
         fault=heard.fault,
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
+        stragglers=heard.stragglers,
     )
 
 
 def _rescale(heard: wire.Rescale) -> Rescale:
     before, after = heard.step_before, heard.step_after
     steps_lost = made_again(before, after) if before is not None and after is not None else 0
-    return Rescale(**msgspec.structs.asdict(heard), steps_lost=steps_lost)
+    return Rescale(**asdict(heard), steps_lost=steps_lost)
 
 
 def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangSeen | None:
     """Return the standstill with the time at which it was found; the time of one that is known does not change."""
     if heard is None:
         return None
-    timeless = msgspec.structs.replace(heard, ago_s=0.0)
+    timeless = replace(heard, ago_s=0.0)
     if known is not None and known.hang == timeless:
         return known
     return HangSeen(timeless, now - timedelta(seconds=heard.ago_s))

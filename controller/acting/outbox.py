@@ -8,9 +8,8 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
-
-import msgspec
 
 from controller.deciding.actions import SetExpectation
 from elastic.etcd.place import Place
@@ -36,19 +35,19 @@ class Membership(Protocol):
 
 
 class Listener(Protocol):
-    """What is needed of elastic.membership.client.RendezvousClient to send."""
+    """The part of elastic.membership.client.RendezvousClient that sends."""
 
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None: ...
 
     async def forget(self, job_uid: str) -> int | None:
-        """Returns the last step of the job."""
+        """Return the last step of the job."""
         ...
 
 
 class Heard(Protocol):
-    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job. last_step.
+    """Called when the server has acknowledged a job's newest expectation that a reconcile waits for, or has forgotten the job.
 
-    Of a job that is forgotten, where the server knew one.
+    last_step: of a forgotten job, if the server knew one.
     """
 
     def __call__(self, job_uid: str, *, is_forgotten: bool, last_step: int | None) -> None: ...
@@ -100,14 +99,14 @@ class Outbox:
         return False
 
     def forget(self, job_uid: str) -> None:
-        """The expectation is not sent again, and the server forgets the job."""
+        """Let the server forget the job, and do not send its expectation again."""
         self._newest[job_uid] = None
         self._heard.pop(job_uid, None)
         self._awaited.discard(job_uid)
         self._send_soon(job_uid)
 
     def repeat(self) -> None:
-        """The server may be a new one, without expectations."""
+        """Send every expectation again: the server may be a new one, without expectations."""
         self._heard.clear()
         self._starts += 1
         self._wake()
@@ -115,7 +114,7 @@ class Outbox:
             self._send_soon(job_uid)
 
     def repeat_for(self, job_uid: str) -> None:
-        """The server asks for the newest message about this job."""
+        """Send the newest message about this job again, because the server asks for it."""
         self._heard.pop(job_uid, None)
         self._wake()
         if job_uid in self._newest:
@@ -128,7 +127,7 @@ class Outbox:
         await asyncio.gather(*senders, return_exceptions=True)
 
     def _wake(self) -> None:
-        """Those that wait after a failure try again now."""
+        """Let senders that wait after a failure try again now."""
         again, self._again = self._again, asyncio.Event()
         again.set()
 
@@ -138,7 +137,7 @@ class Outbox:
             sender.add_done_callback(_log_what_broke)
 
     async def _send(self, job_uid: str) -> None:
-        """Until the newest word has arrived: an older one that arrives later would undo it."""
+        """Send until the newest message has arrived: an older one that arrives later would undo it."""
         back_off_s = FIRST_BACK_OFF_S
         try:
             while not self._is_done(job_uid):
@@ -167,7 +166,7 @@ class Outbox:
                 if told is None:
                     last_step = await self._server.forget(job_uid)
                 else:
-                    word = msgspec.structs.replace(self._encode(told), speaker=self._name, number=self._sent)
+                    word = replace(self._encode(told), speaker=self._name, number=self._sent)
                     await self._server.expect(job_uid, word)
             except self._errors as error:
                 self._report_failure(job_uid, error)
@@ -190,7 +189,7 @@ class Outbox:
             self._on_heard(job_uid, is_forgotten=told is None, last_step=last_step)
 
     def _report_failure(self, job_uid: str, error: Exception) -> None:
-        """Logs once until all succeed again: if one expectation cannot be sent, mostly none can."""
+        """Log once until all succeed again: if one expectation cannot be sent, mostly none can."""
         level = logging.DEBUG if self._failing or is_lapse(error) else logging.WARNING
         self._failing.add(job_uid)
         log.log(level, "an expectation could not be delivered; trying again", extra={"uid": job_uid, "error": str(error)})

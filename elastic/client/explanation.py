@@ -72,6 +72,10 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
         if job.hang and not job.waits_for:
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
+        for one in job.stragglers:
+            since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
+            message = str(one.get("message")).rstrip(".")
+            yield Finding(f"{message[:1].upper()}{message[1:]}.{since}", "Straggler")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
         if job.unfollowed:

@@ -14,8 +14,8 @@ from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, Cause, RdzvBackend
 from elastic.kube.resources import Object
-from elastic.membership.doing import HangState
 from elastic.membership.hang_status import hang_of, words_at
+from rendezvous.engine.messages.doing import HangState
 
 PLAN = "plan"
 MOST = 2**53
@@ -56,10 +56,23 @@ class Summary:
     """The highest that training had reported at the last restart, or at the end of the job."""
     hang: Mapping[str, Any]
     """Why no step comes; empty if steps come, or nobody knows."""
+    stragglers: Sequence[Mapping[str, Any]] = ()
+    """Ranks that the others wait for, the slowest first."""
 
     def awaits(self, now: datetime | None = None) -> str:
-        """Return what keeps workers away, else what keeps steps away; empty if nothing is known to. Without now, no words have times."""
-        return self.waits_for or self.next_step(now)
+        """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to.
+
+        Without now, no words have times.
+        """
+        return self.waits_for or self.next_step(now) or self.slow_ranks
+
+    @property
+    def slow_ranks(self) -> str:
+        """Return the ranks that the others wait for, in a few words; empty without any."""
+        if self.is_over:
+            return ""
+        named = [f"rank {one.get('rank')} ({one.get('pod')}), which is slow: {one.get('kind')}" for one in self.stragglers]
+        return "; ".join(named)
 
     def next_step(self, now: datetime | None = None) -> str:
         """Return that the job waits for its ranks, and why; empty if steps come, or nobody knows. Without now, the words have no times."""
@@ -125,6 +138,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         disruptions=tuple(_disruptions(elastic.get("disruptions"))),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
         hang=_dict(elastic.get("hang")),
+        stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
     )
 
 

@@ -8,8 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-
-import msgspec
+from dataclasses import replace
 
 from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
@@ -352,7 +351,7 @@ class Follower:
 
 
 def _without_age(world: wire.World) -> wire.World:
-    return msgspec.structs.replace(world, standing=None) if world.standing is not None else world
+    return replace(world, standing=None) if world.standing is not None else world
 
 
 @contextlib.asynccontextmanager

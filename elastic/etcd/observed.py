@@ -10,7 +10,7 @@ from enum import Enum
 from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
 from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
-from elastic.membership.restart_log import RestartLog, merged, unknown_to
+from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
 PLAN, USER, OUT_OF_MEMORY, DISRUPTION, HANG = "plan", "user", "outOfMemory", "disruption", "hang"

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -22,7 +22,7 @@ from elastic.membership import limits, protocol
 from elastic.membership.phases import WorldPhase
 from elastic.membership.protocol import UnknownVersion
 from elastic.membership.training import Forgotten, Progress
-from elastic.membership.wire import Expectation, World, unreadable
+from elastic.membership.wire import Decoder, Expectation, World, encode, unreadable
 from elastic.membership.world_changes import ChangingWorlds, Misfit, WorldChange
 
 log = logging.getLogger(__name__)
@@ -39,11 +39,10 @@ Message = TypeVar("Message")
 NOBODY = "?"
 """Stands for the job of a world whose job cannot be read either."""
 
-_worlds = msgspec.json.Decoder(World)
-_changes = msgspec.json.Decoder(WorldChange)
+_worlds = Decoder[World](World)
+_changes = Decoder[Any](WorldChange)
 _forgotten = msgspec.json.Decoder(Forgotten)
 _progress = msgspec.json.Decoder(Progress)
-_encode = msgspec.json.encode
 
 
 class RendezvousError(Exception):
@@ -80,7 +79,7 @@ class RendezvousClient:
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
         """Send the members that the job's world should have. Always the full state; sending it twice changes nothing."""
-        await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", _encode(expectation))
+        await self._call("PUT", f"/v1/jobs/{job_uid}/expectation", encode(expectation))
 
     async def lead(self, term: int) -> None:
         """Say that this controller holds the Lease in this term."""
@@ -262,7 +261,7 @@ async def _lines(chunks: AsyncIterator[bytes], longest: int) -> AsyncIterator[by
             kept += len(rest)
 
 
-def _decoded(line: bytes, decoder: "msgspec.json.Decoder[Message]", *, most: int) -> Message:
+def _decoded(line: bytes, decoder: Decoder[Message], *, most: int) -> Message:
     if len(line) > most:
         raise ValueError(f"its line has more than {most} bytes")
     return decoder.decode(line)

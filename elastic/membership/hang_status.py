@@ -6,9 +6,9 @@ from datetime import datetime
 import msgspec
 
 from elastic.api.book import Hang, HangPod, HangRanks
-from elastic.membership import doing
 from elastic.membership.bounds import MOST_SECONDS
-from elastic.membership.doing_words import sentence
+from rendezvous.engine.doing_words import sentence
+from rendezvous.engine.messages import doing
 
 
 def hang_of(raw: object) -> Hang | None:

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import inspect
 
 from elastic.api.book import PLAIN
+from elastic.membership.codec import struct_of
 from elastic.membership.hosts import HOST_NAME, UID
-from elastic.membership.in_place import Keys
 from elastic.membership.training import Progress, Report
-from elastic.membership.wire import Expectation, FromMember, Refused, View, World
+from elastic.membership.wire import Expectation, FromMember, Keys, Refused, View, World
 from elastic.membership.world_changes import WorldChange
 
 BYTES_A_CHARACTER = 12
@@ -28,7 +28,7 @@ class Unbounded(TypeError):
 
 def longest_json(type: Any) -> int:
     """Return the length of the longest compact JSON text of this type, in bytes."""
-    return _longest(inspect.type_info(type), getattr(type, "__name__", str(type)))
+    return _longest(inspect.type_info(struct_of(type)), getattr(type, "__name__", str(type)))
 
 
 def _longest(type: inspect.Type, path: str) -> int:

@@ -5,14 +5,17 @@ costs nothing again. Servers and controllers use these lines if both name versio
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, structs
 
 from elastic.membership.bounds import Generation, Name
+from elastic.membership.codec import packed, struct_of, translated, unpacked
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_UNSETTLED, Restart, Wire, World, unreadable
+from rendezvous.engine.messages.bounds import Bound
 
 MOST_RESTARTS = 256
 """Restarts of one line."""
@@ -22,31 +25,36 @@ class Restarts(Wire, frozen=True):
     """A change of a world's restarts.
 
     job: whose world it is. after: how many lines about the job came since its whole world; 0: this is the line with the whole world.
-    fresh: whether the restarts told so far are void. dropped: positions of those that are. added: restarts that follow the remaining ones.
-    more: whether another line about the job follows; the world is complete only with that line.
+    fresh: whether the restarts told so far are void. dropped: positions of those that are. more: whether another line about the job
+    follows; the world is complete only with that line.
     """
 
     job: Name
     after: Generation = 0
     fresh: bool = False
     dropped: Annotated[tuple[Annotated[int, Meta(ge=0, lt=MAX_UNSETTLED)], ...], Meta(max_length=MAX_UNSETTLED)] = ()
-    added: Annotated[tuple[Restart, ...], Meta(max_length=MOST_RESTARTS)] = ()
     more: bool = False
 
 
-_FIELDS = tuple(field for field in structs.fields(World) if field.name not in ("job", "unacknowledged_restarts"))
+_FIELDS = tuple(field for field in structs.fields(struct_of(World)) if field.name not in ("job", "unacknowledged_restarts"))
 """The fields of a world that a change repeats as a whole."""
 
 WorldChange: Any = msgspec.defstruct(
     "WorldChange",
-    [(field.name, field.type | UnsetType, UNSET) for field in _FIELDS],
+    [
+        ("added", translated(Annotated[tuple[Restart, ...], Bound(most=MOST_RESTARTS)]), ()),
+        *((field.name, field.type | UnsetType, UNSET) for field in _FIELDS),
+    ],
     bases=(Restarts,),
     module=__name__,
     frozen=True,
     kw_only=True,
     omit_defaults=True,
 )
-"""A change of a world: that of its restarts, and the fields of World that have a new value."""
+"""A change of a world: that of its restarts, and the fields of World that have a new value.
+
+added: restarts that follow the remaining ones.
+"""
 
 
 class Misfit(Exception):
@@ -56,16 +64,16 @@ class Misfit(Exception):
 def changes(before: World | None, now: World, *, after: int) -> Iterator[Any]:
     """Yield the lines that make `before` the world of now; none if nothing changed. Without `before`, they hold the whole world."""
     base = before if before is not None else _nothing(now.job)
-    fields = {field.name: getattr(now, field.name) for field in _FIELDS if _is_news(field.name, base, now)}
+    fields = {field.name: packed(getattr(now, field.name)) for field in _FIELDS if _is_news(field.name, base, now)}
     fresh, dropped, added = _restarts(base.unacknowledged_restarts, now.unacknowledged_restarts)
     if before is not None and not fields and not fresh and not dropped and not added:
         return
     first, rest = added[:MOST_RESTARTS], added[MOST_RESTARTS:]
-    yield WorldChange(job=now.job, after=after, fresh=fresh, dropped=dropped, added=first, more=bool(rest), **fields)
+    yield WorldChange(job=now.job, after=after, fresh=fresh, dropped=dropped, added=packed(first), more=bool(rest), **fields)
     while rest:
         after += 1
         first, rest = rest[:MOST_RESTARTS], rest[MOST_RESTARTS:]
-        yield WorldChange(job=now.job, after=after, added=first, more=bool(rest))
+        yield WorldChange(job=now.job, after=after, added=packed(first), more=bool(rest))
 
 
 def applied(before: World | None, change: Any) -> World:
@@ -79,8 +87,8 @@ def applied(before: World | None, change: Any) -> World:
         kept = tuple(entry for position, entry in enumerate(kept) if position not in dropped)
     if len(kept) + len(change.added) > MAX_UNSETTLED:
         raise Misfit(f"with it the job has more than {MAX_UNSETTLED} restarts")
-    fields = {field.name: value for field in _FIELDS if (value := getattr(change, field.name)) is not UNSET}
-    return structs.replace(base, unacknowledged_restarts=(*kept, *change.added), **fields)
+    fields = {field.name: unpacked(value) for field in _FIELDS if (value := getattr(change, field.name)) is not UNSET}
+    return replace(base, unacknowledged_restarts=(*kept, *unpacked(change.added)), **fields)
 
 
 class ChangingWorlds:
@@ -129,9 +137,9 @@ def _is_news(name: str, before: World, now: World) -> bool:
     if old is new:
         return False
     if name == "standing" and old is not None and new is not None and before.generation == now.generation:
-        return bool(structs.replace(old, age_s=new.age_s) != new)
+        return bool(replace(old, age_s=new.age_s) != new)
     if name == "hang" and old is not None and new is not None:
-        return bool(structs.replace(old, ago_s=new.ago_s) != new)
+        return bool(replace(old, ago_s=new.ago_s) != new)
     return bool(old != new)
 
 

@@ -12,7 +12,7 @@ from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of,
 
 MOST_KEY = 256
 MOST_VALUE = 16 * 1024
-"""Characters of a value in base64 (elastic.membership.in_place)."""
+"""Characters of a value in base64 (rendezvous.engine.messages.in_place)."""
 MOST_PUTS = 16
 """Number of values that one worker may put into the exchange of a round."""
 PLAIN = re.compile(r"[!#-\[\]-~]+\Z")

@@ -10,7 +10,7 @@ PEER_IS_GONE = re.compile(
     r"|connection was likely closed|connection refused",
     re.IGNORECASE,
 )
-"""What errors of gloo, NCCL and the store say that another worker's end has brought about. elastic.membership.peer_errors has it too."""
+"""Errors of gloo, NCCL and the store that another worker's end has brought about. rendezvous.engine.peer_errors has it too."""
 RECENT_S = 10.0
 """A worker may take so long from its traceback to its end. An older traceback was survived."""
 SIGTERM = 128 + signal.SIGTERM

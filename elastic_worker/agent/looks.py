@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 WRITE = "write"
 ASKED = ("look", WRITE)
-"""Values of View.watch (elastic.membership.doing)."""
+"""Values of View.watch (rendezvous.engine.messages.doing)."""
 MOST_TOLD = 32
 LONGEST_TEXT = 64 * 1024
 """Characters of one worker's stacks in the log of the pod."""

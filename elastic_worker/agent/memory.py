@@ -16,19 +16,14 @@ OF_GPU = re.compile(r"^(torch\.)?(cuda\.)?OutOfMemoryError\b|\b(CUDA|HIP) out of
 UNLIMITED = 1 << 60
 MOST_BYTES = 64 * 1024
 
-
-class Group(typing.NamedTuple):
-    """A control group: its folder, and the names of its files with the count of kills, with the limit, and with the most ever used."""
-
-    folder: str
-    kills: str
-    limit: str
-    peak: str
-
-
-FIRST = ("memory.oom_control", "memory.limit_in_bytes", "memory.max_usage_in_bytes")
-SECOND = ("memory.events", "memory.max", "memory.peak")
-"""The files of version 1 and of version 2."""
+Group = typing.Tuple[str, str, str]
+"""The folder of a control group, and the names of its files with the counts and with the limit."""
+Kind = typing.Tuple[str, str, str, str]
+"""A controller (none in version 2 of control groups), the folder of its groups below the root, and the two files of a Group."""
+FIRST = ("memory", "memory", "memory.oom_control", "memory.limit_in_bytes")
+SECOND = ("", "", "memory.events", "memory.max")
+PEAKS = {"memory.limit_in_bytes": "memory.max_usage_in_bytes", "memory.max": "memory.peak"}
+"""The file with the most memory that was ever used, by the file with the limit."""
 NEARLY_ALL = 0.9
 """Part of its limit that a container has used if the limit was the cause. The limit of its pod, which is the same if it is alone there, is
 met a little earlier."""
@@ -42,7 +37,7 @@ class MemoryKills:
 
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
         """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
-        self._group = _find(_read(own), root)
+        self._group = next(groups_of(read(own), root, (FIRST, SECOND)), None)
         self._seen = self._count()
 
     def explain(self, status: typing.Optional[int], error: str) -> str:
@@ -63,7 +58,7 @@ class MemoryKills:
     def _count(self) -> int:
         if self._group is None:
             return 0
-        found = re.search(r"^oom_kill (\d{1,18})$", _read(os.path.join(self._group.folder, self._group.kills)), re.MULTILINE)
+        found = re.search(r"^oom_kill (\d{1,18})$", read(os.path.join(self._group[0], self._group[1])), re.MULTILINE)
         return int(found.group(1)) if found else 0
 
     def _limit(self) -> typing.Optional[int]:
@@ -72,32 +67,30 @@ class MemoryKills:
         The kernel also kills here if the node has no memory left, and then a higher limit would not help.
         """
         assert self._group is not None
-        limit, peak = self._bytes(self._group.limit), self._bytes(self._group.peak)
+        limit, peak = self._bytes(self._group[2]), self._bytes(PEAKS[self._group[2]])
         if limit is None or limit >= UNLIMITED or (peak is not None and peak < NEARLY_ALL * limit):
             return None
         return limit
 
     def _bytes(self, name: str) -> typing.Optional[int]:
         assert self._group is not None
-        text = _read(os.path.join(self._group.folder, name)).strip()
+        text = read(os.path.join(self._group[0], name)).strip()
         return int(text) if re.match(r"\d{1,19}$", text) else None
 
 
-def _find(own: str, root: str) -> typing.Optional[Group]:
-    """Return the group that /proc/self/cgroup names, if it can be seen from here, else the one that a container has at the root."""
+def groups_of(own: str, root: str, kinds: typing.Iterable[Kind]) -> typing.Iterator[Group]:
+    """Yield the groups that /proc/self/cgroup names, if they can be seen from here, and those that a container has at the root."""
     entries = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
-    first = [path for _, controllers, path in entries if "memory" in controllers.split(",")]
-    second = [path for _, controllers, path in entries if not controllers]
-    memory = os.path.join(root, "memory")
-    places = [(memory, path, FIRST) for path in first] + [(root, path, SECOND) for path in second]
-    for base, path, files in places:
-        for folder in (base + os.path.normpath("/" + path), base):
-            if os.path.isfile(os.path.join(folder, files[0])):
-                return Group(folder, *files)
-    return None
+    for controller, base, counts, limit in kinds:
+        for _, controllers, path in entries:
+            if controller not in controllers.split(","):
+                continue
+            for folder in (os.path.join(root, base) + os.path.normpath("/" + path), os.path.join(root, base)):
+                if os.path.isfile(os.path.join(folder, counts)):
+                    yield folder, counts, limit
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
     """Return a small file's text; "" if it cannot be read."""
     try:
         with open(path, "rb") as file:

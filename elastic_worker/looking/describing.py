@@ -1,6 +1,6 @@
 """Say in words what a worker does. Nothing here reads or waits.
 
-The result becomes a Doing in the message to the rendezvous server (elastic/membership/doing.py).
+The result becomes a Doing in the message to the rendezvous server (rendezvous/engine/messages/doing.py).
 """
 
 import dataclasses

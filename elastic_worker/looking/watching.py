@@ -16,7 +16,7 @@ from elastic_worker.looking.source_lines import SourceLines
 from elastic_worker.looking.stacks import Frame, Stacks
 
 LOOK_S = 10.0
-"""Seconds between two looks (elastic.membership.doing)."""
+"""Seconds between two looks (rendezvous.engine.messages.doing)."""
 LONGEST_PAUSE = 16
 """Longest time between two signals, in looks, while each signal finds something new."""
 STORAGE_S = 120.0
@@ -32,7 +32,7 @@ Fields = typing.Dict[str, typing.Any]
 
 
 class Look(typing.NamedTuple):
-    """One look at a worker: the fields of a Doing (elastic.membership.doing), and the sight if there was something to see."""
+    """One look at a worker: the fields of a Doing (rendezvous.engine.messages.doing), and the sight if there was something to see."""
 
     fields: Fields
     sight: typing.Optional[Sight]

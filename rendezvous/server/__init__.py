@@ -1,1 +1,1 @@
-"""The process `elastic-rendezvous`: clocks and connections around the membership machine. It decides nothing about membership itself."""
+"""The process `elastic-rendezvous`: clocks and connections around the membership engine. It decides nothing about membership itself."""

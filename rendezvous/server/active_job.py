@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol
 
-from elastic.membership.in_place import Put
 from elastic.membership.training import Answer, Report
 from elastic.membership.wire import View
-from rendezvous.machine import Event, Job, leave_notice, view
+from rendezvous.engine import Event, Job, leave_notice, view
+from rendezvous.engine.messages.in_place import Put
 from rendezvous.server.exchange import Exchange
 from rendezvous.server.fault import FaultLadder
 from rendezvous.server.metered import Rate

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.wire import Wire
-from rendezvous.machine import Job, summary
+from rendezvous.engine import Job, summary
 
 LONGEST = 64 * 1024
 """Bytes of the longest answer."""

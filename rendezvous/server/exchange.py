@@ -5,8 +5,9 @@ The server passes them on and decides nothing by them. A job may give so much fo
 
 from collections import Counter
 
-from elastic.membership.in_place import KEYS_A_MESSAGE, VALUE_LENGTH, Keys, Put, Stage, Values
-from rendezvous.machine import Job
+from elastic.membership.wire import KEYS_A_MESSAGE, Keys, Values
+from rendezvous.engine import Job
+from rendezvous.engine.messages.in_place import VALUE_LENGTH, Put, Stage
 
 MOST_VALUES = 16
 """Values that a member may give for one round, for each of its workers. Its agent has the same limit."""

@@ -14,7 +14,7 @@ from elastic.kube.errors import KubeError
 from elastic.membership import limits, protocol
 from elastic.membership.bounds import Name
 from elastic.membership.training import Forgotten, Report
-from elastic.membership.wire import Expectation
+from elastic.membership.wire import Decoder, Expectation, encode
 from rendezvous.server.access import Gate
 from rendezvous.server.brief_worlds import BriefWorlds
 from rendezvous.server.failure_log import FailureLog
@@ -42,8 +42,7 @@ BYTES_A_TURN = 32 * 2**10
 PROGRESS_GAP_S = 0.5
 MAX_STREAMS = 64
 
-_encode = msgspec.json.encode
-_expectations = msgspec.json.Decoder(Expectation)
+_expectations = Decoder[Expectation](Expectation)
 _reports = msgspec.json.Decoder(Report)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -145,7 +144,7 @@ class Face:
         if (refusal := await self._refuse_others(request)) is not None:
             return refusal
         step = self._hub.forget(request.match_info["uid"])
-        return web.Response(body=_encode(Forgotten(step=step)), content_type="application/json")
+        return web.Response(body=encode(Forgotten(step=step)), content_type="application/json")
 
     async def _world(self, request: web.Request) -> web.StreamResponse:
         """Answer the whole world to a controller, and a brief one to the job itself."""
@@ -157,7 +156,7 @@ class Face:
         if job is None:
             return _refusal(404, "this server has no such job")
         if not is_agent:
-            return web.Response(body=_encode(self._hub.world(uid)), content_type="application/json")
+            return web.Response(body=encode(self._hub.world(uid)), content_type="application/json")
         if not await self._brief_worlds.has_turn(uid):
             return _refusal(429, "another caller of this job is still taking its answer; ask again in a moment")
         return await self._brief_worlds.answer(request, self._hub.job(uid) or job)
@@ -173,12 +172,12 @@ class Face:
             answer = self._hub.report(uid, report)
         except (msgspec.MsgspecError, RecursionError) as error:
             return _refusal(400, f"report: {error}")
-        return web.Response(body=_encode(answer), content_type="application/json")
+        return web.Response(body=encode(answer), content_type="application/json")
 
     async def _signals(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refuse_others(request, may_read=True)) is not None:
             return refusal
-        return web.Response(body=_encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
+        return web.Response(body=encode(self._hub.signals(request.match_info["uid"])), content_type="application/json")
 
     async def _worlds(self, request: web.Request) -> web.StreamResponse:
         """Send every job's world, then every change, one JSON object a line. An empty line now and then shows that the stream is alive."""
@@ -241,7 +240,7 @@ class Face:
         while True:
             self._hub.progress.publish_due()
             newest = self._hub.progress.version
-            await _write(response, (_encode(progress) + b"\n" for progress in self._hub.progress_since(version)))
+            await _write(response, (encode(progress) + b"\n" for progress in self._hub.progress_since(version)))
             version = newest
             await asyncio.sleep(PROGRESS_GAP_S)
             with contextlib.suppress(TimeoutError):
@@ -293,4 +292,4 @@ def _bearer(request: web.Request) -> str:
 
 
 def _refusal(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=_encode({"error": message}), content_type="application/json")
+    return web.Response(status=status, body=encode({"error": message}), content_type="application/json")

@@ -1,7 +1,7 @@
-"""All jobs of a server: each job's machine, the connections of its members, and the one clock that drives them.
+"""All jobs of a server: each job's engine, the connections of its members, and the one clock that drives them.
 
 The hub feeds events and carries out effects. It knows neither HTTP nor tokens: a connection is an object with `send` and `end`.
-A bug in the machine stops no job's timer: a decision that raises is logged with the job's story, and made again a second later.
+A bug in the engine stops no job's timer: a decision that raises is logged with the job's story, and made again a second later.
 """
 
 import asyncio
@@ -9,13 +9,11 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import msgspec
-
 from elastic.membership.bounds import MAX_MEMBERS
-from elastic.membership.in_place import Put
+from elastic.membership.hosts import HostFacts
 from elastic.membership.training import Answer, Progress, Report, Signal
 from elastic.membership.wire import Expectation, FromMember, Join, World
-from rendezvous.machine import (
+from rendezvous.engine import (
     Cut,
     Effect,
     Event,
@@ -37,6 +35,7 @@ from rendezvous.machine import (
     step_all,
     summary,
 )
+from rendezvous.engine.messages.in_place import Put
 from rendezvous.server.active_job import ActiveJob, Link
 from rendezvous.server.fault import RETRY_S, Remedy, Undecided
 from rendezvous.server.host_lists import HostLists
@@ -101,7 +100,7 @@ class Hub:
             self._decide(active)
         if active.job.membership.expectation is not expectation:
             raise Undecided(active.fault.reason or UNAPPLIED)
-        if expectation.hosts is not None:
+        if isinstance(expectation.hosts, HostFacts):
             self.hosts.expect(uid, expectation.hosts, grace_s=expectation.grace_s)
         return True
 
@@ -182,7 +181,7 @@ class Hub:
     def _world(self, active: ActiveJob) -> World:
         world, hosts = summary(active.job), self.hosts.state(active.job.uid)
         asks = world.asks or (active.asks and active.job.membership.expectation is None)
-        return msgspec.structs.replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
+        return replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
 
     async def wait_newer(self, version: int) -> int:
         """Wait until something changed after this version."""
@@ -233,7 +232,7 @@ class Hub:
         return [*told, *(self.progress.gone(uid) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
-        """Pass on only what the machine does not know: of a thousand workers that report the same step, one."""
+        """Pass on only what the engine does not know: of a thousand workers that report the same step, one."""
         known, phases = active.job.progress.step_in_world, active.job.timings.phases
         if known is None or step > known or (phases is not None and phases.stepped is None):
             self._apply(active, Stepped(generation, step))
@@ -297,7 +296,7 @@ class Hub:
                     self._decide_soon(active)
 
     def _decide(self, active: ActiveJob) -> None:
-        """Decide on all events that wait. A bug in the machine must not stop the job's timer, nor touch another job."""
+        """Decide on all events that wait. A bug in the engine must not stop the job's timer, nor touch another job."""
         self._notice_standstill()
         before, events = active.job, active.inbox
         active.inbox, active.is_due = [], False

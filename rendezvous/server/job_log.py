@@ -2,7 +2,7 @@
 
 import logging
 
-from rendezvous.machine import Job
+from rendezvous.engine import Job
 
 log = logging.getLogger(__name__)
 

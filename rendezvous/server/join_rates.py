@@ -7,8 +7,8 @@ number of members that the job has.
 from collections.abc import Callable
 
 from elastic.membership.bounds import MAX_MEMBERS
-from rendezvous.machine import Job
-from rendezvous.machine.presented import members_of
+from rendezvous.engine import Job
+from rendezvous.engine.presented import members_of
 from rendezvous.server.metered import Use
 
 SPARE = 64

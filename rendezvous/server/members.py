@@ -10,9 +10,8 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from elastic.membership.in_place import Keys
 from elastic.membership.limits import MEMBER_MESSAGE
-from elastic.membership.wire import Failed, FromMember, Join, Refused, View
+from elastic.membership.wire import Decoder, Failed, FromMember, Join, Keys, Refused, View, encode
 from rendezvous.server.exchange import Exchange
 from rendezvous.server.failure_log import FailureLog
 from rendezvous.server.hub import Full, Hub
@@ -23,7 +22,7 @@ GOOD_BYE_S = 2.0
 LONGEST_REASON = 123
 """Bytes of a reason in a WebSocket's last frame."""
 
-_decoder = msgspec.json.Decoder(FromMember)
+_decoder = Decoder[FromMember](FromMember)
 
 
 class Connection:
@@ -71,7 +70,7 @@ class Connection:
     async def _send_newest(self) -> None:
         try:
             while (message := self._take()) is not None:
-                await self._socket.send_str(msgspec.json.encode(message).decode())
+                await self._socket.send_str(encode(message).decode())
         except (ConnectionError, RuntimeError):
             pass  # the reader notices the broken connection
         finally:
@@ -93,7 +92,7 @@ class Connection:
             with contextlib.suppress(ConnectionError, RuntimeError, TimeoutError):
                 async with asyncio.timeout(2 * GOOD_BYE_S):
                     if last is not None:
-                        await self._socket.send_str(msgspec.json.encode(last).decode())
+                        await self._socket.send_str(encode(last).decode())
                     await self._socket.close(code=code)
         finally:
             if self._transport is not None:

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from rendezvous.machine import Job, summary
+from rendezvous.engine import Job, summary
 
 
 class Membership(Collector):

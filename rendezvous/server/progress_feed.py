@@ -11,7 +11,7 @@ import msgspec
 
 from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Progress, Report, Signal
-from rendezvous.machine import Job, summary
+from rendezvous.engine import Job, summary
 from rendezvous.server.news import News
 from rendezvous.server.other_jobs import OtherJobs
 from rendezvous.server.trainer_status import Told, TrainerStatus

@@ -8,10 +8,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-
 from elastic.membership import limits
-from elastic.membership.wire import World, unreadable
+from elastic.membership.wire import Decoder, World, encode, unreadable
 from elastic.membership.world_changes import WorldChange, changes
 from rendezvous.server.hub import Hub
 from rendezvous.server.metered import Use
@@ -24,9 +22,8 @@ JOB_BYTES_PER_S = 512 * 2**10
 CHECKED = 256 * 2**10
 """A longer line is sent without checking that it can be read: the controller checks it too."""
 
-_encode = msgspec.json.encode
-_worlds = msgspec.json.Decoder(World)
-_changes = msgspec.json.Decoder(WorldChange)
+_worlds = Decoder[World](World)
+_changes = Decoder[Any](WorldChange)
 
 
 class WorldLines:
@@ -82,9 +79,9 @@ class WorldLines:
             self._log_unreadable(world.job, str(error))
             world, lines = unreadable(world.job, str(error)), 1
             if not self._only_changes:
-                yield _encode(world) + b"\n"
+                yield encode(world) + b"\n"
                 return
-            yield from (_encode(change) + b"\n" for change in changes(None, world, after=0))
+            yield from (encode(change) + b"\n" for change in changes(None, world, after=0))
         if world.forgotten:
             self._told.pop(world.job, None)
         else:
@@ -97,11 +94,11 @@ class WorldLines:
             log.error("a world cannot be sent to the controller", extra={"uid": uid, "error": error})
 
 
-def _line(message: object, decoder: "msgspec.json.Decoder[Any]", *, most: int) -> bytes:
+def _line(message: object, decoder: Decoder[Any], *, most: int) -> bytes:
     """Return the line of a message. Raises ValueError if its reader would refuse it."""
-    line = _encode(message) + b"\n"
+    line = encode(message) + b"\n"
     if len(line) > most:
         raise ValueError(f"it has more than {most} bytes")
     if len(line) <= CHECKED:
-        decoder.decode(line)
+        decoder.check(line)
     return line

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rendezvous import main
-from rendezvous.machine import Effect, Event, Job, step_all
+from rendezvous.engine import Effect, Event, Job, step_all
 from rendezvous.server import hub
 
 

@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from account_tokens import ONLY_THE_CONTROLLER_MAY, account_token, who_may_control
 from api_process import ApiProcess
@@ -19,6 +18,7 @@ from torch_agents import Server, serving, wait_until
 from elastic.kube import connect
 from elastic.local.installation import ensure_installation
 from elastic.membership.tokens import control_token, job_token
+from elastic.membership.wire import encode
 from rendezvous.server.access import AUDIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -38,7 +38,7 @@ def api(tmp_path: Path) -> Iterator[ApiProcess]:
 
 
 def shown(server: Server) -> str:
-    """The certificate that a new connection is shown, checked against the installation's CA as agents do."""
+    """Return the certificate that a new connection is shown, checked against the installation's CA as agents do."""
     tls = ssl.create_default_context(cadata=server.ca)
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=60) as plain,
@@ -112,7 +112,7 @@ def test_only_the_controllers_account_speaks_for_the_control_plane(api: ApiProce
     assert found == ONLY_THE_CONTROLLER_MAY
     flags = ("--kubeconfig", str(api.folder / "kubeconfig"), "--account", "system:serviceaccount:default:controller")
     with serving(tmp_path, *flags) as server:
-        body = msgspec.json.encode(expecting(1))
+        body = encode(expecting(1))
         assert server.call("PUT", "/v1/jobs/job/expectation", token=token, body=body)[0] == 204
         api.kill()
         assert server.call("PUT", "/v1/jobs/job/expectation", token=token, body=body)[0] == 204, "a review is remembered for a while"

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 from torch_agents import TRAINING, Agents, Proxy, Server, serving, wait_until
 
 from elastic.local.ports import free_port
@@ -67,7 +67,7 @@ def test_a_job_grows_and_survives_a_terminated_and_a_killed_worker(server: Serve
     (agents.folder / "finish").touch()
     wait_until(lambda: agents.processes["train-worker-2"].poll() is not None, what=lambda: f"the last worker finishes\n{agents.describe()}")
     assert agents.processes["train-worker-2"].returncode == 0, agents.describe()
-    # The server waits a while for worker-0, which is still expected, because it might work on behind a cut connection.
+    # The server still expects worker-0, and waits for it for a while, because it might work on behind a cut connection.
     wait_until(lambda: _phase(server, agents) == "finished", what=lambda: f"the job is finished\n{agents.describe()}")
     world = server.world(agents.job)
     assert world is not None
@@ -111,7 +111,7 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
     (agents.folder / "crash-train-worker-0").touch()
     wait_until(lambda: closed(server, agents.job) != "", what=lambda: f"the world is closed\n{agents.describe()}")
     assert all(agents.processes[name].poll() is None for name in names(2)), "they know what a new server would have to"
-    server.expect(agents.job, structs.replace(expectation, closed=closed(server, agents.job)))
+    server.expect(agents.job, replace(expectation, closed=closed(server, agents.job)))
     for name in names(2):
         wait_until(lambda name=name: agents.processes[name].poll() is not None, what=f"{name} ends")  # type: ignore[misc]
         assert agents.processes[name].returncode == 1

@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import msgspec
-
 from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Decoder, Expectation, World, encode
 from rendezvous.delivery import WRAPPER
 
 PATIENCE_S = 120.0
@@ -154,13 +152,13 @@ class Server:
             connection.close()
 
     def expect(self, job: str, expectation: Expectation) -> None:
-        body = msgspec.json.encode(expectation)
+        body = encode(expectation)
         status, text = self.call("PUT", f"/v1/jobs/{job}/expectation", token=control_token(self.key), body=body)
         assert status == 204, text
 
     def world(self, job: str) -> World | None:
         status, text = self.call("GET", f"/v1/jobs/{job}/world", token=control_token(self.key))
-        return msgspec.json.decode(text, type=World) if status == 200 else None
+        return Decoder[World](World).decode(text) if status == 200 else None
 
 
 class Agents:

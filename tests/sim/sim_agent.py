@@ -3,10 +3,9 @@
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from msgspec import structs
 from sim_ends import Ended
 from sim_rendezvous import REACH_S, SimHub, SimServer
 
@@ -151,7 +150,7 @@ class Agent:
         if link is not self.link or not link.is_open or self.is_over or self.is_finishing:
             return
         if self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
-            self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
+            self.held = replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
         if view.closed:
             self._later(0.2, self._exit, 1)
         elif view.finished and self.is_ready:

@@ -5,17 +5,16 @@ The decisions of the agent are the real ones (LocalChange). This module plays th
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
-from msgspec import structs
 from sim_agent import Agent, Connection
 from sim_trainer import Save, Trainer
 
-from elastic.membership.wire import Failed, Finished, FromMember, Held, Join, Ready, Started, View
+from elastic.membership.wire import Failed, Finished, FromMember, Held, Join, Ready, Started, View, convert, to_builtins
 from elastic_worker.agent import view as agent_view
 from elastic_worker.agent.change import LocalChange, LocalWorker
+from rendezvous.engine.messages.controller import HeldRestarts
 
 ASTRAY = "a world was formed in which its living workers were not asked to change"
 LOSS_SEEN_S = 1.1
@@ -89,8 +88,8 @@ class LivingAgent(Agent):
         if link is not self.link or not link.is_open or self.is_over or self.is_finishing:
             return
         if self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
-            self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
-        self.view = agent_view.View(msgspec.to_builtins(view))
+            self.held = replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
+        self.view = agent_view.View(to_builtins(view))
         if view.closed:
             self._later(0.2, self._exit, 1)
         elif self.worker is None:
@@ -165,7 +164,7 @@ class LivingAgent(Agent):
             self.entered.append(view.generation)
             self.states.pop("started", None)
             for kind, state in list(self.states.items()):
-                self._report(kind, structs.replace(state, generation=view.generation))
+                self._report(kind, replace(state, generation=view.generation))
 
     def _tell_server(self) -> None:
         for message in self.change.take_up():
@@ -178,7 +177,7 @@ class LivingAgent(Agent):
             elif message["t"] == "started":
                 self._report("started", Started(generation=self.generation))
             elif message["t"] != "put":
-                self._say(msgspec.convert(message, FromMember))  # type: ignore[arg-type]
+                self._say(convert(message, FromMember))
 
     def _pass_time(self, worker: Trainer) -> None:
         if worker is self.worker and not self.is_leaving:
@@ -214,7 +213,7 @@ class LivingAgent(Agent):
     # --- the presence
 
     def _hold(self, view: View | agent_view.View) -> None:
-        restarts = msgspec.convert(msgspec.to_builtins(view.unacknowledged_restarts), Held.__annotations__["unacknowledged_restarts"])
+        restarts = convert(to_builtins(view.unacknowledged_restarts), HeldRestarts)
         self.held = Held(
             id=view.id, generation=view.generation, rank=view.rank, size=view.size, store=view.store, unacknowledged_restarts=restarts
         )
@@ -228,7 +227,7 @@ class LivingAgent(Agent):
         self._say(state)
 
     def _join(self) -> Join:
-        held = structs.replace(self.held, round=self.change.round) if self.held is not None else None
+        held = replace(self.held, round=self.change.round) if self.held is not None else None
         failed = self.is_ready and self.failed_before is not None
         fields = self.change.introduction()[0] | (self.living if self.is_ready else {})
         return Join(
@@ -247,7 +246,7 @@ class LivingAgent(Agent):
             self._say(state)
         for message in self.change.introduction()[1]:
             if message["t"] != "put":
-                self._say(msgspec.convert(message, FromMember))  # type: ignore[arg-type]
+                self._say(convert(message, FromMember))
 
 
 def _time() -> float:

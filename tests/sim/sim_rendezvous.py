@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from sim_etcd import Etcds
 
 from elastic.membership.wire import Expectation, World
-from rendezvous.machine import Effect, Event, Job, step_all
-from rendezvous.machine.invariants import broken
+from rendezvous.engine import Effect, Event, Job, step_all
+from rendezvous.engine.invariants import broken
 from rendezvous.server.hub import ActiveJob, Hub
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from elastic_worker.training.control import GOES_ON, PHASES
-from rendezvous.machine.in_place import FORM_S, FORM_S_A_WORKER
+from rendezvous.engine.in_place import FORM_S, FORM_S_A_WORKER
 
 if TYPE_CHECKING:
     from sim_living import LivingAgent

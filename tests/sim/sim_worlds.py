@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from sim_trainer import At, Trainer
 
-from elastic.membership.in_place import Stage
-from rendezvous.machine import Job, Phase
-from rendezvous.machine.in_place import ATTEMPTS, FORM_S, FORM_S_A_WORKER, HELLO_S, PLANNED_S, RECEIVE_S
+from rendezvous.engine import Job, Phase
+from rendezvous.engine.in_place import ATTEMPTS, FORM_S, FORM_S_A_WORKER, HELLO_S, PLANNED_S, RECEIVE_S
+from rendezvous.engine.messages.in_place import Stage
 
 if TYPE_CHECKING:
     from sim_living import LivingAgent

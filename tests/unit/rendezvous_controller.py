@@ -1,18 +1,20 @@
 """The controller's half of a group in virtual time: what it has written down of what the server told it, and what it says then."""
 
-from msgspec.structs import replace
+from dataclasses import replace
+
+from msgspec import structs
 from rendezvous_group import Group
 
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
-from controller.watching.snapshot import Pod, World
+from controller.facts.snapshot import Pod, World
 from elastic.api.job import ElasticStatus
 from elastic.membership.wire import Budget, Charge, Ended, Expectation
-from rendezvous.machine import summary
+from rendezvous.engine import summary
 
 
 class Controller:
-    """Of a job of two, w0 and w1. It keeps its book as the real one does; `ended` are the container ends that it has seen."""
+    """The controller of a job of two, w0 and w1. It keeps its book as the real one does; `ended`: container ends that it has seen."""
 
     def __init__(self, group: Group, budget: Budget) -> None:
         self.status = ElasticStatus()
@@ -25,7 +27,7 @@ class Controller:
         group.expectation = Expectation(members=("w0", "w1"), min=1, max=2, budget=budget)
 
     def speak(self) -> None:
-        """Says again what its status says."""
+        """Say again what its status says."""
         group, status = self._group, self.status
         assert group.expectation is not None
         fruitless, step = self._progress
@@ -44,7 +46,7 @@ class Controller:
         group.retell()
 
     def hear(self) -> None:
-        """Writes down, in one piece, what the server tells now."""
+        """Write down in one piece what the server tells now."""
         told, known = summary(self._group.job), self.status
         world = World(
             generation=told.generation, members=frozenset(), unacknowledged_restarts=told.unacknowledged_restarts, explained=told.explained
@@ -53,8 +55,8 @@ class Controller:
         for cause, count in status.restarts.items():
             self._charged += [(cause, self._group.now)] * (count - known.restarts.get(cause, 0))
         if told.phase == "running":
-            status = replace(status, generation=max(known.generation, told.generation))
+            status = structs.replace(status, generation=max(known.generation, told.generation))
         pods = [Pod(uid, uid, "worker", 0) for uid in self.pods]
-        self.status = restart_accounting.settled(replace(status, closed=told.closed or known.closed), pods, before=known)
+        self.status = restart_accounting.settled(structs.replace(status, closed=told.closed or known.closed), pods, before=known)
         if told.fruitless is not None:
             self._progress = told.fruitless, told.step

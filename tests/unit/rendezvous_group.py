@@ -1,14 +1,12 @@
-"""Fake members around a real membership machine, in virtual time: agents that behave as torchrun's do, and links that can break."""
+"""Fake members around a real membership engine, in virtual time: agents that behave as torchrun's do, and links that can break."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from msgspec import structs
-
-from elastic.membership.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.machine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
-from rendezvous.machine.invariants import broken
+from rendezvous.engine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
+from rendezvous.engine.invariants import broken
+from rendezvous.engine.messages.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 
 BEAT_S = 5.0
 
@@ -54,7 +52,7 @@ class Agent:
         failed = self.is_ready and self.failed
         return Join(
             incarnation=self.incarnation,
-            held=structs.replace(self.held, round=self.round) if self.held is not None else None,
+            held=replace(self.held, round=self.round) if self.held is not None else None,
             ready=self.is_ready,
             store=self.store,
             failed=failed,
@@ -90,11 +88,11 @@ class Agent:
         elif change is not None and change.stage is Stage.RUN and self.alive and view.generation == self.generation:
             self.is_ready = self.alive = False  # the change was called off
         if self.held is not None and (view.id == self.held.id or view.unacknowledged_restarts):
-            self.held = structs.replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
+            self.held = replace(self.held, unacknowledged_restarts=view.unacknowledged_restarts)
 
 
 class Group:
-    """A job's machine, its agents and their links. Every event passes through `apply`, which records the worlds that were sealed."""
+    """A job's engine, its agents and their links. Every event passes through `apply`, which records the worlds that were sealed."""
 
     def __init__(self, *, limits: Limits | None = None, up_for_s: float = 100.0) -> None:
         self.limits = limits or Limits()
@@ -160,11 +158,11 @@ class Group:
     def retell(self) -> None:
         """Let the controller send its full state again, with what it has heard as the floor."""
         if self.expectation is not None:
-            self.expectation = structs.replace(self.expectation, floor=max(self.expectation.floor, self.heard))
+            self.expectation = replace(self.expectation, floor=max(self.expectation.floor, self.heard))
             self.apply(Expected(self.expectation))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: linked agents beat, and the machine is woken when it asked to be."""
+        """Let time pass: linked agents beat, and the engine is woken when it asked to be."""
         until = self.now + seconds
         beat_at = self.now + BEAT_S
         for _ in range(10_000):
@@ -178,7 +176,7 @@ class Group:
             else:
                 self.apply(Tick())
         else:
-            raise AssertionError("the machine wants to be woken without end")
+            raise AssertionError("the engine wants to be woken without end")
         if self.wake_at <= self.now:
             self.apply(Tick())
         self._beat()

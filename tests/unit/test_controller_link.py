@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 from job_builders import restarts
 
@@ -314,8 +314,8 @@ async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
-        again = msgspec.structs.replace(world, leaving=("b",))
-        for said in (world, again, msgspec.structs.replace(world, generation=5)):
+        again = replace(world, leaving=("b",))
+        for said in (world, again, replace(world, generation=5)):
             server.worlds_to_tell.put_nowait(said)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
@@ -394,7 +394,7 @@ def test_what_is_larger_than_a_message_holds_is_told_as_the_most_it_holds() -> N
         budget=Budget(max_restarts=most, by_cause=(("user", most),), without_progress=most, window_s=most, hang_s=most),
         charged=(Charge(cause="user", at=long_ago),),
     )
-    said = msgspec.json.decode(msgspec.json.encode(expectation(told, now=NOW)), type=wire.Expectation)
+    said = wire.Decoder[wire.Expectation](wire.Expectation).decode(wire.encode(expectation(told, now=NOW)))
     assert (said.budget.max_restarts, said.grace_s, said.charged[0].age_s) == (
         bounds.MOST_COUNTED,
         bounds.MOST_SECONDS,

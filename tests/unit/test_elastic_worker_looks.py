@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from elastic.membership.doing import Doings
+from elastic.membership.wire import convert
 from elastic_worker.agent.looks import MOST_TOLD, Looks
 from elastic_worker.agent.view import View
 from elastic_worker.agent.workers import LocalWorkers, RankedWorker
 from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.looking.calls import Wait, wait_of
+from rendezvous.engine.messages.doing import Doings
 
 PATIENCE_S = 60.0
 SLEEPER = """
@@ -119,7 +119,7 @@ def test_workers_are_described_by_local_rank_while_the_server_asks(looks: tuple[
     assert missing == {"kind": "unknown", "does": "has ended"}
     assert message["generation"] == 7
     assert message.pop("t") == "doings"
-    assert len(msgspec.convert(message, Doings).workers) == 3
+    assert len(convert(message, Doings).workers) == 3
     presence.ask("")
     presence.wait_for(lambda: not made._watched)
 

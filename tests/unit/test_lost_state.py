@@ -14,13 +14,13 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
-from controller.watching.snapshot import InWorld, Node, Phase, World
+from controller.facts.snapshot import InWorld, Node, Phase, World
 from elastic.api import parse
 from elastic.api.errors import SpecError
 from elastic.api.job import to_object
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import Leaving
-from rendezvous.machine import Stepped, summary
+from rendezvous.engine import Stepped, summary
 
 SILENT, OFF = "node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"
 BOTH, NEW = ("train-worker-0", "train-worker-1"), ("w2", "w3")

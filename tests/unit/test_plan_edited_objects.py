@@ -15,18 +15,18 @@ from msgspec.inspect import type_info
 
 from controller.acting.link import expectation as on_the_wire
 from controller.deciding.actions import Create, SetExpectation
-from controller.deciding.objects.differences import OWNED_LABEL
 from controller.deciding.plan import plan
-from controller.watching.keys import Key
+from controller.facts.keys import Key
+from controller.facts.owned import OWNED_LABEL
+from controller.facts.snapshot import Phase, World, pod_from
 from controller.watching.observe import _owned
-from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.book import MOST_GENERATION, MOST_TIMES, Rescale
 from elastic.api.job import ElasticStatus, JobStatus, to_object
 from elastic.api.kinds import API_VERSION, KINDS
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.kube.resources import PODS
-from elastic.membership.wire import Expectation
+from elastic.membership.wire import Decoder, Expectation, encode
 
 INDEXES = ["99999999999999", "7", "-1", "0", "", "x", "01"]
 
@@ -109,7 +109,7 @@ def test_what_no_controller_wrote_into_the_status_is_passed_over_and_told_and_th
     assert "SpecRemark" in {event.reason for event in planned.news}
     (told,) = [action for action in planned.actions if isinstance(action, SetExpectation)]
     sent = on_the_wire(told, now=NOW)
-    msgspec.json.decode(msgspec.json.encode(sent), type=Expectation)
+    Decoder[Expectation](Expectation).decode(encode(sent))
 
 
 def test_the_highest_number_of_a_group_that_a_status_may_have_leaves_room_for_more():
@@ -150,7 +150,7 @@ def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: 
         planned = plan(read, snapshot(pod(), pod(index=1, phase=Phase.FAILED, code=1), settings=OURS))
         for action in planned.actions:
             if isinstance(action, SetExpectation):
-                msgspec.json.decode(msgspec.json.encode(on_the_wire(action, now=NOW)), type=Expectation)
+                Decoder[Expectation](Expectation).decode(encode(on_the_wire(action, now=NOW)))
         if planned.status is not None:
             again, warnings = parse(asked | {"status": json.loads(msgspec.json.encode(planned.status))}, stored=True)
             assert (again.status, warnings) == (planned.status, []), "what a controller writes, the next one reads"

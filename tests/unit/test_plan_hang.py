@@ -1,6 +1,6 @@
 """A standstill that the rendezvous server reports: in the status, in Events, and in what commands say."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +12,13 @@ from job_builders import OURS, Cluster, elastic_job, reasons
 
 from controller.acting.link import _world
 from controller.deciding.rendezvous import hangs
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import Phase, Snapshot, World
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import Phase, Snapshot, World
 from elastic.api.job import ElasticStatus
 from elastic.client.explanation import explained, waits_for
 from elastic.client.summary import summary
 from elastic.membership import wire
-from elastic.membership.doing import Doing, Hang, HangState, Kind, RanksDoing, Span
+from rendezvous.engine.messages.doing import Doing, Hang, HangState, Kind, RanksDoing, Span
 
 ASLEEP = Doing(kind=Kind.OTHER, looks=4, for_s=31.2, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
 WAITS = Doing(kind=Kind.COLLECTIVE, looks=4, for_s=31.0, does="waits in all_reduce", place="train.py:44")
@@ -191,4 +191,4 @@ def seen_by(seen: HangSeen) -> Snapshot:
 
 
 def _fields(hang: Hang) -> dict[str, object]:
-    return {name: getattr(hang, name) for name in hang.__struct_fields__}
+    return {one.name: getattr(hang, one.name) for one in fields(hang)}

@@ -15,7 +15,7 @@ from elastic.api.words import Cause
 from elastic.client import explanation
 from elastic.client.explanation import IMAGE, UNSTARTED, findings
 from elastic.client.summary import summary
-from elastic.membership.doing import HangState
+from rendezvous.engine.messages.doing import HangState
 
 ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"[A-Z][A-Za-z]+$")

@@ -5,8 +5,8 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.membership.restart_log import RestartLog, merged, settled, unknown_to
 from elastic.membership.wire import Restart
+from rendezvous.engine.restart_log import RestartLog, merged, settled, unknown_to
 
 PODS = ("a", "b", "c")
 TRUE_CAUSES = ("user", "disruption", "collateral", "outOfMemory")
@@ -18,7 +18,7 @@ def loss(generation: int, pod: str, cause: str = "disruption", **fields: bool) -
 
 @st.composite
 def reports(draw: st.DrawFn) -> list[Restart]:
-    """What really happened, each told as a guess, as known, or both, any number of times."""
+    """Draw reports of the things that happened: each as a guess, as known, or both, any number of times."""
     told = []
     for generation, pod in draw(st.sets(st.tuples(st.integers(1, 4), st.sampled_from(PODS)), max_size=6)):
         cause = draw(st.sampled_from(TRUE_CAUSES))

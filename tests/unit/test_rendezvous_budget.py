@@ -4,7 +4,7 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Charge, Ended, Ready
-from rendezvous.machine import Stepped, summary
+from rendezvous.engine import Stepped, summary
 
 
 def crash(group: Group, name: str = "w1") -> None:

@@ -1,6 +1,6 @@
 """Laws of the budget against any order of failures, losses, steps, pauses and restarts of the server.
 
-What is charged is what happened, once, and the world is closed exactly when it is too much.
+Each thing that happened is charged once, and the world is closed exactly when the charges exceed the budget.
 """
 
 from hypothesis import given
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rendezvous_controller import Controller
 from rendezvous_group import Group
 
-from elastic.membership.window import PARTS
 from elastic.membership.wire import Budget
-from rendezvous.machine import Stepped, summary
+from rendezvous.engine import Stepped, summary
+from rendezvous.engine.window import PARTS
 
 WINDOW_S, MOST, FRUITLESS = 200.0, 2, 3
 BUDGET = Budget(max_restarts=MOST, window_s=WINDOW_S, without_progress=FRUITLESS)

@@ -12,7 +12,7 @@ from rendezvous_controller import Controller
 from rendezvous_group import Group
 
 from elastic.membership.wire import Budget, Ended
-from rendezvous.machine import summary
+from rendezvous.engine import summary
 
 
 class Life:
@@ -62,7 +62,7 @@ class Life:
         self.goes_on()
 
     def _container_ends(self, cause: str) -> None:
-        """The kubelet starts it again in the same pod; the controller hears of its end a little later."""
+        """Let the kubelet start the container again in the same pod; the controller hears of its end a little later."""
         if self.is_only_witness:
             return
         is_working = self.group.agents["w1"].is_working
@@ -112,7 +112,7 @@ class Life:
         self.goes_on()
 
     def the_server_dies(self) -> None:
-        """Not while the controller is away too: then only what a survivor has seen is known, as the examples of the machine show."""
+        """Not while the controller is away too: then only what a survivor has seen is known, as the examples of the engine show."""
         if self.is_away:
             return
         self.group.start_server()
@@ -176,7 +176,7 @@ def test_whatever_happens_is_charged_once_under_its_own_cause(deeds: list[object
 
 @given(st.lists(st.sampled_from(DEEDS + AWAY), max_size=12))
 def test_what_happens_while_the_controller_is_away_is_charged_once_too(deeds: list[object]) -> None:
-    """Of two ends of a container that it had no chance to see, a pod shows only the newer one: the older stays a disruption."""
+    """A pod shows only the newer one of two ends of a container that the controller had no chance to see: the older stays a disruption."""
     life = lived(deeds)
     counts, happened = counted(life), life.happened
     assert counts.total() == happened.total()

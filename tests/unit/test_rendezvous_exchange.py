@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.in_place import VALUE_LENGTH, Put, Stage
 from elastic.membership.wire import View
+from rendezvous.engine.messages.in_place import VALUE_LENGTH, Put, Stage
 from rendezvous.server.active_job import ActiveJob
 from rendezvous.server.exchange import MOST_LENGTH, MOST_VALUES, Exchange
 from rendezvous.server.members import Connection

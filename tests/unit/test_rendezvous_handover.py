@@ -7,7 +7,7 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Leaving
-from rendezvous.machine import Stepped
+from rendezvous.engine import Stepped
 from rendezvous.server.active_job import ActiveJob
 
 

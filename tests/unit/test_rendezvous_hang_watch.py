@@ -1,13 +1,12 @@
 """A job whose steps stop coming: its agents look at their workers, and the rendezvous names the ranks that hold up the others."""
 
-import msgspec
 import pytest
 from rendezvous_group import Group
 
-from elastic.membership.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
-from elastic.membership.doing_words import sentence
-from elastic.membership.wire import Budget, Started, World
-from rendezvous.machine import Stepped, summary
+from elastic.membership.wire import Budget, Decoder, Started, World, encode
+from rendezvous.engine import Stepped, summary
+from rendezvous.engine.doing_words import sentence
+from rendezvous.engine.messages.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
 
 IN_ALL_REDUCE = Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
 ASLEEP = Doing(kind=Kind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
@@ -296,7 +295,7 @@ def test_the_longest_words_still_fit_into_a_message_to_the_controller() -> None:
     group.look(90)
     world = summary(group.job)
     assert world.hang is not None
-    assert msgspec.json.decode(msgspec.json.encode(world), type=World) == world
+    assert Decoder[World](World).decode(encode(world)) == world
 
 
 def test_words_that_nobody_asked_for_are_not_kept() -> None:

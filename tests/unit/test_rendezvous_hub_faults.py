@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic.membership.wire import Beat, Expectation, Held, Join, Ready, View
-from rendezvous.machine import Effect, Event, Expected, Job, Lost, Said, Tick, step_all
+from rendezvous.engine import Effect, Event, Expected, Job, Lost, Said, Tick, step_all
 from rendezvous.server.fault import Undecided
 from rendezvous.server.hub import Hub
 

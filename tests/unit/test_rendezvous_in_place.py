@@ -1,12 +1,12 @@
-"""Check how the rendezvous machine forms worlds of living processes: the first world, planned changes, and the donor of the state."""
+"""Check how the rendezvous engine forms worlds of living processes: the first world, planned changes, and the donor of the state."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from living_group import generation, is_restarting, living, newcomer, reason, restarts, told
 from rendezvous_group import Group, group_of
 
-from elastic.membership.in_place import Change, Stage, Unable
 from elastic.membership.wire import Leaving
+from rendezvous.engine.messages.in_place import Change, Stage, Unable
 
 # --- the first world
 

@@ -1,13 +1,13 @@
-"""Check what the rendezvous machine does after a loss or a failure while the other processes live on."""
+"""Check what the rendezvous engine does after a loss or a failure while the other processes live on."""
 
 import pytest
 from living_group import generation, is_restarting, living, newcomer, reason, restarts, told
 from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
-from elastic.membership.in_place import Rung, Stage
 from elastic.membership.wire import Budget, Ready, Started
-from rendezvous.machine import summary
+from rendezvous.engine import summary
+from rendezvous.engine.messages.in_place import Rung, Stage
 
 
 def test_after_a_loss_the_others_go_on_in_process() -> None:

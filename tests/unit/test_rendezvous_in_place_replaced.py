@@ -1,10 +1,10 @@
-"""Check that the rendezvous machine goes on with the state of a member's other workers if one of them is replaced by a new process."""
+"""Check that the rendezvous engine goes on with the state of a member's other workers if one of them is replaced by a new process."""
 
 from living_group import generation, is_restarting, living, reason, restarts, told
 
-from elastic.membership.in_place import Formed, Stage, Unable
 from elastic.membership.wire import Budget
-from rendezvous.machine import summary
+from rendezvous.engine import summary
+from rendezvous.engine.messages.in_place import Formed, Stage, Unable
 
 
 def test_a_member_whose_lost_worker_is_replaced_goes_on_with_the_state_of_the_others() -> None:

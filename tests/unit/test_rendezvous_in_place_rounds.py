@@ -4,9 +4,9 @@ import pytest
 from living_group import generation, living, newcomer, restarts, told
 from rendezvous_group import Group, group_of
 
-from elastic.membership.in_place import Formed, Holds, Receives, Stage, Unformed
 from elastic.membership.wire import Ready
-from rendezvous.machine import Phase, Said
+from rendezvous.engine import Phase, Said
+from rendezvous.engine.messages.in_place import Formed, Holds, Receives, Stage, Unformed
 
 # --- when forming fails
 

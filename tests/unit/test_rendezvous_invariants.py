@@ -8,10 +8,10 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Restart
-from rendezvous.machine import Job, Phase
-from rendezvous.machine.invariants import broken
-from rendezvous.machine.state.accounting import Loss
-from rendezvous.machine.state.membership import CurrentWorld, Round
+from rendezvous.engine import Job, Phase
+from rendezvous.engine.invariants import broken
+from rendezvous.engine.state.accounting import Loss
+from rendezvous.engine.state.membership import CurrentWorld, Round
 
 Change = Callable[[Job], Job]
 

@@ -11,7 +11,7 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import job_token
 from elastic.membership.wire import Expectation
-from rendezvous.machine import Job
+from rendezvous.engine import Job
 from rendezvous.server import metered
 from rendezvous.server.access import Gate
 from rendezvous.server.http import Face

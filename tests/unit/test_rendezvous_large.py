@@ -3,19 +3,17 @@
 import asyncio
 from typing import Any
 
-import msgspec
-
 from elastic.membership import limits
-from elastic.membership.wire import Expectation, FromMember, Held, Join, Ready, View, World
-from rendezvous.machine.presented import KEEPERS
+from elastic.membership.wire import Decoder, Expectation, FromMember, Held, Join, Ready, View, World, encode
+from rendezvous.engine.presented import KEEPERS
 from rendezvous.server.hub import Hub
 from rendezvous.server.world_lines import WorldLines
 
 SIZE = 8000
 NAMES = tuple(f"train-worker-{number}" for number in range(SIZE))
 
-_messages = msgspec.json.Decoder(FromMember)
-_views = msgspec.json.Decoder(View)
+_messages = Decoder[FromMember](FromMember)
+_views = Decoder[View](View)
 
 
 class Agent:
@@ -28,7 +26,7 @@ class Agent:
         self.view = View()
 
     def send(self, view: View) -> None:
-        text = msgspec.json.encode(view)
+        text = encode(view)
         assert len(text) <= limits.MEMBER_VIEW
         self.view = _views.decode(text)
         if self.view.generation:
@@ -52,7 +50,7 @@ class Agent:
 
 
 def said(message: Any) -> Any:
-    text = msgspec.json.encode(message)
+    text = encode(message)
     assert len(text) <= limits.MEMBER_MESSAGE
     return _messages.decode(text)
 
@@ -60,13 +58,13 @@ def said(message: Any) -> Any:
 def told(hub: Hub) -> World:
     (line,) = WorldLines(hub, clock=Clock(), only_changes=False).news()
     assert len(line) <= limits.WORLD_LINE
-    return msgspec.json.decode(line, type=World)
+    return Decoder[World](World).decode(line)
 
 
 def expect(hub: Hub, **fields: Any) -> None:
-    body = msgspec.json.encode(Expectation(members=NAMES, min=1, max=SIZE, **fields))
+    body = encode(Expectation(members=NAMES, min=1, max=SIZE, **fields))
     assert len(body) <= limits.EXPECTATION_BODY
-    assert hub.expect("job", msgspec.json.decode(body, type=Expectation))
+    assert hub.expect("job", Decoder[Expectation](Expectation).decode(body))
 
 
 class Clock:

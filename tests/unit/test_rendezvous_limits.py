@@ -10,7 +10,7 @@ import select
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,12 +22,15 @@ from aiohttp import web
 from msgspec import inspect
 
 from elastic.local.installation import ensure_installation
-from elastic.membership import bounds, doing, hosts, in_place, training, wire, world_changes
+from elastic.membership import hosts, training, wire, world_changes
 from elastic.membership.client import RendezvousClient
+from elastic.membership.codec import struct_of
 from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longest_json
 from elastic.membership.tokens import control_token, job_token, load_keys
 from elastic.membership.world_changes import WorldChange
 from elastic_worker.agent import websocket
+from rendezvous.engine.messages import controller, doing, in_place, member, pace
+from rendezvous.engine.messages.bounds import Bound
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
 from rendezvous.server.http import Face
@@ -37,7 +40,7 @@ FROM_MEMBER = get_args(wire.FromMember)
 ROOTS = (
     *FROM_MEMBER,
     wire.View,
-    in_place.Keys,
+    wire.Keys,
     wire.Refused,
     wire.Expectation,
     wire.World,
@@ -56,7 +59,7 @@ ESCAPED_TWICE, CONTROL = "\U0001f600", "\x01"
 
 def largest(type: Any, *, filler: str = CONTROL) -> Any:
     """Return the largest value of a type, by its own bounds, with plain values as JSON has them."""
-    return _largest(inspect.type_info(type), filler)
+    return _largest(inspect.type_info(struct_of(type)), filler)
 
 
 def _largest(type: inspect.Type, filler: str) -> Any:
@@ -201,30 +204,30 @@ async def test_the_largest_message_of_a_member_arrives(served: Served, type: Any
     await asyncio.to_thread(agents_exchange, served, texts)
     async with asyncio.timeout(30):
         await served.hub.has_heard(len(texts))
-    assert served.hub.heard[-1] == msgspec.convert(message, type)
+    assert served.hub.heard[-1] == wire.convert(message, type)
 
 
 @pytest.mark.parametrize("type", [wire.View, wire.Refused])
 async def test_the_largest_message_to_a_member_arrives(served: Served, type: Any) -> None:
     message = largest(type)
     if type is wire.View:
-        served.hub.view = msgspec.convert(message, wire.View)
+        served.hub.view = wire.convert(message, wire.View)
     else:
         served.hub.refusal = message["refused"]
     (text,) = await asyncio.to_thread(agents_exchange, served, ['{"t":"join","incarnation":"a"}'])
-    assert msgspec.json.decode(text, type=type) == msgspec.convert(message, type)
+    assert wire.Decoder[Any](type).decode(text) == wire.convert(message, type)
     assert websocket.LONGEST_FRAME >= MEMBER_VIEW, "the agents' channel takes what the wire allows"
 
 
 async def test_the_largest_expectation_arrives(served: Served) -> None:
-    message = msgspec.convert(largest(wire.Expectation), wire.Expectation)
+    message = wire.convert(largest(wire.Expectation), wire.Expectation)
     async with served.client() as client:
         await client.expect("job", message)
     assert served.hub.heard == [message]
 
 
 async def test_the_largest_world_arrives_and_the_next_one_after_it(served: Served) -> None:
-    served.hub.told = msgspec.convert(largest(wire.World), wire.World)
+    served.hub.told = wire.convert(largest(wire.World), wire.World)
     async with served.client() as client:
         async for world in client.worlds():
             assert world == served.hub.told
@@ -280,15 +283,21 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
                 visit(one.type) if isinstance(one, inspect.Field) else visit(one) if isinstance(one, inspect.Type) else None
 
     for root in ROOTS:
-        visit(inspect.type_info(root))
-    bases = (wire.Wire, bounds.Up, hosts.Message, world_changes.Restarts)
-    kinds = {
+        visit(inspect.type_info(struct_of(root)))
+    bases = (wire.Wire, hosts.Message, world_changes.Restarts)
+    structs = {
         one
-        for module in (wire, in_place, doing, training, hosts, world_changes)
+        for module in (wire, training, hosts, world_changes)
         for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, (*bases, in_place.Change, in_place.Values, in_place.Keys))
+        if isinstance(one, type) and issubclass(one, (*bases, wire.Values, wire.Keys))
     }
-    assert kinds - {*bases, wire.AtBarrier} == seen
+    messages = {
+        struct_of(one)
+        for module in (controller, member, doing, in_place, pace)
+        for one in vars(module).values()
+        if is_dataclass(one) and one is not Bound
+    }
+    assert (structs | messages) - {*bases} == seen
 
 
 @pytest.mark.parametrize("type", ROOTS)

@@ -3,17 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-import msgspec
 import pytest
-from msgspec import structs
 from rendezvous_group import Group, group_of
 
-from elastic.membership.restart_log import RestartLog, merged, unknown_to
-from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart
-from rendezvous.machine import Said, summary
-from rendezvous.machine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
-from rendezvous.machine.state import accounting
-from rendezvous.machine.state.membership import ranks_of
+from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart, encode
+from rendezvous.engine import Said, summary
+from rendezvous.engine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
+from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
+from rendezvous.engine.state import accounting
+from rendezvous.engine.state.membership import ranks_of
 
 
 def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int = 0) -> tuple[Restart, ...]:
@@ -68,7 +66,7 @@ def test_a_claim_that_was_judged_leaves_nothing_behind_of_its_members_ends(end: 
     """Losses of a world that there cannot have been were kept without it, and each decision on the job failed from then on."""
     group = Group(up_for_s=0.0)
     group.start("w0")
-    claim = structs.replace(group.agents["w0"].join(), held=held(2**52), ready=end == "failed", failed=end == "failed")
+    claim = replace(group.agents["w0"].join(), held=held(2**52), ready=end == "failed", failed=end == "failed")
     group.apply(Said("w0", claim.incarnation, claim))
     if end == "leaves":
         group.say("w0", Leave())
@@ -106,7 +104,7 @@ def test_a_job_of_one_worker_has_room_for_its_members_however_large_it_may_becom
         present(group, held(1, *fat(MAX_HELD, first=turn * MAX_HELD)), name=f"x{turn}", ready=True)
     told = summary(group.job)
     assert len(told.unacknowledged_restarts) <= MAX_HELD
-    assert len(msgspec.json.encode(told)) < 300 * 1024
+    assert len(encode(told)) < 300 * 1024
 
 
 def test_workers_whose_pods_cannot_have_come_make_no_room() -> None:

@@ -8,9 +8,9 @@ import pytest
 from rendezvous_group import BEAT_S, Group
 
 from elastic.membership.wire import Beat, Budget, Expectation, Held
-from rendezvous.machine import Tick
-from rendezvous.machine.reach import DOUBT_S
-from rendezvous.machine.views import summary
+from rendezvous.engine import Tick
+from rendezvous.engine.reach import DOUBT_S
+from rendezvous.engine.views import summary
 from rendezvous.server.hub import Hub
 from rendezvous.server.signs import Signs
 from rendezvous.server.tcp_info import answered_at

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic.membership.window import PARTS, Dated, Dates, added, counted, taken_back
+from rendezvous.engine.window import PARTS, Dated, Dates, added, counted, taken_back
 
 WINDOW_S = 320.0
 PART_S = WINDOW_S / PARTS
@@ -13,7 +13,7 @@ happenings = st.lists(st.tuples(st.sampled_from(["user", "hang"]), st.floats(0, 
 
 
 def dates_of(happened: list[tuple[str, float, int]]) -> tuple[Dates, list[tuple[str, float, int]], float]:
-    """The dates, everything with its time, and the time at the end; each happening comes with the pause before it."""
+    """Return the dates, everything with its time, and the time at the end; each happening comes with the pause before it."""
     dates: Dates = ()
     now, log = 1000.0, []
     for what, pause_s, count in happened:

@@ -16,16 +16,16 @@ from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import GROUPED_FROM, log_of, stored
 from controller.deciding.replicas import pod_revision
 from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
-from controller.watching.snapshot import GROUP, Container, Phase, Pod, World
+from controller.facts.snapshot import GROUP, Container, Phase, Pod, World
 from elastic.api import parse
 from elastic.api.book import Announced, Leaving
 from elastic.api.extent import MOST_STATUS_BYTES
 from elastic.api.job import ElasticStatus, Job, Object, to_object
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE, pod_name
 from elastic.membership.bounds import MAX_MEMBERS
-from elastic.membership.restart_log import RestartLog, unknown_to
 from elastic.membership.wire import Restart
-from rendezvous.machine import begin, restart_budget
+from rendezvous.engine import begin, restart_budget
+from rendezvous.engine.restart_log import RestartLog, unknown_to
 
 pytestmark = pytest.mark.slow
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))

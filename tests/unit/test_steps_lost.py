@@ -15,14 +15,14 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import _rescale
 from controller.deciding.actions import JobEvent
-from controller.watching.snapshot import World
+from controller.facts.snapshot import World
 from dashboard.watching.seen import job_seen
 from elastic.api.counting import continued
 from elastic.client.explanation import explained
 from elastic.client.summary import summary
 from elastic.membership import wire
-from rendezvous.machine import Stepped
-from rendezvous.machine import summary as seen
+from rendezvous.engine import Stepped
+from rendezvous.engine import summary as seen
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 LOST = "continues at step 0 after step 10,722: no worker had the state"

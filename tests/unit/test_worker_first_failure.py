@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from silent_rendezvous import SilentRendezvous
 
-from elastic.membership import peer_errors
 from elastic_worker.agent import first_failure
 from elastic_worker.agent.first_failure import End, first
 from elastic_worker.agent.memory import MemoryKills
 from elastic_worker.agent.worker_stderr import PipedStderr, WorkerStderr
 from elastic_worker.agent.workers import LocalWorkers
+from rendezvous.engine import peer_errors
 
 OWN, PEERS = "ValueError: bad batch", "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.5]:15236."
 SIGTERM = first_failure.SIGTERM

@@ -1,4 +1,4 @@
-"""Tell one history to both rendezvous engines: the server's machine and the members' engine in an etcd.
+"""Tell one history to both rendezvous engines: the server's engine and the members' engine in an etcd.
 
 Events come in batches. After each batch both engines get the time to come to rest, and are compared. Differences of
 the transport, such as how soon a death is noticed, do not show at rest.
@@ -16,9 +16,9 @@ from elastic_worker.etcd.charges import HANG, charged
 from elastic_worker.etcd.decide import Waits, _has_aged, _is_done
 from elastic_worker.etcd.group import Group as Seats
 from elastic_worker.etcd.records import MEMBERS, Leaving, World
-from rendezvous.machine import Stepped
-from rendezvous.machine.choose import absent, state_holders
-from rendezvous.machine.state.membership import Phase
+from rendezvous.engine import Stepped
+from rendezvous.engine.choose import absent, state_holders
+from rendezvous.engine.state.membership import Phase
 
 REST_S = 45
 """Longer than every wait of both engines: grace and drain (15 s), leases (5 s), stragglers (5 s), silence (19 s), late members (30 s)."""

@@ -15,7 +15,7 @@ from controller.deciding.status_room import OPEN_BYTES
 from elastic.api.book import MOST_GROUPED, Restart
 from elastic.api.job import ElasticStatus
 from elastic.membership import wire
-from elastic.membership.restart_log import RestartLog
+from rendezvous.engine.restart_log import RestartLog
 
 ANY_POD = "*"
 """The place of the pod's uid in the id of an entry with `pods`."""

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, normal, warning
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import Pod, Snapshot
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import Hang, HangPod, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
-from elastic.membership.doing import HangState, RanksDoing
-from elastic.membership.doing_words import sentence, spans
 from elastic.membership.hang_status import words_at
+from rendezvous.engine.doing_words import sentence, spans
+from rendezvous.engine.messages.doing import HangState, RanksDoing
 
 RESUMED = "TrainingMoves"
 

@@ -1,0 +1,14 @@
+"""Hold what the rendezvous server found out about a job whose steps do not come."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from rendezvous.engine.messages.doing import Hang
+
+
+@dataclass(frozen=True, slots=True)
+class HangSeen:
+    """A standstill as the rendezvous server found it at this time."""
+
+    hang: Hang
+    at: datetime

@@ -1,0 +1,1 @@
+"""Record what each event says. The module rounds decides what follows."""

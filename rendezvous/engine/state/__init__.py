@@ -1,0 +1,1 @@
+"""The state of one job as values: the job (job), and its parts."""
