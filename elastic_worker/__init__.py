@@ -6,6 +6,7 @@ torchrun        the entry point by which torchrun finds the rendezvous backend `
 settings        reads the pod's environment
 agent/          runs in torchrun's agent: the rendezvous handler, its connection to the server, the workers of this agent
 stack_signal    lets a training process show its Python stacks when a signal asks for them
+flight_recorder lets it say what torch's flight recorder knows
 stacks          `python -m elastic_worker.stacks` prints what the processes of a container do
 looking/        says what a training process does, from /proc and its Python stacks
 gloo_deadlock/  finds workers that hang in torch's deadlock at the end of a gloo job

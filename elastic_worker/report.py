@@ -21,7 +21,7 @@ import threading
 import time
 import typing
 
-from elastic_worker import settings, stack_signal
+from elastic_worker import flight_recorder, settings, stack_signal
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ class Reporter:
         env = os.environ
         if "RANK" in env:
             stack_signal.register(env)
+            flight_recorder.serve(env)
         try:
             int(env.get(settings.GENERATION) or 0)
             if env.get(settings.REPORTS):

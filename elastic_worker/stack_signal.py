@@ -25,9 +25,9 @@ NONE = 0
 """The number in the name of the file if the variable is invalid. The file then only says that the warning was printed."""
 FIRST_DESCRIPTOR = 100
 """The program's own files keep the low numbers that they would have without us."""
-STACKS, TICKS = "stacks", "ticks"
+STACKS, TICKS, RECORDER = "stacks", "ticks", "recorder"
 NAME = "elastic-{}-{}"
-LINK = re.compile(r"/memfd:elastic-(stacks|ticks)-(\d{1,3}) \(deleted\)\Z")
+LINK = re.compile(r"/memfd:elastic-(stacks|ticks|recorder)-(\d{1,3}) \(deleted\)\Z")
 CAUGHT, IGNORED = "SigCgt", "SigIgn"
 
 Environment = typing.Mapping[str, str]
@@ -75,7 +75,7 @@ def register(environment: Environment) -> None:
         try:
             number = number_in(environment)
         except BadSignal as error:
-            _make_file(STACKS, NONE)
+            make_file(STACKS, NONE)
             if environment.get("RANK", "0") == "0":
                 print("elastic_worker: no stacks can be read: {}".format(error), file=sys.stderr)
             return
@@ -85,7 +85,7 @@ def register(environment: Environment) -> None:
             status = file.read()
         used = numbers(status, CAUGHT) | numbers(status, IGNORED)
         if number not in used:
-            faulthandler.register(number, file=_make_file(STACKS, number), all_threads=True, chain=False)
+            faulthandler.register(number, file=make_file(STACKS, number), all_threads=True, chain=False)
             tick = number + 1 if number < signal.SIGRTMAX else number - 1
             if tick not in used and threading.current_thread() is threading.main_thread():
                 _register_ticks(tick)
@@ -93,7 +93,7 @@ def register(environment: Environment) -> None:
 
 def _register_ticks(number: int) -> None:
     with contextlib.suppress(ImportError, AttributeError, MemoryError):  # a Python without ctypes, or a system that forbids its callbacks
-        signal.signal(number, _ticks(_make_file(TICKS, number)))
+        signal.signal(number, _ticks(make_file(TICKS, number)))
 
 
 def _ticks(file: int) -> typing.Callable[..., typing.Any]:
@@ -124,7 +124,7 @@ def _is_registered() -> bool:
     return False
 
 
-def _make_file(kind: str, number: int) -> int:
+def make_file(kind: str, number: int) -> int:
     """Return a descriptor to which every write goes at the end, so that readers can truncate the file."""
     low = os.memfd_create(NAME.format(kind, number))
     try:

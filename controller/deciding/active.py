@@ -184,7 +184,7 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *of_rescale(job, known=known, new=elastic),
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
-        *hangs.events(job, known=known, new=elastic),
+        *hangs.events(job, known=known, new=elastic, now=view.snapshot.now),
         *stragglers.events(job, known=known, new=elastic),
         *of_missing_etcd(etcd.missing(view)),
     )
@@ -270,7 +270,7 @@ def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart:
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
     waits = shortage(job, view.counts)
     if is_active and not waits:
-        message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
+        message = f"{job.kind.title} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
         return without_former_words(status, now=now)
     if restarting:

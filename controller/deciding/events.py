@@ -84,7 +84,7 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
     if rescale is None:
         return
     is_new = former is None or former.id != rescale.id
-    name, steps = f"{job.kind.name} {job.metadata.name}", continued(rescale.step_before, rescale.step_after, state_lost=rescale.state_lost)
+    name, steps = f"{job.kind.title} {job.metadata.name}", continued(rescale.step_before, rescale.step_after, state_lost=rescale.state_lost)
     if rescale.steps_lost and (is_new or former is None or not former.steps_lost):
         yield warning("StepsLost", f"{name} {steps} (rescale {rescale.id})", about=rescale.id)
     if not is_new:
@@ -124,7 +124,7 @@ def of_shortage(job: Job, counts: Mapping[str, Tally]) -> Iterator[JobEvent]:
     """Warn that a group had formed and cannot go on: too few of its workers are left, and others may take long to come."""
     known = job.status.elastic
     if known is not None and known.world_size >= job.least_workers and shortage(job, counts):
-        words = f"{job.kind.name} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
+        words = f"{job.kind.title} {job.metadata.name} waits until {counted(job.least_workers, 'worker', 'runs', 'run')}"
         last = known.last_rescale.id if known.last_rescale is not None else ""
         yield warning("BelowMinimum", words, about=f"{known.generation}/{last}")
 
@@ -145,7 +145,7 @@ def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
             signal, where = sight.signal, f"node {pod.node}" if sight.signal.on.is_of_node else f"pod {pod.name}"
             if signal.meaning is Meaning.INFORM and signal.is_news:
                 note = f" ({signal.note})" if signal.note else ""
-                words = f"{job.kind.name} {job.metadata.name}: signal {signal.name} on {where}{note}; nothing is done about it."
+                words = f"{job.kind.title} {job.metadata.name}: signal {signal.name} on {where}{note}; nothing is done about it."
                 yield normal("SignalSeen", words, about=f"{signal.name}/{where}/{sight.since}")
 
 

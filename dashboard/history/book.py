@@ -21,7 +21,7 @@ class Book:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job_of_uid = job_of_uid
-        self._clock, self.monotonic = clock, monotonic
+        self.clock, self.monotonic = clock, monotonic
         self._records: dict[str, Record] = {}
         self.unsaved: set[str] = set()
         """Jobs of which more is known than is stored."""
@@ -33,17 +33,17 @@ class Book:
         return self._records.get(uid)
 
     def hear(self, progress: Progress) -> None:
-        """One message of the rendezvous server."""
+        """Take in one message of the rendezvous server."""
         if progress.forgotten:
             if (record := self._records.get(progress.job)) is not None:
                 record.forget_training(self.monotonic())
             return
-        self._touched(progress.job).hear(progress, self._job_of_uid(progress.job), now=self._clock(), monotonic=self.monotonic())
+        self._touched(progress.job).hear(progress, self._job_of_uid(progress.job), now=self.clock(), monotonic=self.monotonic())
 
     def see(self, uid: str) -> None:
-        """Something is new about this job in the API."""
+        """Take in the job as the API has it now."""
         if (seen := self._job_of_uid(uid)) is not None:
-            self._touched(uid).see(seen, now=self._clock())
+            self._touched(uid).see(seen, now=self.clock())
 
     def drop(self, uid: str) -> None:
         """Forget a job that is gone."""

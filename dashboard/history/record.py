@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
@@ -12,6 +13,9 @@ from elastic.membership.phases import WorldPhase
 from elastic.membership.training import Progress
 
 MOST_RESCALES = 100
+MOST_GAPS = 8
+FRESH_S, LATE_GAPS = 15.0, 2
+"""The next step is late after so many times the longest of the newest gaps between steps, but at least after FRESH_S."""
 LOSS = "loss"
 STEPS = "steps"
 
@@ -32,6 +36,19 @@ class Record:
     percent: int | None = None
     remaining_s: float | None = None
     """The newest values that were reported. They stay if the job is suspended or over."""
+    stepped_at: float | None = None
+    """When the newest step was reported, in seconds since 1970."""
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_GAPS))
+    """Seconds between the newest steps that were heard of; the server does not send each step."""
+
+    @property
+    def step_due_s(self) -> float:
+        """Return after how many seconds without a step the next one is late."""
+        return max(FRESH_S, LATE_GAPS * max(self.gaps, default=0.0))
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the next step is late. Then nobody knows how fast training is."""
+        return self.stepped_at is not None and now - self.stepped_at > self.step_due_s
 
     @property
     def world(self) -> int | None:
@@ -47,6 +64,7 @@ class Record:
             self._write(seen, now)
             return
         before = self.training
+        self._note_step(before.progress, progress, now - progress.age_s)
         self.training, rate = heard(before, progress, monotonic)
         if before.size != self.training.size or not progress.size:
             self.rate = None
@@ -83,6 +101,14 @@ class Record:
         self.percent = self.percent if progress.percent is None else progress.percent
         self.remaining_s = self.remaining_s if progress.remaining_s is None else progress.remaining_s
 
+    def _note_step(self, before: Progress | None, progress: Progress, at: float) -> None:
+        known = (before.generation, before.step) if before is not None else (None, None)
+        if progress.step is None or known == (progress.generation, progress.step):
+            return
+        if known[0] == progress.generation and known[1] is not None and self.stepped_at is not None:
+            self.gaps.append(max(0.0, at - self.stepped_at))
+        self.stepped_at = at
+
     def _note(self, rescale: Rescale) -> None:
         """Add a rescale. Its phases become known one after the other, so it may be seen several times."""
         known = self.rescales.get(rescale.id)
@@ -105,7 +131,7 @@ class Record:
             wanted=_number(told.wanted if told is not None else None),
             generation=_number(seen.generation if seen is not None else None),
             step=_number(self.step),
-            rate=_number(self.rate),
+            rate=_number(None if self.is_late(now) else self.rate),
             loss=_number(_loss(self.training.progress) if self.training.progress is not None else self.loss),
             least=_number(world),
         )

@@ -26,6 +26,14 @@ export function ago(stamp, now = Date.now()) {
   return Math.abs(passed) < 1 ? "now" : passed < 0 ? `in ${whole(-passed)}` : `${whole(passed)} ago`;
 }
 
+// When a standstill began, behind the words about it.
+export const began = (job) => (job.stillSince ? ` (began ${ago(job.stillSince)})` : "");
+
+// The next step is late: how fast training is, nobody knows then.
+export const isLate = (job, now = Date.now()) => job.stepDueS !== null && now - Date.parse(job.steppedAt) > job.stepDueS * 1000;
+
+export const lastStep = (job) => (isLate(job) ? `${number(job.step)}, ${ago(job.steppedAt)}` : number(job.step));
+
 export function memory(text) {
   const found = /^(\d+)(Ki|Mi|Gi)?$/.exec(text ?? "");
   if (!found) return text ?? "";

@@ -4,7 +4,7 @@ import { follow } from "./api.js";
 import { changeTools } from "./changes.js";
 import { chart } from "./chart.js";
 import { el, facts, noticeWords, put, state, table, time } from "./dom.js";
-import { ago, count, number, seconds, sum } from "./format.js";
+import { ago, began, count, isLate, lastStep, number, seconds, sum } from "./format.js";
 import { logs } from "./logs.js";
 
 const MOST_ROWS = 2000;
@@ -99,17 +99,17 @@ export function showJob(main, session, wanted, live, refuse) {
     // The list has the beginning of a message only.
     const failure = job.state === "Failed" ? (page.conditions.findLast((one) => one.type === "Failed")?.message ?? job.message) : "";
     put(notices, failure ? [el("p", { class: "failure" }, failure)] : [],
-      [job.waitsFor && `Waits for ${job.waitsFor}`, !job.waitsFor && !failure && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
+      [job.waitsFor && `Waits for ${job.waitsFor}${began(job)}`, !job.waitsFor && !failure && job.message, page.autoscaler && `Autoscaler: ${page.autoscaler}`]
         .filter(Boolean).map((words) => el("p", { class: "soft" }, words)));
     put(top, facts([
       ["World", number(job.world), `of ${job.wanted} wanted`],
       ["Allowed", job.least === null ? "fixed" : `${job.least}–${job.most}`],
       ["Generation", number(job.generation)],
-      ["Step", number(job.step)],
-      ["Speed", job.rate === null ? "–" : number(job.rate), job.rate === null ? "" : `${job.unit}/s`],
+      ["Step", lastStep(job)],
+      ["Speed", ...(job.rate === null || isLate(job) ? ["–", ""] : [number(job.rate), `${job.unit}/s`])],
       ["Loss", number(job.loss)],
-      ...(job.percent === null ? [] : [["Progress", `${job.percent} %`, job.remainingS === null ? "" : `${seconds(job.remainingS)} left`]]),
-      ["Restarts", number(sum(job.restarts)), restartWords(page)],
+      ...(job.percent === null ? [] : [["Progress", `${job.percent} %`, job.remainingS === null || isLate(job) ? "" : `${seconds(job.remainingS)} left`]]),
+      ["Restarts", number(job.restartCount), restartWords(page)],
     ]));
     rescales.fill(page.rescales);
     put(spent, timeSpent(page));

@@ -2,7 +2,7 @@
 
 import { follow } from "./api.js";
 import { el, state, table, time } from "./dom.js";
-import { ago, count, number, sum } from "./format.js";
+import { ago, began, count, isLate, lastStep, number, sum } from "./format.js";
 
 export const jobLink = (job) => `#/jobs/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}?kind=${encodeURIComponent(job.kind)}`;
 const NAMES = new Intl.Collator("en", { numeric: true });
@@ -23,14 +23,14 @@ export function showJobs(main, session, live, refuse) {
       { name: "State", cell: (job) => state(job.state) },
       { name: "World", number: true, cell: (job) => (job.world === null ? "–" : `${job.world} of ${job.wanted}`) },
       { name: "Allowed", number: true, cell: (job) => (job.least === null ? "fixed" : `${job.least}–${job.most}`) },
-      { name: "Step", number: true, cell: (job) => number(job.step) },
-      { name: "Speed", number: true, cell: (job) => (job.rate === null ? "–" : `${number(job.rate)} ${job.unit}/s`) },
+      { name: "Step", number: true, cell: (job) => lastStep(job) },
+      { name: "Speed", number: true, cell: (job) => (job.rate === null || isLate(job) ? "–" : `${number(job.rate)} ${job.unit}/s`) },
       { name: "Loss", number: true, cell: (job) => number(job.loss) },
-      { name: "Restarts", number: true, cell: (job) => number(sum(job.restarts)) },
+      { name: "Restarts", number: true, cell: (job) => number(job.restartCount) },
       { name: "Age", keep: true, cell: (job) => time(job.created, ago(job.created).replace(" ago", "")) },
       { name: "Namespace", cell: (job) => job.namespace },
       { name: "Kind", cell: (job) => job.title },
-      { name: "Waits for", wide: true, cell: (job) => job.waitsFor || (job.notices ? `${count(job.notices, "worker")} given notice` : "") },
+      { name: "Waits for", wide: true, cell: (job) => (job.waitsFor ? job.waitsFor + began(job) : "") || (job.notices ? `${count(job.notices, "worker")} given notice` : "") },
     ],
   });
 

@@ -26,6 +26,9 @@ class JobRow(Shown, frozen=True):
     state: str
     message: str
     waits_for: str
+    """The words have no times, because a page stays open."""
+    still_since: str
+    """When the last step came, or since when the ranks stand still; empty if steps come."""
     is_over: bool
     is_suspended: bool
     running: int
@@ -35,12 +38,18 @@ class JobRow(Shown, frozen=True):
     world: int | None
     generation: int | None
     step: int | None
+    stepped_at: str
+    """The time of that step; empty if nobody knows it."""
+    step_due_s: float | None
+    """The next step is late after so many seconds, and then the speed is no longer true."""
     rate: float | None
     unit: str
     loss: float | None
     percent: int | None
     remaining_s: float | None
     restarts: Mapping[str, int]
+    """Ends of workers by cause."""
+    restart_count: int
     created: str
     rescaled_at: str
     notices: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from autoscale.jobs import JOBS
 from dashboard.history.book import Book
@@ -69,7 +69,8 @@ class Views:
             name=job.key.name,
             state=told.state,
             message=told.message[:300],
-            waits_for=told.awaits[:MOST_WORDS],
+            waits_for=told.awaits()[:MOST_WORDS],
+            still_since="" if told.is_over or told.waits_for else str(told.hang.get("since") or "")[:64],
             is_over=told.is_over,
             is_suspended=job.is_suspended,
             running=told.running,
@@ -79,11 +80,14 @@ class Views:
             world=world,
             generation=job.generation,
             step=record.step if record.step is not None else told.step,
-            rate=None if told.is_over or job.is_suspended else record.rate,
+            stepped_at="" if told.is_over or record.stepped_at is None else datetime.fromtimestamp(record.stepped_at, UTC).isoformat(),
+            step_due_s=None if told.is_over or record.stepped_at is None else record.step_due_s,
+            rate=None if told.is_over or job.is_suspended or record.is_late(self._book.clock()) else record.rate,
             unit=record.unit,
             loss=record.loss,
             percent=record.percent,
             remaining_s=None if told.is_over or job.is_suspended else record.remaining_s,
+            restart_count=told.restart_count,
             restarts=dict(list(told.restarts.items())[:16]),
             created=told.created,
             rescaled_at=job.rescale.at if job.rescale is not None else "",

@@ -25,6 +25,8 @@ MOST_TIMES = 1_000_000
 PLAIN = r"\A[!#-\[\]-~]*\Z"
 """Printable ASCII that JSON does not escape: one byte a character. Messages to the rendezvous server consist of it."""
 Times: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_TIMES, extra_json_schema={"format": "int32"})]
+MOST_MILLISECONDS = 2**53
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_MILLISECONDS, extra_json_schema={"format": "int64"})]
 Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53, extra_json_schema={"format": "int64"})]
 CauseWord: TypeAlias = Annotated[str, Meta(max_length=64, pattern=PLAIN)]
 PodUid: TypeAlias = Annotated[str, Meta(max_length=253, pattern=PLAIN)]
@@ -119,7 +121,7 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     """Left or TakenBack."""
     rescale: Annotated[str, Meta(max_length=317)] = ""
     """Id of the newest rescale that it brought about."""
-    pause_milliseconds: Times = 0
+    pause_milliseconds: Milliseconds = 0
     """The time that this rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
     step_before: Step | None = None
     """The highest step that training had reported before that rescale."""
@@ -159,22 +161,32 @@ class LastLoss(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     at: Time
 
 
+class HangPod(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A pod with ranks that stand still, or that others wait for."""
+
+    name: Annotated[str, Meta(max_length=253)]
+    node: Annotated[str, Meta(max_length=253)] = ""
+
+
 class HangRanks(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Ranks that do the same while no step comes."""
 
     ranks: Annotated[str, Meta(max_length=512)]
-    """As in `0-2,5`."""
-    pod: Annotated[str, Meta(max_length=253)] = ""
-    """The pod of the lowest of these ranks."""
-    node: Annotated[str, Meta(max_length=253)] = ""
+    """The ranks, as in `0-2,5`."""
+    count: Times = 1
+    """Number of these ranks. `ranks` leaves some out if they are in more than 16 rows."""
+    pods: Annotated[tuple[HangPod, ...], Meta(max_length=8)] = ()
+    """The pods of these ranks in the order of the ranks, at most eight."""
     kind: Annotated[str, Meta(max_length=32)] = ""
     """collective: they wait for other ranks; stopped: a signal stopped them; other; unknown: their stacks cannot be read."""
     does: Annotated[str, Meta(max_length=2048)] = ""
+    """The activity of each of these ranks, as a verb in the third person: `sleeps`, `waits in all_reduce`."""
     place: Annotated[str, Meta(max_length=2048)] = ""
     """File and line of the program."""
     code: Annotated[str, Meta(max_length=1024)] = ""
-    seconds: Times = 0
-    """Seconds for which they had done it when this was found."""
+    """The text of that line."""
+    since: Time | None = None
+    """The ranks have done it at least since then. It is unset if one of them did something else in the last 30 s."""
 
 
 class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -183,8 +195,11 @@ class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     state: Annotated[str, Meta(max_length=32)]
     """Waiting: no step has come for long; SuspectedHang: ranks wait for a rank that does not move, or all for each other."""
     since: Time | None = None
-    """When the last step came; if training reports none, since when nothing has moved."""
+    """When the last step came; if training reports none, since when at least the ranks that stand still have done so."""
+    reports_steps: bool = False
+    """Training has reported a step."""
     message: Annotated[str, Meta(max_length=1024)] = ""
+    """Words about what the ranks do. The times are in `since`, because the words stay."""
     ranks: Annotated[tuple[HangRanks, ...], Meta(max_length=8)] = ()
     """Groups of ranks and their activity, the likely cause first."""
 

@@ -47,7 +47,7 @@ _MORE_COLUMNS = [
         "name": "Restarts",
         "type": "integer",
         "jsonPath": ".status.elastic.restartCount",
-        "description": "Restarts so far, but for those that a user asked for; .status.elastic.restarts has them by cause.",
+        "description": "Restarts that nobody asked for; .status.elastic.restarts counts the ends of workers by cause.",
     },
     {"name": "Rescaled", "type": "date", "jsonPath": ".status.elastic.lastRescale.at", "description": "The last change of the world."},
     {

@@ -176,7 +176,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Fail the job after so many restarts in a row without a step forward between them, of any cause except changes that
     a user requested. If it is set and maxRestarts is not, nothing else bounds restarts. Default: no limit."""
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
+    """Restart, by cause hang, after so long without a further step; without any step, after ranks have waited for a rank for so long."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
     stragglers: Stragglers = Stragglers.REPORT
@@ -285,9 +285,9 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """The newest disruptions that the cluster announced, at most 16, oldest first."""
     last_rescale: Rescale | None = None
     restarts: Annotated[dict[CauseWord, Times], Meta(max_length=64)] = {}
-    """Restarts by cause."""
+    """Ends of workers by cause. One restart of the job may count several workers."""
     restart_count: Times | None = None
-    """All of these restarts except those that a user asked for."""
+    """Restarts of the job that nobody asked for."""
     open: tuple[Restart, ...] = ()
     """Restarts that may be reported again or turn out to have another cause; at most a few for each pod that exists."""
     charged: tuple[Charge, ...] = ()

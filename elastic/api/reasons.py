@@ -104,7 +104,7 @@ REASONS = (
     Reason(
         "NoSteps",
         (_F,),
-        "The script reports no steps, so nobody knows whether it saves and loads its state.",
+        "The script reports no steps, so nobody knows whether it gets on, and whether it saves and loads its state.",
         "[Report steps](own-script.md).",
     ),
     Reason("Waiting", (_F,), "No step has come for long, and a rank may be at work.", "Wait, or look with `elastic stacks JOB`."),

@@ -22,6 +22,9 @@ PHASES = {
     "start": "until all processes ran",
     "firstStep": "until the first step",
 }
+BEFORE_START = ("detect", "notice", "drain")
+"""Phases that are one wait for workers if no group was there before: nothing had to be noticed or stopped."""
+PHASES_OF_START = PHASES | {"drain": "until enough workers had come"}
 SETTING_UP = ("Pending", "ContainerCreating", "PodInitializing")
 IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 UNSTARTED = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError")
@@ -64,12 +67,10 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     elif job.state == "Succeeded":
         yield Finding("It is over: it has succeeded.")
     else:
-        reason, waits = awaited(job, pods)
+        reason, waits = awaited(job, pods, now)
         if waits:
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
         if job.hang and not job.waits_for:
-            if job.hang.get("since"):
-                yield Finding(f"It has stood still for {age(job.hang['since'], now)}.")
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
         for one in job.stragglers:
             since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
@@ -114,8 +115,10 @@ def _since(job: Summary, now: datetime) -> Iterator[Finding]:
     if job.rescale:
         before, after = job.rescale.get("fromSize"), job.rescale.get("toSize")
         ago, sizes = f"was {age(job.rescale.get('at'), now)} ago", f" from {before} to {after}" if before else f" to {after}"
-        what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         cause = str(job.rescale.get("cause") or "unknown")
+        what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
+        if cause == Cause.START:
+            what = f"Its group {ago.replace('was', 'was formed', 1)}, with {after}"
         yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
@@ -192,26 +195,28 @@ def has_told_no_step(job: Summary) -> bool:
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """Say that only its script knows where a job goes on, once a change has started the processes of a job that told no step.
+    """Say that a job reports no steps, and after a change that only its script knows where it goes on.
 
     Its workers are Ready because their world has stood for long enough.
     """
-    if not has_told_no_step(job):
+    if job.is_over or not job.world or job.step is not None or "firstStep" in (job.rescale.get("phases") or {}):
         return ""
     if {reason for pod in pods if (reason := in_world_reason(pod))} != {WORLD_STANDS}:
         return ""
+    if not has_told_no_step(job):
+        return "reports no steps, so nobody sees whether it gets on (docs/own-script.md)"
     return (
         "reports no steps: a change starts its processes again, and they go on where they were only if the script saves its state and "
         "loads it at its start (docs/own-script.md)"
     )
 
 
-def waits_for(job: Summary, pods: Sequence[Object]) -> str:
-    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows."""
-    return awaited(job, pods)[1]
+def waits_for(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> str:
+    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows. Without now, it has no times."""
+    return awaited(job, pods, now)[1]
 
 
-def awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
+def awaited(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> tuple[str, str]:
     """Return why a job waits, as a word for programs, and the first thing that it waits for; both are empty if it waits for nothing."""
     if job.is_over:
         return "", ""
@@ -240,10 +245,10 @@ def awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
         return "BelowMinimum", job.message.removeprefix("Waiting for ").rstrip(".")
     if job.state in ("Pending", "Created"):
         return "SettingUp", "its pods to run"
-    return _of_world(job)
+    return _of_world(job, now)
 
 
-def _of_world(job: Summary) -> tuple[str, str]:
+def _of_world(job: Summary, now: datetime | None) -> tuple[str, str]:
     """Return what a job waits for whose pods run. Whether their processes train together is another question."""
     if not job.is_elastic or job.world is None:
         return "", ""
@@ -251,20 +256,25 @@ def _of_world(job: Summary) -> tuple[str, str]:
         return "NotMet", f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
         return "NotMet", f"the rendezvous: {job.world} of {job.running} running workers train together"
-    return (str(job.hang.get("state", "")), job.next_step) if job.next_step else ("", "")
+    words = job.next_step(now)
+    return (str(job.hang.get("state", "")), words) if words else ("", "")
 
 
 def _cost(job: Summary) -> Iterator[str]:
     phases = {name: ms for name, ms in (job.rescale.get("phases") or {}).items() if isinstance(ms, int)}
+    is_start = job.rescale.get("cause") == Cause.START
+    what, names = ("Its start took", PHASES_OF_START) if is_start else ("The last change cost", PHASES)
+    if is_start and (waited := [phases.pop(name) for name in BEFORE_START if name in phases]):
+        phases = {"drain": sum(waited), **phases}
     if phases:
         total = sum(phases.values())
         told = {name: ms for name, ms in phases.items() if ms >= min(SHORT_MS, SMALL_PART * total) and ms}
-        parts = [f"{_time(ms)} {PHASES.get(name, name)}" for name, ms in told.items()]
+        parts = [f"{_time(ms)} {names.get(name, name)}" for name, ms in told.items()]
         rest_ms = total - sum(told.values())
         parts += [f"{_time(rest_ms)} for the rest"] if parts and rest_ms else []
         least, why = ("at least ", UNSEEN) if job.rescale.get("beganUnseen") is True else ("", "")
         if parts:
-            yield f"The last change cost {least}{_time(total)}: {', '.join(parts)}{why}."
+            yield f"{what} {least}{_time(total)}: {', '.join(parts)}{why}."
 
 
 def _time(ms: int) -> str:
@@ -272,13 +282,14 @@ def _time(ms: int) -> str:
 
 
 def _restarts(job: Summary, spec: Mapping[str, object]) -> Iterator[str]:
-    counted = {cause: number for cause, number in job.restarts.items() if number}
-    if not counted:
+    ends = {cause: number for cause, number in job.restarts.items() if number}
+    if not ends:
         return
-    total, charged = sum(counted.values()), sum(number for cause, number in counted.items() if cause in CHARGED)
-    words = ", ".join(f"{number} {cause}" for cause, number in sorted(counted.items()))
+    total, charged = sum(ends.values()), sum(number for cause, number in ends.items() if cause in CHARGED)
+    words = ", ".join(f"{number} {cause}" for cause, number in sorted(ends.items()))
     against = f"{charged or 'none'} of them {'count' if charged > 1 else 'counts'} against the job"
-    yield f"Workers failed or were lost {_times(total)}: {words}; {against}.{_budget(counted, spec)}"
+    within = f", in {counted(job.restart_count, 'restart')}" if 0 < job.restart_count < total else ""
+    yield f"Workers failed or were lost {_times(total)}{within}: {words}; {against}.{_budget(ends, spec)}"
 
 
 def _times(number: int) -> str:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -23,9 +24,10 @@ LINE_EVERY_S = 30.0
 def row(job: Summary, sample: Sample | None = None) -> tuple[str, ...]:
     newest = sample or Sample(uid="")
     world = job.world if newest.world is None or job.is_over else newest.world
-    restarts = ", ".join(f"{number} {cause}" for cause, number in sorted(job.restarts.items()) if number) or "0"
-    said = job.message if job.state == "Failed" else job.waits_for
-    progress = (_or_dash(newest.step), newest.speed or "-", "-" if newest.loss is None else shortened(newest.loss))
+    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(job.restarts.items()) if number)
+    restarts = f"{job.restart_count} ({causes})" if causes else "0"
+    said = job.message if job.state == "Failed" else job.awaits(datetime.now(UTC))
+    progress = (newest.last_step or "-", newest.speed or "-", "-" if newest.loss is None else shortened(newest.loss))
     return (f"{job.kind.title} {job.name}", job.state, f"{job.running} of {job.wanted}", _or_dash(world), *progress, restarts, said)
 
 

@@ -1,10 +1,12 @@
-"""Read what the dashboard last heard of a job's training, as its `/api/jobs` sends it. Pure."""
+"""Read what the dashboard last heard of a job's training, as its `/api/jobs` sends it."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
-from elastic.client.ages import duration
+from elastic.client.ages import age, duration
 
 
 class Sample(msgspec.Struct, frozen=True, rename="camel"):
@@ -14,12 +16,31 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
     is_over: bool = False
     world: int | None = None
     step: int | None = None
+    stepped_at: str = ""
+    """The time of that step; empty if nobody knows it."""
+    step_due_s: float | None = None
+    """The next step is late after so many seconds."""
     rate: float | None = None
     unit: str = "steps"
     """The unit of `rate` in one second: samples, tokens or steps."""
     loss: float | None = None
     percent: int | None = None
     remaining_s: float | None = None
+    stepped_ago: str = ""
+    """How long the step was ago, if the next one is late."""
+
+    def at(self, now: datetime) -> Sample:
+        """Return what still holds at this time: the speed and the remaining time do not if the next step is late."""
+        if self.step_due_s is None or not _seconds(self.stepped_at, now) > self.step_due_s:
+            return self
+        return msgspec.structs.replace(self, rate=None, remaining_s=None, stepped_ago=age(self.stepped_at, now))
+
+    @property
+    def last_step(self) -> str:
+        """Return the step, and how long ago it was if the next one is late; empty if no step is known."""
+        if self.step is None:
+            return ""
+        return f"{self.step}, {self.stepped_ago} ago" if self.stepped_ago else str(self.step)
 
     @property
     def speed(self) -> str:
@@ -34,7 +55,7 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
     def progress(self) -> str:
         """The facts in words; empty if nothing was reported."""
         parts = [
-            f"step {self.step}" if self.step is not None else "",
+            f"step {self.last_step}" if self.last_step else "",
             self.speed,
             f"loss {shortened(self.loss)}" if self.loss is not None else "",
             f"{self.percent} %" if self.percent is not None else "",
@@ -47,8 +68,16 @@ _decoder = msgspec.json.Decoder(list[Sample])
 
 
 def samples(body: bytes) -> dict[str, Sample]:
-    """Return the samples by the uid of the job. Raise ValueError if no dashboard sends this."""
-    return {sample.uid: sample for sample in _decoder.decode(body)}
+    """Return the samples by the uid of the job, as of now. Raise ValueError if no dashboard sends this."""
+    now = datetime.now(UTC)
+    return {sample.uid: sample.at(now) for sample in _decoder.decode(body)}
+
+
+def _seconds(stamp: str, now: datetime) -> float:
+    try:
+        return (now - datetime.fromisoformat(stamp)).total_seconds()
+    except (ValueError, TypeError):  # no time, or one without a time zone
+        return 0.0
 
 
 def shortened(value: float) -> str:

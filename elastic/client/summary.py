@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,8 +12,9 @@ import msgspec
 from elastic.api.book import Disruption
 from elastic.api.kinds import WORKER, Kind
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
-from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, RdzvBackend
+from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, Cause, RdzvBackend
 from elastic.kube.resources import Object
+from elastic.membership.hang_status import hang_of, words_at
 from rendezvous.engine.messages.doing import HangState
 
 PLAN = "plan"
@@ -39,7 +41,9 @@ class Summary:
     most: int | None
     world: int | None
     restarts: Mapping[str, int]
-    """By cause, without those that somebody asked for."""
+    """Ends of workers by cause, without those that somebody asked for."""
+    restart_count: int
+    """Restarts of the job that nobody asked for; one may be due to the ends of several workers."""
     rescale: Mapping[str, Any]
     created: str
     waits_for: str
@@ -55,10 +59,12 @@ class Summary:
     stragglers: Sequence[Mapping[str, Any]] = ()
     """Ranks that the others wait for, the slowest first."""
 
-    @property
-    def awaits(self) -> str:
-        """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to."""
-        return self.waits_for or self.next_step or self.slow_ranks
+    def awaits(self, now: datetime | None = None) -> str:
+        """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to.
+
+        Without now, no words have times.
+        """
+        return self.waits_for or self.next_step(now) or self.slow_ranks
 
     @property
     def slow_ranks(self) -> str:
@@ -68,13 +74,14 @@ class Summary:
         named = [f"rank {one.get('rank')} ({one.get('pod')}), which is slow: {one.get('kind')}" for one in self.stragglers]
         return "; ".join(named)
 
-    @property
-    def next_step(self) -> str:
-        """Return that the job waits for its next step, and why; empty if steps come, or nobody knows."""
-        message = str(self.hang.get("message") or "")
-        if not message or self.is_over:
+    def next_step(self, now: datetime | None = None) -> str:
+        """Return that the job waits for its ranks, and why; empty if steps come, or nobody knows. Without now, the words have no times."""
+        hang = None if self.is_over else hang_of(self.hang)
+        words = words_at(hang, now) if hang is not None else ""
+        if hang is None or not words:
             return ""
-        return f"its next step{', and may hang' if self.hang.get('state') == HangState.SUSPECTED else ''}: {message}"
+        awaited = "its next step" if hang.reports_steps else "its ranks to get on"
+        return f"{awaited}{', and may hang' if hang.state == HangState.SUSPECTED else ''}: {words}"
 
     @property
     def is_over(self) -> bool:
@@ -110,6 +117,7 @@ def summary(kind: Kind, job: Object) -> Summary:
     bounds = _bounds(_dict(policy), wanted) if isinstance(policy, dict) else (None, None)
     state, message = _state(_list(status.get("conditions")))
     has_ended = state in ENDS and isinstance(policy, dict)  # the status keeps the counts of the moment in which an elastic job failed
+    restarts = {cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN}
     return Summary(
         kind=kind,
         namespace=str(job["metadata"].get("namespace", "")),
@@ -121,7 +129,8 @@ def summary(kind: Kind, job: Object) -> Summary:
         least=bounds[0],
         most=bounds[1],
         world=None if has_ended or UNFOLLOWED in message else _world(elastic),
-        restarts={cause: _count(number, 0) for cause, number in _dict(elastic.get("restarts")).items() if cause != PLAN},
+        restarts=restarts,
+        restart_count=_count(elastic.get("restartCount"), sum(number for cause, number in restarts.items() if cause != Cause.COLLATERAL)),
         rescale=_dict(elastic.get("lastRescale")),
         created=str(job["metadata"].get("creationTimestamp", "")),
         waits_for=str(elastic.get("waitsFor") or ""),

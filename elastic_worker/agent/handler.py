@@ -26,7 +26,7 @@ from elastic_worker import settings
 from elastic_worker.agent import early_end, last_words, worker_stderr
 from elastic_worker.agent.in_process import InProcess
 from elastic_worker.agent.looks import Looks
-from elastic_worker.agent.presence import Presence
+from elastic_worker.agent.presence import JOB_OVER, Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
 from elastic_worker.agent.view import Rendezvous, View
 from elastic_worker.agent.workers import LocalWorkers
@@ -213,7 +213,8 @@ class ElasticHandler(RendezvousHandler):
                 presence.changed.wait_for(self._has_news, POLL_S)
             view = presence.view
             if presence.refused:
-                _end(self._unmet(last_words.REFUSED, "this agent was sent away: {}".format(presence.refused)))
+                words = self._unmet(last_words.REFUSED, "this agent was sent away: {}".format(presence.refused))
+                _end(words, level=logging.INFO if presence.refused == JOB_OVER else logging.ERROR)
             if view.closed:
                 last_words.write(os.environ, closed=view.closed, failure=self._failure)
                 _end("the rendezvous is closed: {}".format(view.closed))
@@ -306,9 +307,9 @@ class ElasticHandler(RendezvousHandler):
             self._presence.leave("received {}".format(signal.Signals(number).name), by_signal=True)
 
 
-def _end(why: str) -> typing.NoReturn:
+def _end(why: str, *, level: int = logging.ERROR) -> typing.NoReturn:
     """End torchrun with status 1 and one line: its traceback would say nothing more."""
-    log.error("ending with status 1: %s", why)
+    log.log(level, "ending with status 1: %s", why)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the pod is deleted meanwhile, and torch would raise wherever this process then is
     raise SystemExit(1)

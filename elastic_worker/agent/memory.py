@@ -22,10 +22,18 @@ Kind = typing.Tuple[str, str, str, str]
 """A controller (none in version 2 of control groups), the folder of its groups below the root, and the two files of a Group."""
 FIRST = ("memory", "memory", "memory.oom_control", "memory.limit_in_bytes")
 SECOND = ("", "", "memory.events", "memory.max")
+PEAKS = {"memory.limit_in_bytes": "memory.max_usage_in_bytes", "memory.max": "memory.peak"}
+"""The file with the most memory that was ever used, by the file with the limit."""
+NEARLY_ALL = 0.9
+"""Part of its limit that a container has used if the limit was the cause. The limit of its pod, which is the same if it is alone there, is
+met a little earlier."""
 
 
 class MemoryKills:
-    """Count the kills in this process's control group, of version 1 or 2."""
+    """Count the kills in this process's control group, of version 1 or 2.
+
+    With memory.oom.group the kernel kills this process, too. Then the kubelet says so as the reason of the container's end.
+    """
 
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
         """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
@@ -54,9 +62,20 @@ class MemoryKills:
         return int(found.group(1)) if found else 0
 
     def _limit(self) -> typing.Optional[int]:
+        """Return the limit that was used up; None without one, or if the container never came near it.
+
+        The kernel also kills here if the node has no memory left, and then a higher limit would not help.
+        """
         assert self._group is not None
-        text = read(os.path.join(self._group[0], self._group[2])).strip()
-        return int(text) if re.match(r"\d{1,19}$", text) and int(text) < UNLIMITED else None
+        limit, peak = self._bytes(self._group[2]), self._bytes(PEAKS[self._group[2]])
+        if limit is None or limit >= UNLIMITED or (peak is not None and peak < NEARLY_ALL * limit):
+            return None
+        return limit
+
+    def _bytes(self, name: str) -> typing.Optional[int]:
+        assert self._group is not None
+        text = read(os.path.join(self._group[0], name)).strip()
+        return int(text) if re.match(r"\d{1,19}$", text) else None
 
 
 def groups_of(own: str, root: str, kinds: typing.Iterable[Kind]) -> typing.Iterator[Group]:

@@ -40,6 +40,8 @@ KNOWN_BEFORE = ("join", "ready", "beat", "leave", "failed", "started", "finished
 """Messages that a server of an older minor version knows."""
 IN_PROCESS_MINOR = 2
 """Minor version of a server that changes worlds in process."""
+JOB_OVER = "the job is over"
+"""The server sends away the agents of a job that is finished or deleted. That is no error."""
 LOOKING_MINOR = 3
 """Minor version of a server that asks what workers do."""
 PACING_MINOR = 4

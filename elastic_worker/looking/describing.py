@@ -27,6 +27,7 @@ SLEEP = re.compile(r"\bsleep\(")
 WORKS_TOO = (Wait.THREAD, Wait.EVENT, Wait.OTHER, Wait.NOTHING)
 CERTAIN = (Wait.READ, Wait.WRITE, Wait.OPEN, Wait.STORAGE, Wait.FILE_LOCK, Wait.CHILD)
 """Waits that are certainly for no other rank, also without a Python stack, unless their file is a socket or an event."""
+COMPUTES = "computes"
 STORAGE_WORDS = "waits for storage"
 
 
@@ -113,7 +114,7 @@ def _of_process(process: Process, inner: Thread, *, cpu: float = 0.0, code: str 
     if words:
         return words
     if state == "R" or (cpu >= BUSY_CPU and wait in WORKS_TOO):
-        return "computes"
+        return COMPUTES
     return _by_frames(inner) or _plain(wait)
 
 

@@ -24,6 +24,10 @@ WITHIN_S = 3.0
 PAUSE_S = 0.005
 LONGEST = 1 << 20
 PY_SPY_S = 5.0
+RECORDER_S = 1.0
+"""Seconds that a process may take to say what torch's flight recorder knows."""
+LONGEST_RECORDER = 8192
+LONGEST_NATIVE = 32 * 1024
 PENDING = ("SigPnd", "ShdPnd")
 BLOCKED = "SigBlk"
 
@@ -81,21 +85,71 @@ def answers(pid: int) -> int:
 
 def with_py_spy(pid: int) -> typing.Optional[stacks.Stacks]:
     """Return the stacks that py-spy finds, if it is installed and may look at the process."""
+    for options in (["--nonblocking"], []):
+        found = stacks.of_py_spy(_py_spy(pid, "--json", *options))
+        if found is not None:
+            return found
+    return None
+
+
+def below_python(pid: int) -> str:
+    """Return in which functions below Python a process is, as far as this can be read.
+
+    py-spy finds all native frames, for which it stops the process for up to a second. Without it, the kernel names one function.
+    """
+    text = _py_spy(pid, "--native").rstrip("\n")
+    if text:
+        return "Native frames, found by py-spy:\n{}".format(text[:LONGEST_NATIVE])
+    try:
+        function = procfs.read("/proc/{}/wchan".format(pid)).strip("\0\n ")
+    except procfs.Unreadable:
+        return ""
+    return "It waits in the function {} of the kernel.".format(function) if function not in ("", "0") else ""
+
+
+def _py_spy(pid: int, *options: str) -> str:
+    """Return the output of py-spy; "" if it is not installed, may not look at the process, or takes too long."""
     program = shutil.which("py-spy")
     if program is None:
-        return None
-    for options in (["--nonblocking"], []):
-        with tempfile.TemporaryFile() as file:
-            try:
-                command = [program, "dump", "--json", *options, "--pid", str(pid)]
-                ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, timeout=PY_SPY_S)
-            except (OSError, subprocess.TimeoutExpired):
-                return None
-            file.seek(0)
-            found = stacks.of_py_spy(file.read(LONGEST).decode(errors="replace")) if ended.returncode == 0 else None
-            if found is not None:
-                return found
-    return None
+        return ""
+    with tempfile.TemporaryFile() as file:
+        try:
+            command = [program, "dump", *options, "--pid", str(pid)]
+            ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL, timeout=PY_SPY_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        file.seek(0)
+        return file.read(LONGEST).decode(errors="replace") if ended.returncode == 0 else ""
+
+
+def of_recorder(pid: int) -> str:
+    """Return what a process says about torch's flight recorder; "" if it does not answer such questions, or not in time."""
+    try:
+        found = _file_of(pid, stack_signal.RECORDER)
+        if found is None:
+            return ""
+        descriptor, pipe = found
+        with _opened(pid, descriptor) as file, _alone(file):
+            os.ftruncate(file, 0)
+            _wake("/proc/{}/fd/{}".format(pid, pipe))
+            deadline = time.monotonic() + RECORDER_S
+            while time.monotonic() < deadline:
+                time.sleep(PAUSE_S)
+                if os.fstat(file).st_size:
+                    return os.pread(file, LONGEST_RECORDER, 0).decode(errors="replace").rstrip("\n")
+    except (OSError, procfs.Unreadable):
+        return ""
+    return "torch's flight recorder does not answer, because the interpreter is busy"
+
+
+def _wake(path: str) -> None:
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        raise OSError("it is no pipe")
+    pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(pipe, b".")
+    finally:
+        os.close(pipe)
 
 
 def _file_of(pid: int, kind: str) -> typing.Optional[typing.Tuple[int, int]]:

@@ -11,6 +11,9 @@ PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 GENERATED = re.compile(r"/torchinductor_[^/]+/")
 """Code that torch.compile has written."""
 OURS = re.compile(r"(?:\A|/)elastic_worker/")
+LAUNCHER = re.compile(r"(?:\A|/)elastic_worker/warm/")
+"""Our part of Python's start of a program."""
+RUNPY = ("<frozen runpy>", "/runpy.py")
 FRAMEWORKS = re.compile(r"/(?:torch|torchvision|transformers|accelerate|lightning|pytorch_lightning|deepspeed|horovod|numpy)/")
 COLLECTIVES = re.compile(
     r"/torch/distributed/(?:distributed_c10d|_functional_collectives|rendezvous|device_mesh|_dist2|nn/functional)\.py\Z"
@@ -62,6 +65,19 @@ def of_child(thread: Thread) -> Thread:
 def is_in(thread: typing.Iterable[Frame], *endings: str) -> bool:
     """Return whether one of the frames is in a file with one of these endings."""
     return any(one.path.endswith(endings) for one in thread)
+
+
+def without_launcher(thread: Thread) -> Thread:
+    """Return a stack without the frames of our launcher at its bottom, unless it has no others."""
+    index = len(thread)
+    for at in range(len(thread) - 1, -1, -1):
+        if LAUNCHER.search(thread[at].path):
+            index = at
+        elif not is_of_python(thread[at]):
+            break
+    while 0 < index < len(thread) and thread[index - 1].path.endswith(RUNPY):
+        index -= 1
+    return thread[:index] or thread
 
 
 def waits_for_loader(thread: Thread) -> bool:

@@ -15,6 +15,7 @@ MOST_PROCESSES = 256
 MOST_CHILD_STACKS = 16
 """Child processes whose stacks are read at one look."""
 CHILD_STACKS_WITHIN_S = 4.0
+MOST_TRIES = 5
 SILENT = "tTZX"
 """States of processes that no signal moves."""
 LEAST_AGE_S = 1.0
@@ -50,7 +51,8 @@ class Sight:
     main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
     folder: its working folder. group_threads: names of its threads that belong to process groups. switches: how often its main thread
     has begun to wait. answers: how often it has answered whether it gets on, each time with one byte. stacks: its Python stacks.
-    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read.
+    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read. below_python:
+    native functions. recorder: what torch's flight recorder knows. These two are there only in complete looks.
     """
 
     at: float
@@ -63,6 +65,8 @@ class Sight:
     answers: int = 0
     stacks: typing.Optional[Stacks] = None
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
+    below_python: str = ""
+    recorder: str = ""
 
     @property
     def cpu_s(self) -> float:
@@ -128,7 +132,11 @@ def with_child_stacks(sight: Sight) -> Sight:
 def measured_again(sight: Sight) -> Sight:
     """Return the sight with the present counts of its processes. Reading stacks makes a process write, and that is no output of its own."""
     others = tuple(_again(one) for one in sight.others)
-    main, answers = _again(sight.main), dumping.answers(sight.main.pid)
+    answers = dumping.answers(sight.main.pid)
+    for _ in range(MOST_TRIES):
+        main, before, answers = _again(sight.main), answers, dumping.answers(sight.main.pid)
+        if answers == before:
+            break  # no answer came between the two counts, which would look like output at the next look
     return dataclasses.replace(sight, main=main, others=others, switches=_switches(main.pid), answers=answers)
 
 

@@ -35,6 +35,33 @@ class Stacks(typing.NamedTuple):
     text: str
 
 
+def shortened(text: str, kept: typing.Callable[[Thread], Thread]) -> str:
+    """Return the text of stacks with only the frames of each thread that are kept, which are the innermost."""
+    lines = []  # type: typing.List[str]
+    frames = []  # type: typing.List[typing.Tuple[str, Frame]]
+
+    def end() -> None:
+        lines.extend(line for line, _ in frames[: len(kept(tuple(frame for _, frame in frames)))])
+        frames.clear()
+
+    for line in text.splitlines():
+        frame = _frame(line)
+        if frame is not None:
+            frames.append((line, frame))
+        else:
+            end()
+            lines.append(line)
+    end()
+    return "\n".join(lines)
+
+
+def _frame(line: str) -> typing.Optional[Frame]:
+    found = FRAME.match(line)
+    if found is None:
+        return None
+    return Frame(found.group(1), int(found.group(2)) if found.group(2).isdigit() else 0, found.group(3))
+
+
 def of_faulthandler(text: str) -> Stacks:
     """Return the stacks in a dump of all threads."""
     threads = []  # type: typing.List[typing.List[Frame]]
@@ -44,10 +71,9 @@ def of_faulthandler(text: str) -> Stacks:
             threads.append([])
             continue
         is_cut = is_cut or line == CUT
-        found = FRAME.match(line)
-        if found is not None and threads and len(threads[-1]) < MOST_FRAMES:
-            number = int(found.group(2)) if found.group(2).isdigit() else 0
-            threads[-1].append(Frame(found.group(1), number, found.group(3)))
+        frame = _frame(line)
+        if frame is not None and threads and len(threads[-1]) < MOST_FRAMES:
+            threads[-1].append(frame)
     read = [tuple(thread) for thread in threads[-MOST_THREADS:]]
     if is_cut or not read:
         return Stacks(None, tuple(read), text)

@@ -3,16 +3,17 @@
 The stacks of a worker that trains on are read more and more rarely, because the signal interrupts a system call of it.
 """
 
+import dataclasses
 import os
 import typing
 
 from elastic_worker.gloo_deadlock import procfs
-from elastic_worker.looking import describing, dumping, frames, sight
+from elastic_worker.looking import describing, dumping, frames, sight, stacks
 from elastic_worker.looking.calls import Wait, wait_of
 from elastic_worker.looking.describing import Doing
 from elastic_worker.looking.sight import Sight
 from elastic_worker.looking.source_lines import SourceLines
-from elastic_worker.looking.stacks import Frame
+from elastic_worker.looking.stacks import Frame, Stacks
 
 LOOK_S = 10.0
 """Seconds between two looks (rendezvous.engine.messages.doing)."""
@@ -24,6 +25,8 @@ LEAST_NETWORK = 4096
 """Bytes a second from which on a TCP connection carries data. Heartbeats, such as those of NCCL to torch's store, need less."""
 MOST_WAKES = 10
 """The main thread of a rank that hangs in a collective may wake up so often between two looks, for example because of other signals."""
+
+RUNS = "runs Python"
 
 Fields = typing.Dict[str, typing.Any]
 
@@ -52,6 +55,7 @@ class Watched:
         self._looks, self._since = 0, 0.0
         self._storage_since = None  # type: typing.Optional[float]
         self._ticks = None  # type: typing.Optional[int]
+        self._loop = None  # type: typing.Optional[typing.Tuple[typing.Tuple[str, str], typing.Tuple[int, int]]]
         self._was_active = False
         self._pause_s, self._due_at = look_s, 0.0
 
@@ -73,6 +77,9 @@ class Watched:
         is_due = last is None or seen.at >= self._due_at - self._look_s / 2 or (self._was_active and not is_active)
         if is_due or is_complete:
             seen = self._read(seen, last, cpu=cpu, size=size, is_active=is_active)
+            if is_complete and seen.main.stat.state not in sight.SILENT:
+                pid = seen.main.pid
+                seen = dataclasses.replace(seen, below_python=dumping.below_python(pid), recorder=dumping.of_recorder(pid))
         else:
             self._key, self._looks, self._since = None, 1, seen.at
             if is_active and self._doing.kind == describing.OTHER:
@@ -91,8 +98,13 @@ class Watched:
             seen = sight.with_child_stacks(seen)
             doing = describing.describe(seen, cpu=cpu, size=size, code=code)
         key = _key(seen, doing)
-        gets_on = not is_asleep and doing.kind in (describing.OTHER, describing.COLLECTIVE) and self._gets_on(seen)
-        is_still = last is not None and key == self._key and not gets_on
+        is_asked = not is_asleep and doing.kind in (describing.OTHER, describing.COLLECTIVE)
+        gets_on = self._gets_on(seen) if is_asked else False
+        if gets_on:
+            doing = self._with_loop(doing)
+        else:
+            self._loop = None
+        is_still = last is not None and key == self._key and gets_on is False
         if is_still and last is not None:
             is_still = _is_still(seen, last, doing.kind, cpu=cpu, is_active=is_active)
         self._looks, self._since = (self._looks + 1, self._since) if is_still else (1, seen.at)
@@ -103,13 +115,30 @@ class Watched:
         self._doing = doing
         return seen
 
-    def _gets_on(self, seen: Sight) -> bool:
-        """Return whether a program that uses CPU time may have come to another instruction of Python since the last look.
+    def _gets_on(self, seen: Sight) -> typing.Optional[bool]:
+        """Return whether a program that uses CPU time has come to another instruction of Python since the last look; None if it is unknown.
 
         Most of its time may pass in one line of a loop that goes on, so that all looks find the same stack.
         """
         before, self._ticks = self._ticks, dumping.ticks(seen.main.pid, seen.main.stat.began)
-        return before is None or self._ticks != before
+        return None if before is None or self._ticks is None else self._ticks != before
+
+    def _with_loop(self, doing: Doing) -> Doing:
+        """Return the activity of a program that runs Python, with the lines of its function at which it was seen.
+
+        The words stay the same as long as it is in one loop.
+        """
+        frame = doing.frame
+        if doing.does != describing.COMPUTES or frame is None:
+            return doing
+        at, known = (frame.path, frame.function), self._loop
+        least, most = known[1] if known is not None and known[0] == at else (frame.line, frame.line)
+        least, most = min(least, frame.line), max(most, frame.line)
+        self._loop = (at, (least, most))
+        if least == most:
+            return dataclasses.replace(doing, does=RUNS)
+        place = "{}:{}-{}".format(doing.place.rpartition(":")[0], least, most)
+        return dataclasses.replace(doing, does=RUNS, place=place, frame=None)
 
     def _is_in_storage(self, seen: Sight) -> bool:
         """Return whether a process waits for storage, which may be a slow save."""
@@ -140,12 +169,20 @@ def text_of(look: Look, title: str, most: int) -> str:
     if seen is None or seen.stacks is None:
         parts.append("  Its Python stacks cannot be read.")
     else:
-        parts.append(seen.stacks.text.rstrip("\n"))
+        parts.append(_text(seen.stacks))
     if seen is not None:
-        for pid, stacks in seen.child_stacks.items():
-            parts += ["Child process {}:".format(pid), stacks.text.rstrip("\n")]
+        for pid, found in seen.child_stacks.items():
+            parts += ["Child process {}:".format(pid), _text(found)]
+        if seen.below_python:
+            parts.append(seen.below_python)
+        if seen.recorder:
+            parts += ["Flight recorder of torch:", *("  " + line for line in seen.recorder.split("\n"))]
     text = "\n".join("".join(c if c.isprintable() else "?" for c in line) for part in parts for line in part.split("\n"))
     return text if len(text) < most else text[: most - 4] + "\n..."
+
+
+def _text(found: Stacks) -> str:
+    return stacks.shortened(found.text, frames.without_launcher).rstrip("\n")
 
 
 def title_of(look: Look, rank: int) -> str:
@@ -165,7 +202,7 @@ def _key(seen: Sight, doing: Doing) -> typing.Any:
     if doing.kind == describing.COLLECTIVE:
         return (*main, seen.stacks.main)
     others = sorted(thread for thread in seen.stacks.others if not frames.is_ours(thread))
-    children = {pid: (stacks.main, sorted(stacks.others)) for pid, stacks in seen.child_stacks.items()}
+    children = {pid: (found.main, sorted(found.others)) for pid, found in seen.child_stacks.items()}
     return (*main, seen.stacks.main, others, children)
 
 

@@ -17,7 +17,7 @@ import struct
 import sys
 import typing
 
-from elastic_worker import stack_signal
+from elastic_worker import flight_recorder, stack_signal
 from elastic_worker.warm import collector, differences, exit_hook, interpreter
 from elastic_worker.warm import program as programs
 from elastic_worker.warm.launch import BACKLOG, server_command
@@ -228,6 +228,7 @@ def _become_worker(server: ForkServer, request: Request, program: programs.Progr
         interpreter.retitle([sys.executable, *arguments])
         interpreter.seed()
         stack_signal.register(os.environ)
+        flight_recorder.serve(os.environ)
     except OSError as error:
         print("elastic_worker: this worker starts plainly: {}".format(error), file=sys.stderr)
         interpreter.set_signals(request)

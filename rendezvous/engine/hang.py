@@ -18,6 +18,7 @@ from .messages.doing import (
     LOOK_S,
     MOST_CODE,
     MOST_GROUPS,
+    MOST_MEMBERS,
     MOST_SPANS,
     MOST_WORDS,
     STILL_LOOKS,
@@ -117,6 +118,8 @@ def _watched(job: Job, since: float) -> Job:
     found = _found(job, since) if quiet_s >= waits_after_s else None
     asks = Watch.LOOK if quiet_s >= watches_after_s else Watch.NOT
     is_nearly_over = limit is not None and has_stepped and quiet_s >= limit * LATE
+    if limit is not None and not has_stepped and found is not None:
+        is_nearly_over = found.since_s >= limit * LATE
     if asks and (is_nearly_over or (found is not None and found.state is HangState.SUSPECTED)):
         asks = Watch.WRITE
     watch = replace(job.hang_watch, asks=asks)
@@ -134,14 +137,26 @@ def _found(job: Job, since: float) -> Hang | None:
     is_still = is_whole and all(_is_still(doing, has_stepped=has_stepped) for _, _, doing in doings)
     kinds = {doing.kind for _, _, doing in doings}
     is_suspected = is_still and Kind.UNKNOWN not in kinds and bool(kinds & {Kind.COLLECTIVE, Kind.STOPPED})
-    if not has_stepped and not is_still:
+    if not has_stepped and not is_still and not (is_whole and _all_wait_for_one(doings)):
         return None
     return Hang(
         state=HangState.SUSPECTED if is_suspected else HangState.WAITING,
-        since_s=job.now - since if has_stepped else min(doing.for_s for _, _, doing in doings),
+        since_s=job.now - since if has_stepped else min(doing.for_s for _, _, doing in doings if _is_still(doing, has_stepped=False)),
         has_stepped=has_stepped,
         groups=_groups(doings),
     )
+
+
+def _all_wait_for_one(doings: list[tuple[int, str, Doing]]) -> bool:
+    """Return whether all ranks but one wait in the same call, and that one does something else.
+
+    It may be in an endless loop or in a long evaluation. Nobody can tell them apart, so only the limit of the job decides.
+    """
+    waiting = [doing for _, _, doing in doings if doing.kind is Kind.COLLECTIVE]
+    others = [doing for _, _, doing in doings if doing.kind is Kind.OTHER]
+    calls = {(doing.does, doing.place) for doing in waiting}
+    is_alone = len(others) == 1 and len(waiting) == len(doings) - 1
+    return is_alone and len(calls) == 1 and all(_is_still(doing, has_stepped=False) for doing in waiting)
 
 
 def _is_still(doing: Doing, *, has_stepped: bool) -> bool:
@@ -157,9 +172,13 @@ def _limit_reached(job: Job, since: float) -> tuple[str, float]:
         return "", 0.0
     reason, began = f"training reported no further step for {limit:g} s", since
     if job.progress.step is None:
-        if found is None or found.state is not HangState.SUSPECTED:
+        if found is None:
             return "", 0.0
         reason, began = f"nothing has moved for {limit:g} s", job.hang_watch.found_at - found.since_s
+        if found.state is not HangState.SUSPECTED:
+            if not _all_wait_for_one(list(_doings(job))):
+                return "", 0.0
+            reason = f"every rank except one has waited for {limit:g} s"
     if job.now < began + limit:
         return "", 0.0
     words = said(_groups(list(_doings(job))))
@@ -198,7 +217,7 @@ def _groups(doings: list[tuple[int, str, Doing]]) -> tuple[RanksDoing, ...]:
         RanksDoing(
             spans=_spans([rank for rank, _, _ in same]),
             count=len(same),
-            first=same[0][1],
+            members=tuple(dict.fromkeys(name for _, name, _ in same))[:MOST_MEMBERS],
             doing=min((doing for _, _, doing in same), key=lambda doing: doing.for_s),
         )
         for same in by_sight.values()

@@ -238,6 +238,7 @@ class Face:
     async def _send_progress(self, response: web.StreamResponse) -> Never:
         version = -1
         while True:
+            self._hub.progress.publish_due()
             newest = self._hub.progress.version
             await _write(response, (encode(progress) + b"\n" for progress in self._hub.progress_since(version)))
             version = newest

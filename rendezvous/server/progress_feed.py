@@ -28,6 +28,8 @@ class ProgressFeed:
         self._clock = clock
         self._news = News(most_forgotten=most_forgotten)
         self._stepped_at: dict[str, float] = {}
+        self._held: set[str] = set()
+        """Jobs with a step that came too soon after the last news."""
         self._last: dict[str, Told] = {}
         """The last reports of programs whose jobs are gone."""
         self._most_forgotten = most_forgotten
@@ -41,11 +43,21 @@ class ProgressFeed:
         return self._news.version
 
     def stepped(self, uid: str) -> None:
-        """Note a step of the job, if the last one that became news is long enough ago."""
+        """Note a step of the job. It is news at once if the last one that became news is long enough ago."""
+        self._held.add(uid)
+        self._publish_if_due(uid, self._clock())
+
+    def publish_due(self) -> None:
+        """Publish steps that were held back: without this, the last step before a standstill would never be news."""
         now = self._clock()
+        for uid in tuple(self._held):
+            self._publish_if_due(uid, now)
+
+    def _publish_if_due(self, uid: str, now: float) -> None:
         gap_s = max(LEAST_GAP_S, len(self._news) / MOST_A_SECOND)
         if now - self._stepped_at.get(uid, -gap_s) >= gap_s:
             self._stepped_at[uid] = now
+            self._held.discard(uid)
             self._news.publish(uid)
 
     def gone(self, uid: str) -> Progress:
@@ -68,6 +80,7 @@ class ProgressFeed:
     def forget(self, uid: str, told: Told | None = None) -> None:
         """Note that the job is gone, and keep the last report of its program for the listeners that have not heard it."""
         self.others.drop(uid)
+        self._held.discard(uid)
         if uid in self._news:
             self._last.pop(uid, None)
             if told is not None and told.percent is not None:

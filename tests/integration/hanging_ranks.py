@@ -22,11 +22,16 @@ Fields = dict[str, object]
 class Ranks:
     """The processes of one training, without agents. A test looks at them when it likes."""
 
-    def __init__(self, folder: Path, way: str, *, size: int = 2, slow_s: float = 600.0) -> None:
+    def __init__(self, folder: Path, way: str, *, size: int = 2, slow_s: float = 600.0, **variables: str) -> None:
         self.folder = folder
         self._size = size
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "ELASTIC_", "TORCHELASTIC_"))}
-        environment |= {"INIT_METHOD": f"file://{folder}/init", "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1", "SLOW_S": str(slow_s)}
+        environment |= {
+            "INIT_METHOD": f"file://{folder}/init",
+            "WORLD_SIZE": str(size),
+            "OMP_NUM_THREADS": "1",
+            "SLOW_S": str(slow_s),
+        } | variables
         self.processes = []
         for rank in range(size):
             with open(folder / f"{rank}.out", "wb") as out:

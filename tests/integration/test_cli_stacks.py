@@ -71,8 +71,11 @@ def test_each_rank_is_shown_with_its_pod_and_its_stack(elastic: Elastic, job: st
     assert (rows[1]["place"], rows[1]["code"]) == ("train.py:9", "time.sleep(3600)")
     assert 'train.py", line 9 in main\n' in rows[1]["stacks"]
     shown = elastic("stacks", job, "--rank", "1")
-    assert shown.startswith(f"rank 1 ({rows[1]['pod']}, process {rows[1]['pid']}) sleeps at train.py:9: `time.sleep(3600)`\n")
+    assert shown.startswith(
+        f"rank 1 ({rows[1]['pod']}, process {rows[1]['pid']} in its container) sleeps at train.py:9: `time.sleep(3600)`\n"
+    )
     assert "all_reduce" not in shown
+    assert "elastic_worker/warm" not in shown, "the frames of our launcher say nothing about the program"
 
 
 def test_a_rank_that_is_not_there_and_a_job_without_torchrun_are_said(elastic: Elastic, job: str) -> None:

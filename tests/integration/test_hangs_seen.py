@@ -1,14 +1,17 @@
 """Each kind of hang is described by what its processes show, and work that takes long does not look like one."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hanging_ranks import Fields, Ranks
 from torch_agents import wait_until
 
+from elastic_worker.looking import dumping
 from rendezvous.engine.messages.doing import STILL_LOOKS
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -21,7 +24,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start ranks that are stopped at the end of the test."""
     started: list[Ranks] = []
 
-    def begin(way: str, **options: float) -> Ranks:
+    def begin(way: str, **options: Any) -> Ranks:
         started.append(Ranks(tmp_path, way, **options))
         return started[-1]
 
@@ -97,3 +100,25 @@ def test_work_that_takes_long_is_never_still(start: Start, way: str) -> None:
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def test_a_loop_of_python_is_named_with_its_lines_and_never_still(start: Start) -> None:
+    ranks = start("endless")
+    ranks.wait_for("at", 1)
+    look = ranks.look_until(1, lambda look: look["does"] == "runs Python" and "-" in str(look["place"]))
+    assert str(look["place"]).startswith("train.py:")
+    assert not is_still(look)
+    other = ranks.look_until(0, is_still)
+    assert (other["kind"], other["does"]) == ("collective", "waits in backward for the gradients of other ranks")
+
+
+def test_the_flight_recorder_says_which_rank_began_no_further_collective(start: Start) -> None:
+    """One rank has begun fewer operations than the others of its group, which wait for it."""
+    ranks = start("sleep", TORCH_FR_BUFFER_SIZE="2000")
+    ranks.wait_for("at", 1)
+    ranks.look_until(0, lambda look: look["kind"] == "collective")
+    waiting, sleeping = (dumping.of_recorder(process.pid) for process in ranks.processes)
+    begun = [int(re.findall(r"group 0.*: collective (\d+) begun", said)[0]) for said in (waiting, sleeping)]
+    assert begun[0] == begun[1] + 1, (waiting, sleeping)
+    assert re.search(rf"; under way: gloo:all_?reduce {begun[0]} for \d+ s", waiting)
+    assert "under way" not in sleeping

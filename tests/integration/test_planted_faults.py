@@ -1,4 +1,4 @@
-"""Twelve faults are planted in jobs on the laptop cluster. A program that reads only `elastic explain -o json` finds each cause.
+"""Faults are planted in jobs on the laptop cluster. A program that reads only `elastic explain -o json` finds each cause.
 
 The jobs train one after the other, a few at a time, because all of them share the machine.
 """
@@ -24,6 +24,9 @@ from elastic.kube.following import JobKey
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
 from elastic.local import LocalCluster
+from elastic.local.files import Layout
+from elastic.local.installation import AUTOSCALER_TOKEN
+from elastic.membership.reading import reader
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).resolve().parents[1] / "fixtures/planted.py"
@@ -60,6 +63,7 @@ class Planted:
     def __init__(self, cluster: LocalCluster, kube: Kube, key: JobKey) -> None:
         self.kube, self.key = kube, key
         self._kubeconfig = str(cluster.kubeconfig)
+        self._layout = Layout(cluster.data_dir)
 
     async def findings(self) -> dict[str, str]:
         """Return the words of each reason, as a program reads them."""
@@ -84,6 +88,17 @@ class Planted:
             return elastic.get("worldSize") == world and "firstStep" in (elastic.get("lastRescale") or {}).get("phases", {})
 
         await until(is_there, f"{self.key.name} trains with {world}", within_s=TOLD_WITHIN_S)
+
+    async def reports(self, step: int) -> None:
+        """Wait until the rendezvous server has heard of a step that is at least as high."""
+        folder = self._layout.installation
+        url = f"https://127.0.0.1:{self._layout.read_ports()['rendezvous']}"
+        client = reader(url, token=folder / AUTOSCALER_TOKEN, ca=folder / "ca.crt")
+        assert client is not None
+        async with client, asyncio.timeout(TOLD_WITHIN_S):
+            async for progress in client.progress():
+                if progress.job == self.key.uid and progress.step is not None and progress.step >= step:
+                    return
 
     async def patch(self, spec: Object, *, subresource: str | None = None) -> None:
         await self.kube.patch(
@@ -111,6 +126,11 @@ async def planted(cluster: LocalCluster, job: Object) -> AsyncIterator[Planted]:
             job_with("hang", minReplicas=2, maxReplicas=2, maxRestarts=1, hangTimeoutSeconds=15),
             "hang",
             "sleeps at tests/fixtures/planted.py",
+        ),
+        (
+            job_with("silent-loop", minReplicas=2, maxReplicas=2, maxRestarts=1, hangTimeoutSeconds=20, firstStepTimeoutSeconds=5),
+            "hang",
+            "every rank except one has waited for 20 s: rank ",
         ),
         (job_with("gpus", container={"resources": {"limits": {"nvidia.com/gpu": 9}}}), "Unschedulable", "nvidia.com/gpu"),
         (
@@ -156,6 +176,6 @@ async def test_a_fault_of_a_change_is_found_by_its_reason(
 ) -> None:
     async with planted(cluster, job) as one:
         await one.trains(2)
-        await asyncio.sleep(2.5)  # steps are reported once a second, so that there is a step to fall back from
+        await one.reports(5)  # there must be a step to fall back from
         await deed(one)
         assert words in await one.found(reason)

@@ -123,8 +123,8 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
         assert "Traceback" not in after, "torchrun's says no more"
 
 
-def test_an_agent_whose_job_is_over_ends_with_one_line(server: Server, agents: Agents) -> None:
-    """It ended with torchrun's traceback of fifty lines, about an agent that was replaced."""
+def test_an_agent_whose_job_is_over_ends_without_an_error(server: Server, agents: Agents) -> None:
+    """It ended with torchrun's traceback of fifty lines, and then with a line that looked like an error."""
     server.expect(agents.job, Expectation(members=names(1), min=1, max=2))
     agents.start("train-worker-0")
     agents.wait_for_world(1)
@@ -133,7 +133,7 @@ def test_an_agent_whose_job_is_over_ends_with_one_line(server: Server, agents: A
     wait_until(lambda: agent.poll() is not None, what=lambda: f"it ends\n{agents.describe()}")
     said = agents.output("train-worker-0")
     assert agent.returncode == 1, said
-    assert "ending with status 1: this agent was sent away: the job is over" in said
+    assert "sent away" not in said
     assert "Traceback" not in said
 
 

@@ -61,6 +61,30 @@ def test_the_parts_of_a_cost_add_up() -> None:
     assert cost == "The last change cost 1.0 s: 600 ms for the workers to stop, 308 ms until the first step, 92 ms for the rest."
 
 
+def test_a_job_of_fixed_size_that_reports_no_steps_is_told_so() -> None:
+    start = {"at": RESCALE["at"], "toSize": 3, "cause": "start", "phases": {"start": 500}}
+    of = job(status=running(worldSize=3, lastRescale=start), elasticPolicy={"minReplicas": 3, "maxReplicas": 3})
+    words = "It reports no steps, so nobody sees whether it gets on (docs/own-script.md)."
+    assert words in explained(summary(PYTORCH, of), [READY], of["spec"], NOW)
+    for change in ({"firstStep": 9}, {}):
+        start["phases"] = start["phases"] | change
+        told = list(explained(summary(PYTORCH, of), [READY if change else STEPPED], of["spec"], NOW))
+        assert words not in told, "it has reported a step"
+
+
+def test_the_start_of_a_job_is_no_change() -> None:
+    """It said that its size had changed, and how long its workers had taken to stop."""
+    phases = {"detect": 0, "notice": 3, "drain": 77, "round": 20, "start": 500, "firstStep": 400}
+    start = {"at": RESCALE["at"], "toSize": 3, "cause": "start", "reason": "the first members have come", "phases": phases}
+    of = job(status=running(lastRescale=start), **BOUNDS)
+    said = list(explained(summary(PYTORCH, of), [], of["spec"], NOW))
+    assert said[1] == "Its group was formed 4m ago, with 3: the first members have come (cause start)."
+    assert said[2] == (
+        "Its start took 1.0 s: 80 ms until enough workers had come, 500 ms until all processes ran, "
+        "400 ms until the first step, 20 ms for the rest."
+    )
+
+
 @pytest.mark.parametrize(
     ("restarts", "policy", "words"),
     [

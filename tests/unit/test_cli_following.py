@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -145,12 +147,12 @@ async def test_a_wait_for_the_end_of_a_job_that_trains_says_so(capsys: pytest.Ca
     task.cancel()
 
 
-async def test_a_job_waits_for_its_first_step_until_it_has_said_something(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_is_said_to_train_once_it_has_reported_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     met = Found(PYTORCH, job(status=running(backend="elastic", worldSize=3)))
     milestone = Milestone(None)
-    assert str(await milestone.ahead(met)) == "waits for its first step; 3 of 3 workers run"
+    assert str(await milestone.ahead(met)) == "has reported no step yet; 3 of 3 workers run"
     milestone.hear(Condition("Running", "r", "it runs"))
-    assert (await milestone.ahead(met)).words == "waits for its first step"
+    assert (await milestone.ahead(met)).words == "has reported no step yet"
     milestone.hear(Line("train-worker-0", "hello"))
     assert str(await milestone.ahead(met)) == "runs on; 3 of 3 workers run"
 
@@ -161,12 +163,42 @@ async def test_a_job_waits_for_its_first_step_until_it_has_said_something(monkey
     assert str(await Milestone(None).ahead(met)) == "trains on; step 12, 3 steps/s, loss 0.25", "a reported step has been done"
 
 
+async def test_a_job_whose_steps_stop_is_not_said_to_train_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was, with the last step and speed, in the first half minute of a hang."""
+    now = datetime.now(UTC)
+
+    async def sample(self: Milestone, uid: str) -> Sample | None:
+        stopped = Sample(uid=uid, step=35, rate=3.0, loss=0.25, stepped_at=(now - timedelta(seconds=25)).isoformat(), step_due_s=15.0)
+        return stopped.at(now)
+
+    monkeypatch.setattr(Milestone, "_sample", sample)
+    met = Found(PYTORCH, job(status=running(backend="elastic", worldSize=3)))
+    assert str(await Milestone(None).ahead(met)) == "runs on; step 35, 25s ago, loss 0.25"
+
+
+async def test_a_hang_is_said_once_and_with_the_times_of_now() -> None:
+    """Its words have times, and would have been news each second."""
+    hang = {
+        "state": "SuspectedHang",
+        "since": (datetime.now(UTC) - timedelta(seconds=100)).isoformat(),
+        "reportsSteps": True,
+        "message": "no step comes: rank 1 sleeps",
+        "ranks": [{"ranks": "1", "kind": "other", "does": "sleeps"}],
+    }
+    wait = await following._waits(
+        Server(), Found(PYTORCH, job(status=running(backend="elastic", worldSize=3, hang=hang), elasticPolicy={}))
+    )  # type: ignore[arg-type]
+    assert wait is not None
+    assert wait.words == "waits for its next step, and may hang: no step comes: rank 1 sleeps"
+    assert re.fullmatch(r"waits for its next step, and may hang: no step has come for 1\d\d s: rank 1 sleeps", str(wait))
+
+
 async def test_steps_alone_are_no_news_and_the_pauses_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     server, said, asked = Server(), list[str](), list[int]()
 
     async def ahead(of: Found) -> following.Wait:
         asked.append(1)
-        return following.Wait("trains on", f"step {len(asked)}")
+        return following.Wait("trains on", progress=f"step {len(asked)}")
 
     task = asyncio.create_task(followed(server, JOB, tell=lambda happening: False, say=said.append, ahead=ahead))  # type: ignore[arg-type]
     await until(said, "trains on")

@@ -164,6 +164,31 @@ def test_no_speed_is_shown_of_a_world_that_is_not_there():
     assert record.rate is None
 
 
+def test_a_speed_is_shown_only_as_long_as_steps_come():
+    """It stayed for ever when a job hung."""
+    record = Record()
+    for at in range(0, 60, 5):
+        hear(record, float(at), step=at, highest=at)
+    assert (record.stepped_at, record.step_due_s, record.is_late(70.0)) == (55.0, 15.0, False)
+    for at in (60, 65, 71):
+        hear(record, float(at), step=55, highest=55, age_s=float(at - 55))
+    newest = record.series.last()
+    assert newest is not None
+    assert (record.stepped_at, record.is_late(71.0), math.isnan(newest.rate), newest.step) == (55.0, True, True, 55.0)
+    hear(record, 75.0, step=56, highest=56)
+    assert not record.is_late(80.0)
+
+
+def test_a_program_that_reports_seldom_keeps_its_speed_between_its_reports():
+    record = Record()
+    for at in range(0, 600, 120):
+        hear(record, float(at), step=at, highest=at)
+    assert record.step_due_s == 240.0
+    assert not record.is_late(480.0 + 230)
+    hear(record, 490.0, generation=2, step=1, highest=480)
+    assert record.step_due_s == 240.0, "the time between two worlds is no time between two steps"
+
+
 def test_no_time_counts_once_the_rendezvous_server_forgot_the_job():
     record = Record()
     hear(record, 0.0, step=1, highest=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -220,6 +221,7 @@ async def test_the_list_says_what_a_job_is_and_how_it_trains(tmp_path: Path):
         (row,) = json.loads((await read(browser, "/api/jobs"))[1])
     assert (row["name"], row["state"], row["world"], row["wanted"], row["generation"]) == ("train", "Running", 2, 3, 4)
     assert (row["step"], row["loss"], row["rate"], row["unit"]) == (25, 0.5, 1.0, "steps")
+    assert (row["steppedAt"], row["stepDueS"]) == (datetime.fromtimestamp(1025, UTC).isoformat(), 15.0)
 
 
 def test_a_number_that_no_float_holds_is_no_number():
@@ -248,6 +250,8 @@ def test_prometheus_gets_the_progress_of_jobs_that_are_not_over():
         f"elastic_job_step{{{labels}}} 25.0",
         f"elastic_job_world_size{{{labels}}} 2.0",
     ]
+    shown.now += 60
+    assert "elastic_job_speed{" not in generate_latest(registry).decode(), "no step has come for long, so nobody knows how fast it is"
 
 
 async def test_a_jobs_page_has_its_history_workers_and_events_as_they_are(tmp_path: Path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elastic_worker.gloo_deadlock.procfs import Stat
-from elastic_worker.looking import stacks
+from elastic_worker.looking import frames, stacks
 from elastic_worker.looking.calls import Wait, wait_of
 from elastic_worker.looking.describing import describe
 from elastic_worker.looking.frames import is_user, place
@@ -269,3 +269,26 @@ def test_system_calls_are_known_on_both_architectures(machine: str, futex: int, 
     assert wait_of((), machine) is Wait.NOTHING
     assert wait_of((9999,), machine) is Wait.OTHER
     assert wait_of((futex,), "riscv64") is Wait.OTHER
+
+
+WARM = ("/ours/elastic_worker/warm/interpreter.py:140 run", "/ours/elastic_worker/warm/server.py:237 serve", "<string>:1 <module>")
+
+
+@pytest.mark.parametrize(
+    ("calls", "kept"),
+    [
+        (("/app/train.py:10 work", "/app/train.py:23 <module>", *WARM), 2),
+        (("/app/train.py:10 work", "/usr/lib/python3.11/runpy.py:88 _run_code", "/usr/lib/python3.11/runpy.py:226 run_module", *WARM), 1),
+        (("/app/train.py:10 work", "/usr/lib/python3.11/runpy.py:88 _run_code"), 2),
+        (WARM, 3),
+        (("/usr/lib/python3.11/selectors.py:468 select", *WARM), 1),
+        (("/ours/elastic_worker/warm/exit_hook.py:9 hook", "/app/train.py:10 work", *WARM), 2),
+    ],
+)
+def test_the_frames_of_our_launcher_are_cut_off_unless_there_are_no_others(calls: tuple[str, ...], kept: int) -> None:
+    """Each stack ended with seven frames that say nothing about the program."""
+    text = dump(*calls, others=(("/usr/lib/python3.11/threading.py:327 wait",),))
+    shown = stacks.of_faulthandler(stacks.shortened(text, frames.without_launcher))
+    assert shown.main is not None
+    assert [f"{one.path}:{one.line} {one.function}" for one in shown.main] == list(calls[:kept])
+    assert [len(thread) for thread in shown.others] == [1]

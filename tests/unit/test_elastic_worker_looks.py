@@ -153,7 +153,7 @@ def test_stacks_are_written_once_for_each_time_the_server_asks(
     assert written.count("elastic_worker: rank ") == 1
     assert written.startswith(f"elastic_worker: rank 10 (process {sleeper}) sleeps at stay.py:6:\n")
     assert written.count("line 6 in stay\n") == 1
-    assert written.endswith("line 7 in <module>\n")
+    assert "line 7 in <module>\n" in written
     presence.ask("look")
     count = len(presence.sent)
     presence.wait_for(lambda: len(presence.sent) > count + 1)

@@ -12,7 +12,7 @@ SECOND = ("memory.events", "memory.max", "low 0\nmax 12\noom 1\noom_kill {}\noom
 LIMIT = 700 << 20
 RAISE = "the kernel killed the worker, because the container used all of its 700 MiB of memory. Raise resources.limits.memory."
 
-Kill = Callable[[int], None]
+Kill = Callable[..., None]
 
 
 def group(folder: Path, kind: tuple[str, str, str, str], *, limit: int | None) -> Kill:
@@ -21,8 +21,11 @@ def group(folder: Path, kind: tuple[str, str, str, str], *, limit: int | None) -
     folder.mkdir(parents=True)
     (folder / most).write_text(unlimited if limit is None else f"{limit}\n")
 
-    def kill(times: int) -> None:
+    def kill(times: int, *, peak: int | None = limit) -> None:
+        """Set the number of kills, and the most memory that was ever used."""
         (folder / events).write_text(text.format(times))
+        if peak is not None:
+            (folder / ("memory.max_usage_in_bytes" if kind is FIRST else "memory.peak")).write_text(f"{peak}\n")
 
     kill(0)
     return kill
@@ -94,6 +97,26 @@ def test_without_a_limit_the_node_ran_out(tmp_path: Path, kind: tuple[str, str, 
     kills = watch(root, "4:memory:/\n0::/\n" if kind is FIRST else "0::/\n")
     kill(1)
     assert kills.explain(137, "").startswith("the kernel killed the worker, because the memory of its pod or node was used up. Set")
+
+
+@pytest.mark.parametrize("kind", [FIRST, SECOND])
+def test_a_kill_for_the_memory_of_the_node_does_not_blame_the_limit(tmp_path: Path, kind: tuple[str, str, str, str]) -> None:
+    """The container has a limit, and was far below it. A higher one would not have helped."""
+    root = tmp_path / "cgroup"
+    kill = group(root / ("memory" if kind is FIRST else "."), kind, limit=LIMIT)
+    kills = watch(root, "4:memory:/\n0::/\n" if kind is FIRST else "0::/\n")
+    kill(1, peak=LIMIT // 2)
+    assert kills.explain(137, "").startswith("the kernel killed the worker, because the memory of its pod or node was used up. Set")
+    kill(2, peak=LIMIT - (9 << 20))
+    assert kills.explain(137, "") == RAISE, "the pod has the same limit, and its other container needs a little"
+
+
+def test_a_kernel_that_knows_no_peak_blames_the_limit(tmp_path: Path) -> None:
+    kill = group(tmp_path / "cgroup", SECOND, limit=LIMIT)
+    (tmp_path / "cgroup/memory.peak").unlink()
+    kills = watch(tmp_path / "cgroup", "0::/\n")
+    kill(1, peak=None)
+    assert kills.explain(137, "") == RAISE
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill x\n", "oom_kill " + "9" * 100 + "\n", "\0" * 200_000])

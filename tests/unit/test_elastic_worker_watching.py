@@ -129,6 +129,20 @@ def test_a_loop_that_does_not_answer_is_still_and_one_that_answers_is_not(worker
     assert worker.counts(3) == [1, 1, 1]
 
 
+def test_a_loop_of_python_is_named_with_the_lines_at_which_it_was_seen(worker: Worker) -> None:
+    """Its line changes at each look. The words must not, because each change of them is written into the job's status."""
+    worker.main = process(10, state="R")
+    seen = []
+    for count, line in enumerate((43, 41, 50, 44, 43)):
+        worker.text, worker.answers = dump(f"/app/train.py:{line} work", "/app/train.py:90 main"), count
+        look = worker.look(after_s=160.0)
+        seen.append((look["does"], look["place"]))
+    assert seen == [("computes", "train.py:43"), ("runs Python", "train.py:41"), *[("runs Python", "train.py:41-50")] * 3]
+    assert "code" not in look
+    worker.text, worker.answers = dump("/app/train.py:70 other", "/app/train.py:90 main"), 9
+    assert worker.look(after_s=160.0)["place"] == "train.py:70"
+
+
 def test_the_answers_to_our_own_questions_are_no_output() -> None:
     """A loop of Python answers after the look, and was said to read or write."""
     main = replace(process(10, NANOSLEEP, 1), traffic=(5, 100, 3, 7, 0, 0))
@@ -136,6 +150,24 @@ def test_the_answers_to_our_own_questions_are_no_output() -> None:
     after = replace(before, main=replace(main, traffic=(5, 103, 3, 10, 0, 0)), answers=5)
     assert after.traffic == before.traffic
     assert replace(after, answers=4).traffic != before.traffic
+
+
+def test_an_answer_that_comes_while_counts_are_read_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless loop of Python was said to read or write, because its answer came between the two counts."""
+    now = {"answers": 4}
+
+    def traffic(pid: int) -> tuple[int, ...]:
+        seen = (5, 100 + now["answers"], 3, now["answers"], 0, 0)
+        now["answers"] = 5  # it comes right after the first count
+        return seen
+
+    monkeypatch.setattr(sights, "_traffic", traffic)
+    monkeypatch.setattr(dumping, "answers", lambda pid: now["answers"])
+    monkeypatch.setattr(procfs, "stat", lambda pid: process(pid).stat)
+    before = replace(sight("", replace(process(10), traffic=(5, 104, 3, 4, 0, 0))), answers=4)
+    after = sights.measured_again(before)
+    assert after.traffic == before.traffic
+    assert after.answers == 5
 
 
 def test_a_computation_that_gets_memory_gets_on(worker: Worker) -> None:

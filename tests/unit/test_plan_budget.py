@@ -11,7 +11,7 @@ from job_builders import NOW, OURS, Cluster, elastic_job, restarts
 from msgspec import structs
 
 from controller.deciding.actions import Budget, End, Forget, SetExpectation
-from controller.deciding.lifecycle.restart_accounting import with_restart_count
+from controller.deciding.lifecycle.restart_accounting import with_reported_restarts, with_restart_count
 from controller.facts.snapshot import Container, Phase, World
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
@@ -59,7 +59,8 @@ def test_only_restarts_within_the_window_count_against_a_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "number"), [({}, 0), ({"plan": 4}, 0), ({"plan": 4, "user": 2, "disruption": 1}, 3), ({"user": 10**6, "hang": 1}, 10**6)]
+    ("counted", "number"),
+    [({}, 0), ({"plan": 4}, 0), ({"plan": 4, "user": 2, "disruption": 1, "collateral": 7}, 3), ({"user": 10**6, "hang": 1}, 10**6)],
 )
 def test_one_number_counts_the_restarts_that_nobody_asked_for(counted: dict[str, int], number: int) -> None:
     """Also in the status that an earlier release left, with the next plan that writes it."""
@@ -311,3 +312,25 @@ def test_a_job_that_meets_in_an_etcd_resumes_once_that_has_forgotten_the_run_bef
             cluster.now += timedelta(seconds=60)
         cluster.settle()
         assert cluster.names() == ["train-worker-0", "train-worker-1"]
+
+
+def test_the_ends_of_all_workers_of_a_world_are_one_restart() -> None:
+    """A crash of one worker of six was shown as six restarts."""
+
+    def ended(*names: str, generation: int, cause: str) -> World:
+        entries = tuple(Restart(id=f"g{generation}/{name}", generation=generation, cause=cause, pod=name) for name in names)
+        return World(generation, frozenset(), unacknowledged_restarts=entries)
+
+    status = with_reported_restarts(ElasticStatus(generation=1), ended("a", generation=1, cause="user"))
+    for name in "bcdef":
+        status = with_reported_restarts(status, ended(name, generation=1, cause="collateral"))
+    assert (status.restart_count, status.restarts) == (1, {"collateral": 5, "user": 1})
+    lost = with_reported_restarts(status, ended("a", "b", generation=2, cause="disruption"))
+    assert (lost.restart_count, lost.restarts["disruption"]) == (2, 2), "a node with two workers was lost"
+    assert with_reported_restarts(lost, ended("a", "b", generation=2, cause="disruption")) == lost, "told again"
+    asked = with_reported_restarts(lost, ended("c", generation=3, cause="plan"))
+    assert asked.restart_count == 2
+    alone = with_reported_restarts(
+        asked, World(3, frozenset(), unacknowledged_restarts=(Restart(id="d/0", generation=3, cause="user", pod="d"),))
+    )
+    assert alone.restart_count == 3, "its container ended outside any world"

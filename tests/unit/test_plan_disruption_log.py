@@ -37,7 +37,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     by = NOW + timedelta(seconds=120)
     assert shown(cluster) == (Disruption(signal="aws-spot", node="node-2", workers=1, noticed_at=NOW, by=by),)
     assert reasons(plans).count("DisruptionAnnounced") == 1
-    phases = {"detect": 500, "drain": 200, "round": 100, "start": 700}
+    phases = {"detect": 5_000_500, "drain": 200, "round": 100, "start": 700}
     stays = frozenset({"train-worker-0", "train-worker-1"})
     cluster.world = World(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases=phases))
     cluster.now += timedelta(seconds=2)
@@ -48,7 +48,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     cluster.now += timedelta(seconds=3)
     plans = cluster.settle()
     (entry,) = shown(cluster)
-    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 2500)
+    assert (entry.rescale, entry.pause_milliseconds) == ("2-s", 5_002_500), "a pause of more than 1,000 s was cut"
     assert (entry.outcome, entry.ended_at) == ("Left", cluster.now)
     assert "DisruptionAnnounced" not in reasons(plans)
     assert cluster.job.status.elastic is not None

@@ -2,15 +2,20 @@
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import msgspec
+import pytest
 from cli_api import PYTORCH, running
 from cli_api import job as served
 from job_builders import OURS, Cluster, elastic_job, reasons
 
 from controller.acting.link import _world
+from controller.deciding.rendezvous import hangs
 from controller.facts.hang_seen import HangSeen
-from controller.facts.snapshot import Phase, World
-from elastic.client.explanation import explained
+from controller.facts.snapshot import Phase, Snapshot, World
+from elastic.api.job import ElasticStatus
+from elastic.client.explanation import explained, waits_for
 from elastic.client.summary import summary
 from elastic.membership import wire
 from rendezvous.engine.messages.doing import Doing, Hang, HangState, Kind, RanksDoing, Span
@@ -22,15 +27,21 @@ HANG = Hang(
     since_s=33.0,
     has_stepped=True,
     groups=(
-        RanksDoing(spans=(Span(first=1, last=1),), count=1, first="train-worker-1", doing=ASLEEP),
-        RanksDoing(spans=(Span(first=0, last=0), Span(first=2, last=2)), count=2, first="train-worker-0", doing=WAITS),
+        RanksDoing(spans=(Span(first=1, last=1),), count=1, members=("train-worker-1",), doing=ASLEEP),
+        RanksDoing(
+            spans=(Span(first=0, last=0), Span(first=2, last=2)), count=2, members=("train-worker-0", "train-worker-2"), doing=WAITS
+        ),
     ),
 )
-WORDS = (
-    "no step has come for 33 s: rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(1e6)`, for 31 s: "
-    "it sleeps; "
-    "ranks 0 and 2 wait in all_reduce at train.py:44"
-)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WAITING = "ranks 0 and 2 wait in all_reduce at train.py:44"
+WORDS = f"no step comes: rank 1 (train-worker-1 on node-7) stands still at train.py:41, `time.sleep(1e6)`: it sleeps; {WAITING}"
+
+
+def timed(step_s: int, rank_s: int) -> str:
+    """Return the words so many seconds after the last step, and after the first look at the rank."""
+    rank = f"rank 1 (train-worker-1 on node-7) has been at train.py:41, `time.sleep(1e6)`, for at least {rank_s} s: it sleeps"
+    return f"no step has come for {step_s} s: {rank}; {WAITING}"
 
 
 def trained() -> Cluster:
@@ -57,20 +68,19 @@ def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_is_over() -> N
     assert known is not None
     assert known.hang is not None
     assert (known.hang.state, known.hang.message) == ("SuspectedHang", WORDS)
-    assert known.hang.since == (cluster.world.hang.at - timedelta(seconds=33)).replace(microsecond=0)  # type: ignore[union-attr]
-    first = known.hang.ranks[0]
-    assert (first.ranks, first.pod, first.node, first.kind, first.does, first.place) == (
-        "1",
-        "train-worker-1",
-        "node-7",
-        "other",
-        "sleeps",
-        "train.py:41",
-    )
-    assert known.hang.ranks[1].ranks == "0,2"
+    assert known.hang.since == cluster.world.hang.at - timedelta(seconds=33)  # type: ignore[union-attr]
+    first, others = known.hang.ranks
+    assert (first.ranks, first.kind, first.does, first.place) == ("1", "other", "sleeps", "train.py:41")
+    assert first.since == cluster.world.hang.at - timedelta(seconds=31)  # type: ignore[union-attr]
+    assert (others.ranks, others.count) == ("0,2", 2)
+    assert [(pod.name, pod.node) for entry in known.hang.ranks for pod in entry.pods] == [
+        ("train-worker-1", "node-7"),
+        ("train-worker-0", "node-7"),
+        ("train-worker-2", "node-7"),
+    ]
     news = [event for planned in plans for event in planned.news if event.reason == "SuspectedHang"]
     assert [(event.type, event.message) for event in news] == [
-        ("Warning", f"PyTorchJob train may hang: {WORDS}. `elastic stacks train` shows what each rank does")
+        ("Warning", f"PyTorchJob train may hang: {timed(33, 31)}. `elastic stacks train` shows what each rank does")
     ]
     cluster.world = world(cluster, None)
     assert reasons(cluster.settle()).count("TrainingMoves") == 1
@@ -84,7 +94,7 @@ def test_a_wait_is_in_the_status_and_is_no_event() -> None:
     plans = cluster.settle()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.hang is not None
-    assert cluster.job.status.elastic.hang.message == "no step has come for 40 s"
+    assert cluster.job.status.elastic.hang.message == "no step comes"
     assert not {"SuspectedHang", "TrainingMoves"} & set(reasons(plans))
 
 
@@ -111,12 +121,73 @@ def test_the_time_of_a_standstill_is_kept_from_message_to_message() -> None:
 
 
 def test_explain_says_what_the_next_step_waits_for() -> None:
-    hang = {"state": "SuspectedHang", "since": "2026-01-01T01:59:00Z", "message": WORDS}
-    of = served(status=running(worldSize=3, hang=hang), elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
-    said = list(explained(summary(PYTORCH, of), [], of["spec"], datetime(2026, 1, 1, 2, tzinfo=UTC)))
-    assert f"It waits for its next step, and may hang: {WORDS}." in said
-    assert "It has stood still for 60s." in said
+    told = summary(PYTORCH, hanging())
+    said = list(explained(told, [], hanging()["spec"], NOON + timedelta(seconds=27)))
+    assert f"It waits for its next step, and may hang: {timed(60, 58)}." in said
     assert "`elastic stacks train` shows the stacks of its ranks." in said
+
+
+def test_all_views_of_a_hang_say_the_same_with_the_times_of_now() -> None:
+    """They repeated the times of the moment in which the hang was suspected, for ever."""
+    told, now = summary(PYTORCH, hanging()), NOON + timedelta(seconds=3600)
+    words = f"its next step, and may hang: {timed(3633, 3631)}"
+    assert told.next_step(now) == told.awaits(now) == words
+    assert waits_for(told, [], now) == words
+    assert told.next_step() == f"its next step, and may hang: {WORDS}", "words that stay have no times"
+
+
+def test_a_job_without_steps_is_not_said_to_wait_for_one() -> None:
+    hang = hanging()["status"]["elastic"]["hang"] | {"reportsSteps": False}
+    told = summary(PYTORCH, served(status=running(worldSize=3, hang=hang), elasticPolicy={}))
+    assert told.next_step(NOON).startswith(
+        "its ranks to get on, and may hang: it reports no steps, and nothing has moved for at least 33 s: rank 1 "
+    )
+    still, others = hang["ranks"]
+    hang = hang | {"ranks": [{name: value for name, value in still.items() if name != "since"} | {"does": "runs Python"}, others]}
+    told = summary(PYTORCH, served(status=running(worldSize=3, hang=hang | {"state": "Waiting"}), elasticPolicy={}))
+    assert told.next_step(NOON).startswith(
+        "its ranks to get on: it reports no steps, and every rank except one has waited for at least 33 s: "
+        "rank 1 (train-worker-1 on node-7) runs Python at train.py:41"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ranks": [{"ranks": "x"}]},
+        {"ranks": 7},
+        {"state": "Odd"},
+        {"since": "never"},
+        {"ranks": [{"ranks": "1", "kind": "new"}]},
+        {"ranks": [{"ranks": "1", "kind": "other", "does": "sleeps"}]},
+        {"since": None},
+    ],
+)
+def test_a_status_that_another_program_wrote_breaks_no_command(change: dict[str, Any]) -> None:
+    hang = hanging()["status"]["elastic"]["hang"] | change
+    told = summary(PYTORCH, served(status=running(worldSize=3, hang=hang), elasticPolicy={}))
+    assert isinstance(told.next_step(NOON), str)
+
+
+def test_a_field_of_a_newer_controller_is_left_out() -> None:
+    hang = hanging()["status"]["elastic"]["hang"]
+    hang = hang | {"later": 1, "ranks": [entry | {"more": "x"} for entry in hang["ranks"]]}
+    told = summary(PYTORCH, served(status=running(worldSize=3, hang=hang), elasticPolicy={}))
+    assert told.next_step(NOON) == f"its next step, and may hang: {timed(33, 31)}"
+
+
+def hanging() -> dict[str, Any]:
+    """Return a job as the API server has it 33 s after its last step, at noon."""
+    seen = HangSeen(HANG, NOON)
+    status = msgspec.json.decode(msgspec.json.encode(hangs.recorded(ElasticStatus(world_size=3), seen_by(seen))))
+    return served(status=running(worldSize=3, hang=status["hang"]), elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
+
+
+def seen_by(seen: HangSeen) -> Snapshot:
+    """Return a snapshot with this standstill, and the pods of the job on node-7."""
+    cluster = trained()
+    cluster.world = replace(world(cluster, None), hang=seen)
+    return cluster.look()
 
 
 def _fields(hang: Hang) -> dict[str, object]:

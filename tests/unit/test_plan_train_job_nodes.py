@@ -111,3 +111,10 @@ def test_plain_nodes_have_all_to_succeed() -> None:
 def test_a_number_that_is_none_is_no_number() -> None:
     raw = {"metadata": {"name": "fit-node-0-1", "labels": {NODE_NUMBER: "one"}}}
     assert pod_from(raw).number is None
+
+
+def test_conditions_name_the_kind_that_the_user_knows() -> None:
+    """`elastic wait trainjob/fit` spoke of a PyTorchJob, which the user had not created."""
+    words = [condition.message for condition in cluster().job.status.conditions]
+    assert words[0] == "TrainJob fit is created."
+    assert not any("PyTorchJob" in message for message in words)

@@ -44,7 +44,7 @@ class Watched(Group):
             self.advance(0.01)
 
     def _now(self, doing: Doing) -> Doing:
-        if doing is BUSY:
+        if doing in (BUSY, LOOPS):
             return doing
         return Doing(
             kind=doing.kind,
@@ -82,7 +82,7 @@ def test_a_rank_that_sleeps_while_the_others_wait_for_it_is_named() -> None:
     assert group.hang.state is HangState.SUSPECTED
     assert group.watches == {Watch.WRITE}
     assert group.words.endswith(
-        ": rank 3 (w3 on node-7) has been at train.py:41, `time.sleep(1e6)`, for 30 s: it sleeps; "
+        ": rank 3 (w3 on node-7) has been at train.py:41, `time.sleep(1e6)`, for at least 30 s: it sleeps; "
         "ranks 0 to 2 wait in all_reduce at train.py:44"
     )
     before = group.hang
@@ -150,7 +150,7 @@ def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
     group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=Kind.STOPPED, does="is stopped by a signal"),)}
     group.stepped(1)
     group.look(90)
-    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for ")
+    assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for at least ")
 
 
 def test_several_workers_of_a_member_have_their_own_ranks() -> None:
@@ -170,7 +170,9 @@ def test_a_job_without_steps_is_looked_at_after_the_time_for_its_first_step() ->
     group.look(20 + LOOK_S * STILL_LOOKS)
     assert group.hang is not None
     assert group.hang.state is HangState.SUSPECTED
-    assert group.words.startswith("nothing has moved for 30 s: rank 1 (w1 on node-7) has been at train.py:41")
+    assert group.words.startswith(
+        "it reports no steps, and nothing has moved for at least 30 s: rank 1 (w1 on node-7) has been at train.py:41"
+    )
 
 
 def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
@@ -179,6 +181,64 @@ def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
     trains = Doing(kind=Kind.COLLECTIVE, does="waits in backward", place="train.py:30", cpu=0.9)
     group.does = {"w0": (trains,), "w1": (trains,)}
     group.look(300)
+    assert (group.hang, len(group.sealed)) == (None, 1)
+
+
+LOOPS = Doing(kind=Kind.OTHER, does="runs Python", place="train.py:41-50", cpu=1.0)
+
+
+LOOP_AND_OTHERS = "runs Python at train.py:41-50; ranks 0, 1 and 3 wait in all_reduce at train.py:44"
+
+
+def looping(size: int = 4, **changes: Doing) -> dict[str, tuple[Doing, ...]]:
+    """Return what the members do while one of them runs in a loop of Python."""
+    does = {f"w{rank}": IN_ALL_REDUCE for rank in range(size)} | {"w2": LOOPS} | changes
+    return {name: (doing,) for name, doing in does.items()}
+
+
+def test_a_rank_in_a_loop_is_named_and_not_suspected() -> None:
+    group = Watched(4)
+    group.does = looping()
+    group.stepped(1, 2, 3)
+    group.look(300)
+    assert group.hang is not None
+    assert group.hang.state is HangState.WAITING
+    assert group.words.endswith(
+        " s: rank 2 (w2 on node-7) runs Python at train.py:41-50; ranks 0, 1 and 3 wait in all_reduce at train.py:44"
+    )
+
+
+def test_all_ranks_that_wait_for_one_are_restarted_after_the_limit_although_no_steps_are_reported() -> None:
+    """An endless loop of Python looks like a long evaluation. The user says with the limit how long an evaluation may take."""
+    group = Watched(4, budget=Budget(max_restarts=1, first_step_s=60, hang_s=120))
+    group.does = looping()
+    group.look(110)
+    assert group.hang is not None
+    assert group.hang.state is HangState.WAITING
+    assert group.words.startswith("it reports no steps, and every rank except one has waited for at least 30 s: rank 2 (w2 on node-7) runs")
+    group.look(70)
+    assert (group.watches, group.agents["w0"].view.reform) == ({Watch.WRITE}, ""), "the stacks are written before the processes end"
+    group.look(30)
+    assert group.agents["w0"].view.reform.startswith(
+        "every rank except one has waited for 120 s: rank 2 (w2) runs Python at train.py:41-50; "
+    )
+    assert summary(group.job).restarts == {"hang": 1}
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"w3": LOOPS},
+        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in barrier", place="train.py:60")},
+        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", cpu=0.9)},
+        {"w2": Doing(kind=Kind.UNKNOWN, does="computes", cpu=1.0)},
+        {"w3": BUSY},
+    ],
+)
+def test_ranks_that_may_be_at_work_are_not_restarted_without_reports(others: dict[str, Doing]) -> None:
+    group = Watched(4, budget=Budget(max_restarts=1, first_step_s=60, hang_s=120))
+    group.does = looping(**others)
+    group.look(600)
     assert (group.hang, len(group.sealed)) == (None, 1)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from elastic.membership.training import Report
 from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, RankedMember, Ready, Standing, View
+from elastic_worker.agent.presence import JOB_OVER
 from rendezvous.server.hub import UNEXPECTED, Full, Hub
 
 
@@ -111,7 +112,7 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
     assert hub.since(seen) == [], "a beat is no news"
     hub.forget("job")
     assert [(world.job, world.forgotten) for world in hub.since(seen)] == [("job", True)]
-    assert wire.ended == "the job is over"
+    assert wire.ended == JOB_OVER
     hub.said("job", name="w0", incarnation="w0/1", message=Ready())
     await turn()
     assert hub.world("job") is None

@@ -1,4 +1,4 @@
-"""What an autoscaler hears of jobs' training, in one stream."""
+"""An autoscaler hears of the training of all jobs in one stream."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ async def turn() -> None:
 
 
 async def training(clock: Clock, *members: str) -> Hub:
-    """A hub with one job that trains with these members."""
+    """Return a hub with one job that trains with these members."""
     hub = Hub(instance="s1", clock=clock)
     hub.expect("job", Expectation(members=members, min=1, max=8))
     for name in members:
@@ -170,3 +170,22 @@ async def test_an_autoscaler_reads_the_stream_and_changes_nothing(tmp_path: Path
         tls = ssl.create_default_context(cafile=tmp_path / "ca.crt")
         async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/progress", ssl=tls) as refused:
             assert refused.status == 401
+
+
+async def test_the_last_step_before_a_standstill_is_sent_a_little_later() -> None:
+    """The first step of a job that hung seconds later was shown as its last one, and for how long it had hung was wrong."""
+    clock = Clock()
+    hub = await training(clock, "w0")
+    for step in (1, 2, 3):
+        hub.report("job", Report(member="w0", generation=1, step=step))
+        await turn()
+        clock.now += 0.5
+    before = hub.progress.version
+    hub.progress.publish_due()
+    assert hub.progress.version == before, "steps are sent only now and then"
+    clock.now += LEAST_GAP_S
+    hub.progress.publish_due()
+    (progress,) = hub.progress_since(before)
+    assert (progress.step, progress.age_s) == (3, 0.5 + LEAST_GAP_S)
+    hub.progress.publish_due()
+    assert hub.progress.version == before + 1

@@ -19,5 +19,5 @@ def accepted(job: Job, snapshot: Snapshot) -> JobStatus:
     """Return the job's status with the condition Created."""
     if job.status.condition(ConditionType.CREATED.value):
         return job.status
-    message = f"{job.kind.name} {job.metadata.name} is created.{in_words(job, snapshot)}"
+    message = f"{job.kind.title} {job.metadata.name} is created.{in_words(job, snapshot)}"
     return with_condition(job.status, ConditionType.CREATED, reason=reason_of(job, "Created"), message=message, now=snapshot.now)

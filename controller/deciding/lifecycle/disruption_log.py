@@ -11,7 +11,7 @@ from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
 from controller.deciding.moments import FIRST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.facts.snapshot import Phase, Pod
-from elastic.api.book import MOST_TIMES, Disruption, Leaving
+from elastic.api.book import MOST_MILLISECONDS, Disruption, Leaving
 from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import LEFT, TAKEN_BACK, Cause
@@ -124,7 +124,7 @@ def _with_cost(entry: Disruption, before: ElasticStatus, new: ElasticStatus, *, 
         return entry
     return replace(
         entry,
-        pause_milliseconds=max(0, min(sum(last.phases.values()), MOST_TIMES)),
+        pause_milliseconds=max(0, min(sum(last.phases.values()), MOST_MILLISECONDS)),
         step_before=last.step_before,
         step_after=last.step_after,
         steps_lost=last.steps_lost,
@@ -149,7 +149,7 @@ def _bounded(entries: list[Disruption]) -> list[Disruption]:
 def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
     """Return one Event for each disruption that was announced, and one if its workers had to save the state themselves."""
     before = {(entry.signal, entry.node, entry.noticed_at): entry for entry in known.disruptions}
-    name = f"{job.kind.name} {job.metadata.name}"
+    name = f"{job.kind.title} {job.metadata.name}"
     for entry in new.disruptions:
         former = before.get((entry.signal, entry.node, entry.noticed_at))
         where, about = f" on node {entry.node}" if entry.node else "", f"{entry.signal}/{entry.node}/{entry.noticed_at or FIRST:%H%M%S}"

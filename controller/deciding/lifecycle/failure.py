@@ -102,6 +102,8 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     causes += [Cause.USER] * len({run.pod for run in misused} - left)
     causes += [Cause.COLLATERAL] * len({run.pod for run in followed} - left)
     restarts = Counter(known.restarts) + Counter(cause.value for cause in causes)
+    own = sum(cause not in (Cause.PLAN, Cause.COLLATERAL) for cause in causes)
+    known = restart_accounting.with_more_restarts(known, min(own, 1) if view.restarts_as_a_whole else own)
     return replace(known, restarts={cause: min(count, MOST_TIMES) for cause, count in restarts.items()}, counted=counted)
 
 

@@ -28,11 +28,11 @@ def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, p
         return _gone_in_time(job, status, now)
     shown = "; ".join(str(problem) for problem in problems[:MOST_SHOWN])
     more = f"; and {len(problems) - MOST_SHOWN} more" if len(problems) > MOST_SHOWN else ""
-    message = f"{kind.name} {name} is not valid: {shown}{more}"
+    message = f"{kind.title} {name} is not valid: {shown}{more}"
     news = (warning("InvalidSpec", message),)
     if status.start_time is not None:
         return Plan(news=news)
-    created = f"{kind.name} {name} is created."
+    created = f"{kind.title} {name} is created."
     status = with_condition(status, ConditionType.CREATED, reason=f"{kind.name}Created", message=created, now=now)
     status = with_condition(status, ConditionType.FAILED, reason="InvalidSpec", message=message, now=now)
     return Plan(status=replace(status, completion_time=now), news=news)

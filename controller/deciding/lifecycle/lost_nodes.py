@@ -1,4 +1,4 @@
-"""Decides which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
+"""Decide which pods are force-deleted: those being deleted on a lost node, because no kubelet will ever report that they have gone.
 
 An index, a name and a quota stay taken until a pod is gone, so the job would wait for ever.
 """
@@ -53,5 +53,5 @@ def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
 
 
 def _words(job: Job, pod: Pod) -> str:
-    name = f"{job.kind.name} {job.metadata.name}"
+    name = f"{job.kind.title} {job.metadata.name}"
     return f"{name} force-deletes pod {pod.name}: its node {pod.node} is lost, and its grace period ended {PATIENCE_S:.0f} s ago"

@@ -18,14 +18,25 @@ from elastic.api.book import MOST_TIMES, Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause
 from rendezvous.engine import restart_log, window
+from rendezvous.engine.restart_log import RestartLog
 
 
 def with_restart_count(status: JobStatus | None) -> JobStatus | None:
-    """Return the status with the one number that people read first."""
-    if status is None or status.elastic is None:
+    """Return the status with the one number that people read first, also if nothing has restarted yet."""
+    if status is None or status.elastic is None or status.elastic.restart_count is not None:
         return status
-    count = min(sum(times for cause, times in status.elastic.restarts.items() if cause != Cause.PLAN), MOST_TIMES)
-    return replace(status, elastic=replace(status.elastic, restart_count=count)) if count != status.elastic.restart_count else status
+    return replace(status, elastic=replace(status.elastic, restart_count=_count_of(status.elastic)))
+
+
+def with_more_restarts(status: ElasticStatus, number: int) -> ElasticStatus:
+    """Return the status with so many more restarts of the job. One restart may be due to the ends of several workers."""
+    return replace(status, restart_count=min(max(0, _count_of(status) + number), MOST_TIMES)) if number else status
+
+
+def _count_of(status: ElasticStatus) -> int:
+    if status.restart_count is not None:
+        return status.restart_count
+    return min(sum(times for cause, times in status.restarts.items() if cause not in (Cause.PLAN, Cause.COLLATERAL)), MOST_TIMES)
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:
@@ -63,11 +74,19 @@ def uid_of(entry: str) -> str:
 
 def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus:
     """Return the status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
-    known = restart_log.merged(log_of(status), world.unacknowledged_restarts)
+    before = log_of(status)
+    known = restart_log.merged(before, world.unacknowledged_restarts)
+    status = with_more_restarts(status, _restarts_in(known) - _restarts_in(before))
     again = {uid_of(id) for id in world.explained}
     others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
     counted = with_counted(others, world.explained, room=COUNTED_BYTES - KEPT_FOR_PODS_BYTES)
     return replace(status, restarts=dict(known.counts), open=stored(known.unsettled), counted=counted)
+
+
+def _restarts_in(log: RestartLog) -> int:
+    """Return how often the job has restarted in the unsettled part of its log. All ends of one world are one restart."""
+    ended = [entry for entry in log.unsettled if entry.cause != Cause.PLAN]
+    return len({entry.generation for entry in ended if not entry.is_alone}) + sum(entry.is_alone for entry in ended)
 
 
 def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus) -> ElasticStatus:
@@ -78,7 +97,10 @@ def settled(status: ElasticStatus, pods: Sequence[Pod], *, before: ElasticStatus
     """
     heard = {pod.uid for pod in pods} | {uid_of(entry) for entry in status.counted}
     log = restart_log.settled(log_of(status), generation=status.generation, pods=heard)
-    log = bounded(log, before=log_of(before))
+    whole, log = log, bounded(log, before=log_of(before))
+    if sum(log.counts.values()) < sum(whole.counts.values()):
+        # The rendezvous server repeats restarts that found no room.
+        status = with_more_restarts(status, _restarts_in(log) - _restarts_in(whole))
     return replace(status, restarts=dict(log.counts), open=stored(log.unsettled))
 
 

@@ -43,7 +43,7 @@ def suspend(view: JobView) -> Plan | None:
 
 def _suspended(view: JobView) -> Plan:
     job, snapshot, status, news = view.job, view.snapshot, view.status, view.news
-    now, message = snapshot.now, f"{job.kind.name} {job.metadata.name} is suspended."
+    now, message = snapshot.now, f"{job.kind.title} {job.metadata.name} is suspended."
     if not holds(status, ConditionType.SUSPENDED):
         news = (*news, normal(reason_of(job, "Suspended"), message, about=str(now)))
     reason = reason_of(job, "Suspended")
@@ -73,7 +73,7 @@ def wait_until_forgotten(view: JobView) -> Plan | None:
         return None
     job, now = view.job, view.snapshot.now
     where = "the rendezvous server has answered that it has" if forget.place is None else "the etcd where it meets has"
-    message = f"{job.kind.name} {job.metadata.name} resumes once {where} forgotten the run before."
+    message = f"{job.kind.title} {job.metadata.name} resumes once {where} forgotten the run before."
     status = with_condition(view.status, ConditionType.SUSPENDED, reason=reason_of(job, "Suspended"), message=message, now=now)
     if forget.place is None:
         return Plan((forget,), status, view.news)
@@ -94,7 +94,7 @@ def resumed(job: Job, status: JobStatus, now: datetime) -> tuple[JobStatus, tupl
     """Mark the end of a suspension, if there was one."""
     if not holds(status, ConditionType.SUSPENDED):
         return status, ()
-    message = f"{job.kind.name} {job.metadata.name} is resumed."
+    message = f"{job.kind.title} {job.metadata.name} is resumed."
     reason = reason_of(job, "Resumed")
     status = with_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now, is_true=False)
     return replace(status, start_time=now), (normal(reason, message, about=str(now)),)

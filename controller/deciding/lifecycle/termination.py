@@ -29,7 +29,7 @@ def succeed(view: JobView) -> Plan | None:
         return None
     named = FRAMEWORKS[job.kind.name].called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."
-    event = normal(reason_of(job, "Succeeded"), f"{job.kind.name} {named} {words}")
+    event = normal(reason_of(job, "Succeeded"), f"{job.kind.title} {named} {words}")
     status = cleanup.succeeded(job, world_status.with_last_step(view), view.counts, event, view.snapshot.now)
     return Plan(status=status, news=(*view.news, event))
 
@@ -44,7 +44,7 @@ def finalize_failure(view: JobView) -> Plan | None:
     quoted = first_error.of_usage(view, view.closed)
     if not quoted and not view.backend.needs_library:
         quoted = first_error.of_job(view)
-    message = f"{view.job.kind.name} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
+    message = f"{view.job.kind.title} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
     status = cleanup.failed(view.job, world_status.with_last_step(view), message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
 
@@ -111,7 +111,7 @@ def _failed_by(view: JobView, fatal: Sequence[Verdict]) -> Plan:
     job, counts = view.job, view.counts
     type = fatal[0].type
     framework, quoted = FRAMEWORKS[job.kind.name], first_error.of_job(view)
-    message = f"{job.kind.name} {framework.failed_subject(job)} failed because {counts[type].failed} {type} replica(s) failed.{quoted}"
+    message = f"{job.kind.title} {framework.failed_subject(job)} failed because {counts[type].failed} {type} replica(s) failed.{quoted}"
     reason = framework.failed_reason
     event = normal(reason_of(job, reason), message)
     if failure.by_exit_code(job, fatal[0]):

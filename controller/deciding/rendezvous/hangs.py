@@ -1,16 +1,17 @@
 """Write into a job's status why no step comes, and report a suspected hang with an Event."""
 
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.facts.hang_seen import HangSeen
 from controller.facts.snapshot import Pod, Snapshot
-from elastic.api.book import Hang, HangRanks
+from elastic.api.book import Hang, HangPod, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
+from elastic.membership.hang_status import words_at
 from rendezvous.engine.doing_words import sentence, spans
 from rendezvous.engine.messages.doing import HangState, RanksDoing
 
@@ -24,11 +25,11 @@ def recorded(status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
     return replace(status, hang=found) if found != status.hang else status
 
 
-def events(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
+def events(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> Iterator[JobEvent]:
     """Yield an Event when a hang is suspected, and one when training goes on after it."""
-    name, was_suspected = f"{job.kind.name} {job.metadata.name}", _is_suspected(known.hang)
+    name, was_suspected = f"{job.kind.title} {job.metadata.name}", _is_suspected(known.hang)
     if new.hang is not None and _is_suspected(new.hang) and not was_suspected:
-        words = f"{name} may hang: {new.hang.message}. `elastic stacks {job.metadata.name}` shows what each rank does"
+        words = f"{name} may hang: {words_at(new.hang, now)}. `elastic stacks {job.metadata.name}` shows what each rank does"
         yield warning(HangState.SUSPECTED.value, words, about=f"{new.generation}/{new.hang.since}")
     elif was_suspected and not _is_suspected(new.hang) and new.generation == known.generation:
         assert known.hang is not None
@@ -47,21 +48,28 @@ def _entry(seen: HangSeen, pods: Sequence[Pod]) -> Hang:
 
     return Hang(
         state=seen.hang.state.value,
-        since=(seen.at - timedelta(seconds=seen.hang.since_s)).replace(microsecond=0),
-        message=clipped(sentence(seen.hang, place_of=place_of)),
-        ranks=tuple(_ranks(group, nodes.get(group.first, "")) for group in seen.hang.groups),
+        since=_before(seen.at, seen.hang.since_s),
+        reports_steps=seen.hang.has_stepped,
+        message=clipped(sentence(seen.hang, place_of=place_of, later_s=None)),
+        ranks=tuple(_ranks(group, seen.at, nodes) for group in seen.hang.groups),
     )
 
 
-def _ranks(group: RanksDoing, node: str) -> HangRanks:
+def _ranks(group: RanksDoing, at: datetime, nodes: Mapping[str, str]) -> HangRanks:
     doing = group.doing
     return HangRanks(
         ranks=spans(group),
-        pod=group.first,
-        node=node,
+        count=group.count,
+        pods=tuple(HangPod(name=name, node=nodes.get(name, "")) for name in group.members),
         kind=doing.kind.value,
         does=doing.does,
         place=doing.place,
         code=doing.code,
-        seconds=round(doing.for_s),
+        since=_before(at, doing.for_s) if group.is_still else None,
     )
+
+
+def _before(at: datetime, seconds: float) -> datetime:
+    """Return the time in whole seconds, rounded up: the time that has passed since is told with the words `at least`."""
+    exact = at - timedelta(seconds=seconds)
+    return exact.replace(microsecond=0) + timedelta(seconds=bool(exact.microsecond))

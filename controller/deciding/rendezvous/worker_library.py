@@ -78,7 +78,7 @@ def events(view: JobView) -> Iterator[JobEvent]:
     if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
         return
     if view.backend is RendezvousBackend.STORE and (reason := obstacle_to_library(job)):
-        yield normal("OtherRendezvous", f"{job.kind.name} {job.metadata.name} uses rdzvBackend c10d, because {reason}.")
+        yield normal("OtherRendezvous", f"{job.kind.title} {job.metadata.name} uses rdzvBackend c10d, because {reason}.")
 
 
 def wait_in_words(view: JobView) -> str:
@@ -106,7 +106,7 @@ def fall_back_to_c10d(view: JobView) -> Plan | None:
     job = view.job
     if not view.backend.needs_library or not (reason := _undeliverable(job, view.snapshot.pods)):
         return None
-    message = f"{job.kind.name} {job.metadata.name} restarts with rdzvBackend c10d, because its image cannot load the library: {reason}"
+    message = f"{job.kind.title} {job.metadata.name} restarts with rdzvBackend c10d, because its image cannot load the library: {reason}"
     elastic = structs.replace(view.status.elastic or ElasticStatus(), backend=RdzvBackend.C10D.value, leaving=())
     return Plan((Forget(),), structs.replace(view.status, elastic=elastic), (*view.news, warning("OtherRendezvous", message)))
 

@@ -1,4 +1,4 @@
-"""Follows a job to its end for a command that shows it: what happens, and in silent times what the job waits for.
+"""Follow a job to its end for a command that shows it: what happens, and in silent times what the job waits for.
 
 A server that stays away ends it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import aiohttp
 
@@ -38,9 +39,10 @@ async def followed(
     ahead: Callable[[Found], Awaitable[Wait]] = nothing,
     tail: int | None = None,
 ) -> Outcome:
-    """`tell` gets what happens, and returns whether it has shown that.
+    """Follow a job until it has ended.
 
-    `say`, in silent times, what the job waits for, which is what lies `ahead` where nothing keeps it.
+    tell: is called with each happening, and returns whether it has shown that. say: is called in silent times with what the job waits for.
+    ahead: returns what lies ahead of a job that waits for nothing.
     """
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
@@ -66,7 +68,7 @@ async def followed(
 async def _watch(
     kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
 ) -> Outcome:
-    """Looks after the job beside its watches: these come back to a server that was away, and wait for one that never does."""
+    """Look at the job next to its watches, which would wait for ever for a server that never comes back."""
     loop = asyncio.get_running_loop()
     reached, is_warned = loop.time(), False
     while True:
@@ -83,8 +85,7 @@ async def _watch(
                     is_warned = True
                 if not silence.is_quiet(now):
                     continue
-                words = await _waits(kube, current)
-                wait = Wait(f"waits for {words}") if words else await ahead(current)
+                wait = await _waits(kube, current) or await ahead(current)
         except (KubeError, aiohttp.ClientError, OSError, TimeoutError) as error:
             if isinstance(error, KubeError) and error.code == 404:
                 return Outcome.DELETED
@@ -102,5 +103,7 @@ async def _unreported(kube: Kube, job: Found) -> str:
     return unreported(told, await found.pods_of(kube, job)) if has_told_no_step(told) else ""
 
 
-async def _waits(kube: Kube, job: Found) -> str:
-    return waits_for(summary(job.kind, job.object), await found.pods_of(kube, job))
+async def _waits(kube: Kube, job: Found) -> Wait | None:
+    told, pods = summary(job.kind, job.object), await found.pods_of(kube, job)
+    words = waits_for(told, pods)
+    return Wait(f"waits for {words}", f"waits for {waits_for(told, pods, datetime.now(UTC))}") if words else None

@@ -125,7 +125,7 @@ async def _next_line(job: Found) -> Wait:
     return (
         Wait("waits for the last of its output")
         if told.is_over
-        else Wait("waits for its next line", f"{told.running} of {told.wanted} workers run")
+        else Wait("waits for its next line", progress=f"{told.running} of {told.wanted} workers run")
     )
 
 

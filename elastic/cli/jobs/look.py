@@ -93,17 +93,18 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
     }
     if is_wide or any(sample.progress for sample in newest):
         columns |= {
-            "STEP": [_or_dash(sample.step) for sample in newest],
+            "STEP": [sample.last_step or "-" for sample in newest],
             "SPEED": [sample.speed or "-" for sample in newest],
             "LOSS": ["-" if sample.loss is None else shortened(sample.loss) for sample in newest],
         }
     columns |= {
-        "RESTARTS": [str(sum(job.restarts.values())) for job in jobs],
+        "RESTARTS": [str(job.restart_count) for job in jobs],
         "RESCALED": [age(job.rescale.get("at"), now) for job in jobs],
         "AGE": [age(job.created, now) for job in jobs],
     }
-    if is_wide or any(job.awaits for job in jobs):
-        columns["WAITS FOR"] = [job.awaits for job in jobs]
+    awaited = [job.awaits(now) for job in jobs]
+    if is_wide or any(awaited):
+        columns["WAITS FOR"] = awaited
     rows = zip(*columns.values(), strict=True)
     return "\n".join(_state_coloured(line, jobs, at) for at, line in enumerate(table(list(columns), rows).split("\n")))
 
@@ -159,12 +160,13 @@ def described(job: Found, pods: Sequence[Object], events: Sequence[Object], now:
         ("Created", f"{told.created} ({age(told.created, now)} ago)"),
         ("Workers", f"{told.running} running, {told.wanted} wanted{bounds}"),
     ]
-    if told.awaits:
-        facts.append(("Waits for", told.awaits))
+    if waits := told.awaits(now):
+        facts.append(("Waits for", waits))
     if told.world is not None:
         facts.append(("World", told.world))
     if told.restarts:
-        facts.append(("Restarts", ", ".join(f"{cause} {number}" for cause, number in sorted(told.restarts.items()))))
+        causes = ", ".join(f"{cause} {number}" for cause, number in sorted(told.restarts.items()))
+        facts.append(("Restarts", f"{told.restart_count}; ends of workers: {causes}"))
     if told.rescale:
         facts.append(("Rescaled", f"{age(told.rescale.get('at'), now)} ago: {told.rescale.get('reason', '')}"))
     yield "\n".join(f"{plain(name) + ':':<12}{plain(str(value))}" for name, value in facts)

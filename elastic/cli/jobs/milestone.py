@@ -18,12 +18,15 @@ class Wait:
     """The activity of a job, and how far it is. Its progress changes all the time, and is no news by itself."""
 
     words: str = ""
+    """The words have no times, so that they stay the same as long as nothing happens."""
+    timed: str = ""
+    """The same words with the times of now, if there are any."""
     progress: str = ""
     has_steps: bool = False
     """Its training is known to report steps."""
 
     def __str__(self) -> str:
-        return f"{self.words}; {self.progress}" if self.progress else self.words
+        return "; ".join(filter(None, (self.timed or self.words, self.progress)))
 
 
 @dataclass(slots=True)
@@ -45,10 +48,11 @@ class Milestone:
         sample = await self._sample(job.key.uid)
         workers = f"{told.running} of {told.wanted} workers run"
         if told.world and not self.has_begun and (sample is None or sample.step is None):
-            return Wait("waits for its first step", workers)
+            return Wait("has reported no step yet", progress=workers)
         has_steps = sample is not None and sample.step is not None
         progress = sample.progress if sample is not None and sample.progress else workers
-        return Wait("trains on" if told.world and has_steps else "runs on", progress, has_steps=has_steps)
+        trains = told.world and has_steps and sample is not None and not sample.stepped_ago
+        return Wait("trains on" if trains else "runs on", progress=progress, has_steps=has_steps)
 
     async def _sample(self, uid: str) -> Sample | None:
         laptops = of_laptop(Layout(self.data_dir)) if self.data_dir is not None else None

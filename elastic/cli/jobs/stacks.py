@@ -150,5 +150,5 @@ def _row(fields: dict[str, Any]) -> dict[str, Any]:
 def _text(row: dict[str, Any]) -> str:
     at = f" at {row['place']}" if row["place"] else ""
     code = f": `{row['code']}`" if row["code"] else ""
-    title = f"rank {row['rank']} ({row['pod']}, process {row['pid']}) {row['does']}{at}{code}"
+    title = f"rank {row['rank']} ({row['pod']}, process {row['pid']} in its container) {row['does']}{at}{code}"
     return plain(title) + "\n" + plain(row["stacks"], keep="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -104,10 +105,10 @@ def lines_of(seen: Seen) -> Iterator[str]:
     """Yield the lines, with the progress of training first, because a small terminal cuts off the rest."""
     headers = ("JOB", "POD", "RANK", "STATE", "NODE", "CPU", "MEMORY")
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
-        if facts := _in_words(progress):
+        if facts := _in_words(progress, seen.samples.get(job.key.uid)):
             yield plain(f"{job.title}: {facts}")
         told = summary(job.kind, job.object)
-        if waits := told.next_step or told.slow_ranks:
+        if waits := told.next_step(datetime.now(UTC)) or told.slow_ranks:
             yield plain(f"{job.title} waits for {waits}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
@@ -162,6 +163,7 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "kind": told.kind.title,
         "world": world_of(told, sample),
         "step": told.step if newest.step is None else newest.step,
+        "steppedAt": newest.stepped_at or None,
         "speed": newest.rate,
         "unit": f"{newest.unit}/s" if newest.rate is not None else None,
         "loss": newest.loss,
@@ -174,12 +176,15 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
     }
 
 
-def _in_words(progress: Mapping[str, Any]) -> str:
+def _in_words(progress: Mapping[str, Any], sample: Sample | None) -> str:
     facts = {name: value for name, value in progress.items() if name not in NOT_IN_WORDS and value is not None}
     if (percent := facts.pop("progressPercent", None)) is not None:
         facts["progress"] = f"{percent} %"
     if (left_s := facts.pop("remainingSeconds", None)) is not None:
         facts["remaining"] = duration(left_s)
+    facts.pop("steppedAt", None)
+    if sample is not None and sample.stepped_ago:
+        facts["step"] = sample.last_step
     for name in ("speed", "loss"):
         if name in facts:
             facts[name] = shortened(facts[name])

@@ -19,6 +19,7 @@ MOST_TOLD = 32
 """Workers of one member of which its agent speaks."""
 MOST_GROUPS = 8
 MOST_SPANS = 16
+MOST_MEMBERS = 8
 
 MOST_WORDS, MOST_CODE = 160, 80
 Phrase = Annotated[str, Bound(most=MOST_WORDS)]
@@ -39,7 +40,8 @@ class Doing:
 
     looks: how many looks in a row have seen the same; 1 if the last look saw something new. The same: the stacks of its Python threads and
     of its child processes, and, unless it waits for other ranks, no output and no other input or output of the process and its children.
-    for_s: since the first of them. cpu: CPU seconds that the process and its children used in a second since the look before.
+    for_s: since the first of them; the worker may have begun long before. cpu: CPU seconds that the process and its children used in a
+    second since the look before.
     does: a predicate in the third person that begins with a verb, such as "waits in all_reduce" or "sleeps". place: file and line of the
     program, such as "train.py:41". code: the text of that line.
     """
@@ -88,21 +90,26 @@ class Span:
 class RanksDoing:
     """Ranks that do the same.
 
-    first: the member with the lowest of the ranks. doing: of the rank that has done it for the
-    shortest time.
+    members: those with the lowest of the ranks, in the order of their ranks. doing: of the rank that has done it for the shortest time.
     """
 
     spans: Annotated[tuple[Span, ...], Bound(most=MOST_SPANS)]
     count: Size
-    first: Annotated[str, Bound(most=253)]
+    members: Annotated[tuple[Annotated[str, Bound(most=253)], ...], Bound(most=MOST_MEMBERS)]
     doing: Doing
+
+    @property
+    def is_still(self) -> bool:
+        """Return whether all looks of the last 30 s have seen the same."""
+        return self.doing.looks >= STILL_LOOKS
 
 
 @dataclass(frozen=True)
 class Hang:
     """A job whose steps do not come, found `ago_s` seconds ago; the other times are of then.
 
-    since_s: how long the last step was ago; without any step, for how long nothing had changed. groups: the likely cause first.
+    since_s: how long the last step was ago; if training reports none, for how long at least the ranks that stand still have done so.
+    groups: the likely cause first.
     """
 
     state: HangState
