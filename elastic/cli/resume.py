@@ -15,8 +15,8 @@ from elastic.cli import completion
 from elastic.cli.arguments import cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.change import set_suspended
 from elastic.cli.outcomes import OUTPUT, Outcomes, told
+from elastic.client import verbs
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -50,7 +50,7 @@ def resume(words: tuple[str, ...], working_dir: Path | None, output: str, cluste
             if job.was_stopped:
                 await _resume_stopped(kube, job, str(working_dir or ""), outcomes)
             elif job.is_suspended:
-                await set_suspended(kube, one, is_suspended=False)
+                await verbs.set_suspended(kube, one, is_suspended=False)
                 outcomes.tell(job, "resumed", f"{job.title} resumed")
             else:
                 outcomes.tell(job, "nothing", f"{job.title} is not suspended")

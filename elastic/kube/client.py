@@ -181,7 +181,7 @@ class Kube:
         fields: str | None = None,
         resource_version: str | None = None,
         timeout_s: int = WATCH_TIMEOUT_S,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Yield changes after resource_version until the server ends the stream; raise KubeError with code 410 if that is too old."""
         params = _without_none(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
         params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}

@@ -16,8 +16,9 @@ from elastic.cli.installing import changing, looking, manifests, obstacles, righ
 from elastic.cli.installing.command import CONTEXT, HOME, OVERLAY, TIMEOUT, chosen, home
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
+from elastic.client import verbs
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
@@ -170,7 +171,7 @@ async def _delete_jobs(kube: Kube, jobs: Sequence[Found], timeout_s: float) -> N
         click.echo(f"deleted {job.title} of namespace {key.namespace}")
 
     async def look() -> str:
-        left = [job.title for job in jobs if await found.pods_of(kube, job)]
+        left = [job.title for job in jobs if await verbs.pods_of(kube, job)]
         return f"the pods of {', '.join(left[:MOST_NAMED])} to go" if left else ""
 
     await changing.until(look, timeout_s)

@@ -1,6 +1,6 @@
-"""Follows a job to its end for a command that shows it: what happens, and in silent times what the job waits for.
+"""Follow a job to its end for a command that shows it: tell what happens, and in silent times what the job waits for.
 
-A server that stays away ends it.
+A server that stays away ends this.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Wait
 from elastic.cli.silence import Silence
+from elastic.client import verbs
 from elastic.client.explanation import has_told_no_step, unreported, waits_for
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, JobKey, Outcome, follow
@@ -38,9 +38,10 @@ async def followed(
     ahead: Callable[[Found], Awaitable[Wait]] = nothing,
     tail: int | None = None,
 ) -> Outcome:
-    """`tell` gets what happens, and returns whether it has shown that.
+    """Follow a job to its end and return how it ended.
 
-    `say`, in silent times, what the job waits for, which is what lies `ahead` where nothing keeps it.
+    `tell` gets each happening, and returns whether it has shown it. `say` gets, in silent times, the words for what the job waits for. If
+    nothing keeps the job, these come from `ahead`.
     """
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
@@ -66,7 +67,7 @@ async def followed(
 async def _watch(
     kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
 ) -> Outcome:
-    """Looks after the job beside its watches: these come back to a server that was away, and wait for one that never does."""
+    """Ask for the job again and again: its watches come back to a server that was away, and wait for ever if it stays away."""
     loop = asyncio.get_running_loop()
     reached, is_warned = loop.time(), False
     while True:
@@ -99,8 +100,8 @@ async def _watch(
 
 async def _unreported(kube: Kube, job: Found) -> str:
     told = summary(job.kind, job.object)
-    return unreported(told, await found.pods_of(kube, job)) if has_told_no_step(told) else ""
+    return unreported(told, await verbs.pods_of(kube, job)) if has_told_no_step(told) else ""
 
 
 async def _waits(kube: Kube, job: Found) -> str:
-    return waits_for(summary(job.kind, job.object), await found.pods_of(kube, job))
+    return waits_for(summary(job.kind, job.object), await verbs.pods_of(kube, job))
