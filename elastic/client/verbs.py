@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -198,15 +198,13 @@ def replaced(name: str) -> errors.JobFailed:
     return errors.JobFailed(f"{name} was deleted, and another of its name was made", name=name)
 
 
-async def changes(kube: Kube, key: JobKey) -> AsyncIterator[Object]:
-    """Yield a job as it is now, and again at each change, until the caller has seen enough or the job is gone.
+async def changes(kube: Kube, job: Found) -> AsyncGenerator[Object, None]:
+    """Yield a job as it was found, and again at each change, until the caller has seen enough or the job is gone.
 
     The job is asked for again if a watch ends or breaks, so a server that stays away is told by that request.
     """
+    key, current = job.key, job.object
     while True:
-        current = await kube.get(key.resource, key.name, namespace=key.namespace)
-        if current["metadata"]["uid"] != key.uid:
-            raise replaced(key.name)
         yield current
         version = current["metadata"].get("resourceVersion")
         fields = f"metadata.name={key.name}"
@@ -220,6 +218,9 @@ async def changes(kube: Kube, key: JobKey) -> AsyncIterator[Object]:
                         raise replaced(key.name)
                     yield seen.object
         await asyncio.sleep(LOOK_EVERY_S)
+        current = await kube.get(key.resource, key.name, namespace=key.namespace)
+        if current["metadata"]["uid"] != key.uid:
+            raise replaced(key.name)
 
 
 async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
@@ -231,7 +232,9 @@ async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
         return None
 
 
-async def log_of(kube: Kube, pod: Object, kind: Kind, *, tail: int | None = None, previous: bool = False) -> AsyncIterator[list[str]]:
+async def log_of(
+    kube: Kube, pod: Object, kind: Kind, *, tail: int | None = None, previous: bool = False
+) -> AsyncGenerator[list[str], None]:
     """Yield the lines that the training container of a pod has printed, as they come. A pod that has not started has none.
 
     A line over which another one is written, as of a progress bar, is left out.
