@@ -15,12 +15,12 @@ from kubernetes import client
 from kubernetes import config as _config
 
 from elastic.client import errors, live
-from elastic.client.background import CLOSED, Background, Stream
-from elastic.client.official import access_of, authorization
 from elastic.client.sample import Sample
 from elastic.kube import access
+from elastic.kube.background import LOOK_EVERY_S, Background, Closed
 from elastic.kube.client import NO_CREDENTIALS, Kube
 from elastic.kube.errors import KubeError
+from elastic.kube.official import access_of, authorization
 from elastic.local.files import Layout, layout_of
 
 config: Any = _config  # its functions have no types
@@ -48,27 +48,26 @@ class Cluster:
 
     def ask(self, doing: str, act: Callable[[Kube], Awaitable[T]], within_s: float | None = WITHIN_S) -> T:
         """Run a function on the cluster's client, and return what it returns. within_s: None if the function has its own limits."""
-        background = self._running()
 
-        async def asked() -> T:
-            with speaking(doing):
-                async with asyncio.timeout(within_s):
-                    return await act(background.kube)
+        async def asked(kube: Kube) -> T:
+            async with asyncio.timeout(within_s):
+                return await act(kube)
 
-        return background.run(asked())
+        with speaking(doing):
+            background = self._running()
+            return background.run(asked(background.kube))
 
-    def stream(self, act: Callable[[Kube], AsyncGenerator[T, None]]) -> Stream[T]:
-        background = self._running()
-        return Stream(background, act(background.kube))
+    def each(self, doing: str, act: Callable[[Kube], AsyncGenerator[T, None]], every_s: float = LOOK_EVERY_S) -> Iterator[T | None]:
+        """Yield what a function yields, and None after each silence of every_s seconds."""
+        with speaking(doing):
+            background = self._running()
+            yield from background.each(act(background.kube), every_s)
 
     def _running(self) -> Background:
         if self._is_closed:
-            raise errors.ElasticError(CLOSED)
+            raise Closed
         if self._background is None or self._background.pid != os.getpid():
-            try:
-                self._background = Background(access_of(self.api))
-            except access.AccessError as error:
-                raise errors.NoCluster(str(error)) from error
+            self._background = Background(access_of(self.api))
         return self._background
 
     def close(self) -> None:
@@ -109,14 +108,17 @@ def connect(
     dashboard: str | None = None,
 ) -> Cluster:
     """Return the cluster of an ApiClient, or the one that `_connected` finds, with the dashboard to ask."""
-    found = _of_api(api, namespace) if api is not None else _connected(kubeconfig, context, namespace, data_dir)
+    try:
+        found = _of_api(api, namespace) if api is not None else _connected(kubeconfig, context, namespace, data_dir)
+    except access.AccessError as error:
+        raise errors.NoCluster(str(error)) from error
     if api is not None and any(given is not None for given in (kubeconfig, context, data_dir)):
         raise errors.NoCluster("api has a cluster already; give it without kubeconfig, context and data_dir")
     return replace(found, dashboard=checked_dashboard(dashboard))
 
 
 def _of_api(api: Any, namespace: str | None) -> Cluster:
-    """Return the cluster of an ApiClient. It may be the laptop's."""
+    """Return the cluster of an ApiClient, which may be the laptop's."""
     if not isinstance(api, client.ApiClient):
         raise errors.NoCluster(f"api is {api!r}, but must be a kubernetes.client.ApiClient")
     layout = Layout(Path.home() / LAPTOP)
@@ -143,7 +145,8 @@ def _connected(kubeconfig: str | Path | None, context: str | None, namespace: st
 def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str | None) -> Cluster:
     chosen = str(file) if file else None
     try:
-        _check(Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser(), context)
+        if (only := Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()).is_file():  # it may be a list of files
+            access.check(only, context=context)  # the official client raises an error of its YAML reader, or fails later
         if chosen is not None and os.pathsep not in chosen and not Path(chosen).expanduser().exists():
             raise errors.NoCluster(f"there is no kubeconfig {chosen}; start a laptop cluster with `elastic up --detach`, or name another")
         contexts, current = config.list_kube_config_contexts(chosen)
@@ -152,17 +155,9 @@ def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str 
         raise errors.NoCluster(
             f"{str(error).rstrip('.')}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig"
         ) from error
-    except access.AccessError as error:
-        raise errors.NoCluster(str(error)) from error
     used = next((c for c in contexts if c["name"] == context), current)
     layout = _laptops(file)
     return Cluster(api, namespace or used["context"].get("namespace") or "default", layout is not None, layout)
-
-
-def _check(file: Path, context: str | None) -> None:
-    """Refuse a file in words at which the official client raises an error of its YAML reader, or fails later. It reads lists of files."""
-    if file.is_file():
-        access.check(file, context=context)
 
 
 def _laptops(file: str | Path | None) -> Layout | None:
@@ -182,6 +177,10 @@ def speaking(doing: str) -> Iterator[None]:
         yield
     except errors.ElasticError:
         raise
+    except Closed as error:
+        raise errors.ElasticError(f"{doing}: this client is closed; make another one") from error
+    except access.AccessError as error:
+        raise errors.NoCluster(str(error)) from error
     except KubeError as error:
         raise _refusal(error)(f"{doing}: {error.words}{_remedy(error)}") from error
     except (aiohttp.ClientError, OSError) as error:

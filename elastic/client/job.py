@@ -16,7 +16,7 @@ from elastic.api.counting import counted
 from elastic.api.kinds import Kind
 from elastic.api.names import REPLICA_INDEX
 from elastic.client import errors, page, verbs
-from elastic.client.cluster import WITHIN_S, Cluster, speaking
+from elastic.client.cluster import WITHIN_S, Cluster
 from elastic.client.explanation import explained
 from elastic.client.program import MARK, result_in
 from elastic.client.sample import Sample
@@ -35,17 +35,18 @@ class Job:
     def __init__(self, cluster: Cluster, kind: Kind, name: str, uid: str | None = None) -> None:
         self._cluster, self._uid = cluster, uid
         self.kind, self.namespace, self.name = kind, cluster.namespace, name
+        self._title = f"{kind.title} {name}"
 
     def __repr__(self) -> str:
         return f"<{self.kind.title} {self.namespace}/{self.name}>"
 
-    def _do(self, doing: str, act: Callable[[Kube, Found], Awaitable[T]], *, within_s: float | None = WITHIN_S) -> T:
-        """Run a verb on this job."""
+    def _do(self, doing: str, act: Callable[[Kube, Found], Awaitable[T]], *within_s: float | None) -> T:
+        """Run a verb on this job, within the limit of a call unless another one is given."""
 
         async def done(kube: Kube) -> T:
             return await act(kube, await self._found(kube))
 
-        return self._cluster.ask(doing, done, within_s)
+        return self._cluster.ask(doing, done, *within_s)
 
     async def _found(self, kube: Kube) -> Found:
         found = await verbs.find(kube, self.kind, self.namespace, self.name)
@@ -53,16 +54,8 @@ class Job:
             raise verbs.replaced(self.name)
         return found
 
-    @property
-    def _title(self) -> str:
-        return f"{self.kind.title} {self.name}"
-
     def _repr_html_(self) -> str:
-        async def html(kube: Kube, job: Found) -> str:
-            sample = await self._known_sample(job)
-            return page.as_html(summary(job.kind, job.object), await self._explained(kube, job, sample), sample)
-
-        return self._do(self._title, html)
+        return page.as_html(*self._do(self._title, self._view))
 
     @property
     def object(self) -> dict[str, Any]:
@@ -87,15 +80,14 @@ class Job:
 
     def explain(self) -> str:
         """Say why the job has its size, what it waits for, and what the last change cost."""
+        return self._do(self._title, self._view)[1]
 
-        async def explanation(kube: Kube, job: Found) -> str:
-            return await self._explained(kube, job, await self._known_sample(job))
-
-        return self._do(self._title, explanation)
-
-    async def _explained(self, kube: Kube, job: Found, sample: Sample | None) -> str:
-        told, spec, pods = summary(job.kind, job.object), job.object.get("spec") or {}, await verbs.pods_of(kube, job)
-        return "\n".join(explained(told, pods, spec, datetime.now(UTC), progress=sample.progress if sample else ""))
+    async def _view(self, kube: Kube, job: Found) -> tuple[Summary, str, Sample | None]:
+        """Return the job in a few words, with its explanation and its progress."""
+        sample, pods, told = await self._known_sample(job), await verbs.pods_of(kube, job), summary(job.kind, job.object)
+        progress = sample.progress if sample else ""
+        lines = explained(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=progress)
+        return told, "\n".join(lines), sample
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the job's pods as the API server has them, by type and index."""
@@ -103,31 +95,28 @@ class Job:
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
         """Yield the status now, and at each change until the job has ended."""
-        return self._cluster.stream(lambda kube: self._changes(kube, timeout))
+        return filter(None, self._cluster.each(self._title, lambda kube: self._changes(kube, timeout)))
 
     async def _changes(self, kube: Kube, timeout: float | None) -> AsyncGenerator[Summary, None]:
         end = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        async with asyncio.timeout(WITHIN_S):
+            job = await self._found(kube)
         told: Summary | None = None
-        with speaking(self._title):
-            async with asyncio.timeout(WITHIN_S):
-                job = await self._found(kube)
-            async with contextlib.aclosing(verbs.changes(kube, job)) as changes:
+        async with contextlib.aclosing(verbs.changes(kube, job)) as changes:
+            try:
                 while told is None or not told.is_over:
-                    try:
-                        async with asyncio.timeout_at(end) as limit:
-                            job = Found(job.kind, await anext(changes))
-                    except TimeoutError:
-                        if not limit.expired():
-                            raise
-                        break
+                    async with asyncio.timeout_at(end) as limit:
+                        job = Found(job.kind, await anext(changes))
                     if (now := summary(job.kind, job.object)) != told:
                         told = now
                         yield told
-                else:
-                    return
-            async with asyncio.timeout(WITHIN_S):
-                why = await self._explained(kube, job, await self._known_sample(job))
-            raise errors.TimedOut(f"{self.name} is {summary(job.kind, job.object).state.lower()} after {timeout:g} s: {why}")
+                return
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+        async with asyncio.timeout(WITHIN_S):
+            told, why, _ = await self._view(kube, job)
+        raise errors.TimedOut(f"{self.name} is {told.state.lower()} after {timeout:g} s: {why}")
 
     def wait(self, until: str = "over", timeout: float | None = None) -> Summary:
         """Wait until the job is `running` or `over`. A job that failed raises JobFailed with the first error of its workers."""
@@ -143,7 +132,7 @@ class Job:
     def result(self, timeout: float | None = None) -> Any:
         """Return what the submitted function returned on rank 0, once the job has succeeded."""
         self.wait(timeout=timeout)
-        return self._do(f"the result of {self.name}", self._result, within_s=None)
+        return self._do(f"the result of {self.name}", self._result, None)
 
     async def _result(self, kube: Kube, job: Found) -> Any:
         pods, first = await verbs.pods_of(kube, job), ranks(job.object).get(0)
@@ -164,23 +153,22 @@ class Job:
 
     def logs(self, *, worker: int | None = None, rank: int | None = None, tail: int | None = None) -> Iterator[str]:
         """Yield the lines that the training containers have printed: of one worker, or of all, each line with its pod."""
-        for lines in self._cluster.stream(lambda kube: self._lines(kube, worker, rank, tail)):
-            yield from lines
+        for lines in self._cluster.each(f"the logs of {self.name}", lambda kube: self._lines(kube, worker, rank, tail)):
+            yield from lines or ()
 
     async def _lines(self, kube: Kube, worker: int | None, rank: int | None, tail: int | None) -> AsyncGenerator[list[str], None]:
-        with speaking(f"the logs of {self.name}"):
-            async with asyncio.timeout(WITHIN_S):
-                job = await self._found(kube)
-                pods = await verbs.pods_of(kube, job)
-            if worker is not None:
-                pods = [verbs.worker(job, pods, index=worker, rank=None)]
-            if rank is not None:
-                pods = [verbs.worker(job, pods, index=None, rank=rank)]
-            for pod in pods:
-                prefix = "" if len(pods) == 1 else f"{pod['metadata']['name']} | "
-                async with contextlib.aclosing(verbs.log_of(kube, pod, job.kind, tail=tail)) as log:
-                    async for lines in log:
-                        yield [prefix + line for line in lines]
+        async with asyncio.timeout(WITHIN_S):
+            job = await self._found(kube)
+            pods = await verbs.pods_of(kube, job)
+        if worker is not None:
+            pods = [verbs.worker(job, pods, index=worker, rank=None)]
+        if rank is not None:
+            pods = [verbs.worker(job, pods, index=None, rank=rank)]
+        for pod in pods:
+            prefix = "" if len(pods) == 1 else f"{pod['metadata']['name']} | "
+            async with contextlib.aclosing(verbs.log_of(kube, pod, job.kind, tail=tail)) as log:
+                async for lines in log:
+                    yield [prefix + line for line in lines]
 
     def scale(self, workers: int) -> None:
         """Change the number of workers, within the bounds of the job's spec."""
@@ -207,13 +195,10 @@ class Job:
                     raise
                 raise errors.TimedOut(f"{self.name} is not gone after {timeout:g} s") from error
 
-        self._do(f"deleting {self.name}", deleted, within_s=timeout + WITHIN_S)
+        self._do(f"deleting {self.name}", deleted, timeout + WITHIN_S)
 
     def show(self, timeout: float | None = None) -> None:
         """Show a table that follows the job until it has ended: live in a notebook, a line for each change elsewhere."""
         self.sample  # noqa: B018  # a dashboard that was named and does not answer is said now
-        changes = self._cluster.stream(lambda kube: self._changes(kube, timeout))
-        try:
-            page.show(changes, lambda: self._do(self._title, lambda kube, job: self._known_sample(job)))
-        finally:
-            changes.close()
+        changes = self._cluster.each(self._title, lambda kube: self._changes(kube, timeout), page.LOOK_EVERY_S)
+        page.show(changes, lambda: self._do(self._title, lambda kube, job: self._known_sample(job)))

@@ -89,10 +89,9 @@ def worker(job: Found, pods: Sequence[Object], *, index: int | None, rank: int |
             return pod
     which = f"worker {index}" if index is not None else f"rank {rank}"
     ranks = {pod["metadata"]["name"]: rank_of(pod, job.object) for pod in pods}
+    hint = "pods: " + (", ".join(name if known is None else f"{name} (rank {known})" for name, known in ranks.items()) or "none")
     if rank is not None and all(known is None for known in ranks.values()):
         hint = "its ranks are known to its rendezvous only; name the worker by its index"
-    else:
-        hint = "pods: " + (", ".join(name if known is None else f"{name} (rank {known})" for name, known in ranks.items()) or "none")
     raise errors.NotFound(f"{job.title} has no {which}; {hint}")
 
 
@@ -184,13 +183,8 @@ async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
 
 
 async def _has(kube: Kube, resource: Resource, name: str, *, namespace: str, uid: str) -> bool:
-    try:
-        there = await kube.get(resource, name, namespace=namespace)
-    except KubeError as error:
-        if error.code == GONE:
-            return False
-        raise
-    return bool(there["metadata"]["uid"] == uid)
+    there = await kube.find(resource, name, namespace=namespace)
+    return there is not None and bool(there["metadata"]["uid"] == uid)
 
 
 def replaced(name: str) -> errors.JobFailed:
@@ -225,11 +219,10 @@ async def changes(kube: Kube, job: Found) -> AsyncGenerator[Object, None]:
 
 async def _next(events: AsyncIterator[WatchEvent]) -> WatchEvent | None:
     """Return the next event; None if the watch has ended or is broken, for example because its version is too old."""
-    try:
+    with contextlib.suppress(StopAsyncIteration, KubeError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(WATCH_SILENCE_S):
             return await anext(events)
-    except (StopAsyncIteration, KubeError, aiohttp.ClientError, OSError):
-        return None
+    return None
 
 
 async def log_of(

@@ -42,6 +42,9 @@ class Server:
             raise self.trouble
         return self.job
 
+    async def find(self, resource: Any, name: str, *, namespace: str) -> dict[str, Any] | None:
+        return await self.get(resource, name, namespace=namespace)
+
     async def list(self, resource: Any, **options: Any) -> Listing:
         if self.trouble is not None:
             raise self.trouble

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,13 @@ def test_the_client_is_imported_when_it_is_asked_for() -> None:
     assert Job.__doc__
 
 
+def test_importing_elastic_and_the_commands_brings_no_official_client() -> None:
+    program = (
+        "import elastic, sys, elastic.cli.jobs.look, elastic.cli.jobs.change, elastic.cli.jobs.logs; print('kubernetes' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout == "False\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"), [("foo: [", "is not YAML"), ("hello", "is not a mapping"), ("contexts: []", "has no current-context")]
 )
@@ -277,7 +286,7 @@ def test_arguments_of_a_wrong_type_are_named(opened: Open) -> None:
 
 
 def test_the_job_of_a_train_job_is_called_a_train_job_and_changed_by_it(opened: Open) -> None:
-    """Scaling it changed the job behind it, and the TrainJob set that back."""
+    """`scale` changed the job behind it."""
     api = Served(namespace("team"), train_job(), {**owned(train_job()), "kind": "PyTorchJob"})
     client = opened(api, namespace="team")
     job = client.get("fit")

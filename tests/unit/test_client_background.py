@@ -19,8 +19,9 @@ from cli_api import Api, job, pod, running, served
 from client_api import Open
 from kubernetes.client import ApiClient, Configuration
 
-from elastic.client import background, cluster, errors
+from elastic.client import cluster, errors
 from elastic.client.client import Client
+from elastic.kube.background import AHEAD
 from elastic.kube.client import Kube
 
 
@@ -127,7 +128,7 @@ def test_ctrl_c_ends_a_stream_and_cancels_its_generator(opened: Open) -> None:
         finally:
             ended.set()
 
-    stream = client._cluster.stream(items)
+    stream = client._cluster.each("waiting", items)
     with pytest.raises(KeyboardInterrupt):
         list(stream)
     assert ended.wait(60)
@@ -144,13 +145,13 @@ def test_a_stream_that_nobody_reads_waits_and_ends_with_its_last_reference(opene
         finally:
             ended.set()
 
-    stream = client._cluster.stream(numbers)
+    stream = client._cluster.each("reading", numbers)
     assert [next(stream) for _ in range(100)] == list(range(100))
     del stream
     gc.collect()
     assert ended.wait(60)
-    assert len(made) <= 100 + background.AHEAD + 1
-    assert list(client._cluster.stream(numbers)) == list(range(1000))
+    assert len(made) <= 100 + AHEAD + 1
+    assert list(client._cluster.each("reading", numbers)) == list(range(1000))
 
 
 def test_a_fork_has_a_thread_of_its_own(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ async def _watch(
                     is_warned = True
                 if not silence.is_quiet(now):
                     continue
-                words = await _waits(kube, current)
+                words = waits_for(summary(current.kind, current.object), await verbs.pods_of(kube, current))
                 wait = Wait(f"waits for {words}") if words else await ahead(current)
         except (KubeError, aiohttp.ClientError, OSError, TimeoutError) as error:
             if isinstance(error, KubeError) and error.code == 404:
@@ -101,7 +101,3 @@ async def _watch(
 async def _unreported(kube: Kube, job: Found) -> str:
     told = summary(job.kind, job.object)
     return unreported(told, await verbs.pods_of(kube, job)) if has_told_no_step(told) else ""
-
-
-async def _waits(kube: Kube, job: Found) -> str:
-    return waits_for(summary(job.kind, job.object), await verbs.pods_of(kube, job))

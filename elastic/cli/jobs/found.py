@@ -6,7 +6,7 @@ A TrainJob is found as the job that belongs to it, and shown as a TrainJob. If i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import click
@@ -195,29 +195,28 @@ def no_namespace(namespace: str) -> str:
 
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
     """Return the Events of the job and its pods, the oldest first. Events stay for an hour."""
-    owners = [owner.get("uid") for owner in job.object["metadata"].get("ownerReferences") or ()] if job.kind.role else []
-    uids = {job.object["metadata"]["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
-    listed = (await kube.list(EVENTS, namespace=job.object["metadata"]["namespace"])).items
-    name = job.object["metadata"]["name"]
+    metadata = job.object["metadata"]
+    owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()] if job.kind.role else []
+    uids = {metadata["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
 
-    def is_of(event: Object) -> bool:
-        about = event.get("involvedObject") or {}
-        return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{name}-") and not pods)
+    def is_of(about: Object) -> bool:
+        return about.get("uid") in uids or (
+            about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{metadata['name']}-") and not pods
+        )
 
-    return sorted((event for event in listed if is_of(event)), key=moment_of)
+    return await _events(kube, metadata["namespace"], is_of)
 
 
 async def events_of_jobs(kube: Kube, namespace: str | None) -> list[Object]:
     """Return the Events of all jobs and their pods, also of those that are gone, the oldest first."""
+    uids = {pod["metadata"]["uid"] for pod in (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items}
+    kinds = (*KINDS, TRAIN_JOB_RESOURCE.kind)
+    return await _events(kube, namespace, lambda about: about.get("kind") in kinds or about.get("uid") in uids)
+
+
+async def _events(kube: Kube, namespace: str | None, is_of: Callable[[Object], bool]) -> list[Object]:
     listed = (await kube.list(EVENTS, namespace=namespace)).items
-    pods = (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items
-    uids = {pod["metadata"]["uid"] for pod in pods}
-
-    def is_of(event: Object) -> bool:
-        about = event.get("involvedObject") or {}
-        return about.get("kind") in (*KINDS, TRAIN_JOB_RESOURCE.kind) or about.get("uid") in uids
-
-    return sorted((event for event in listed if is_of(event)), key=moment_of)
+    return sorted((event for event in listed if is_of(event.get("involvedObject") or {})), key=moment_of)
 
 
 def moment_of(event: Object) -> str:
