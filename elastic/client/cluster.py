@@ -79,11 +79,11 @@ class Cluster:
         """Return how far a job's training is right now; None if nobody knows. A dashboard that the user named has to answer."""
         try:
             async with asyncio.timeout(2 * live.WITHIN_S):  # a name server may be silent
+                of = live.of_laptop(self.layout) if self.layout is not None else None
                 if self.dashboard is not None:
                     token = await asyncio.to_thread(authorization, self.api.configuration)
-                    return (await live.ask(live.Dashboard(self.dashboard, {"Authorization": token} if token else {}))).get(uid)
-                laptops = live.of_laptop(self.layout) if self.layout is not None else None
-                return (await live.ask(laptops)).get(uid) if laptops is not None else None
+                    of = live.Dashboard(self.dashboard, {"Authorization": token} if token else {})
+                return (await live.ask(of)).get(uid) if of is not None else None
         except (live.NoAnswer, TimeoutError) as error:
             if self.dashboard is None:
                 return None

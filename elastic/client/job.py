@@ -85,8 +85,7 @@ class Job:
     async def _view(self, kube: Kube, job: Found) -> tuple[Summary, str, Sample | None]:
         """Return the job in a few words, with its explanation and its progress."""
         sample, pods, told = await self._known_sample(job), await verbs.pods_of(kube, job), summary(job.kind, job.object)
-        progress = sample.progress if sample else ""
-        lines = explained(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=progress)
+        lines = explained(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=sample.progress if sample else "")
         return told, "\n".join(lines), sample
 
     def pods(self) -> list[dict[str, Any]]:

@@ -103,12 +103,9 @@ async def scale(kube: Kube, job: Found, workers: int) -> None:
         _check_nodes(job, workers)
         await _patch(kube, job, {"metadata": {"annotations": {NODES: str(workers)}}})
         return
-    try:
-        await _patch(kube, job, {"spec": {"replicas": workers}}, subresource="scale")
-    except KubeError as error:
-        if error.code == GONE:
-            raise errors.Refused(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
-        raise
+    if WORKER not in ((job.object.get("spec") or {}).get(job.kind.replica_key) or {}):
+        raise errors.Refused(f"{job.title} has no replica type {WORKER}, and so cannot be scaled")
+    await _patch(kube, job, {"spec": {"replicas": workers}}, subresource="scale")
 
 
 def _check_nodes(job: Found, workers: int) -> None:

@@ -220,6 +220,13 @@ def test_a_handle_changes_its_own_job(opened: Open) -> None:
     assert api.job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3
 
 
+def test_a_job_without_workers_is_not_scaled(opened: Open) -> None:
+    lone = a_job()
+    lone["spec"]["pytorchReplicaSpecs"] = {"Master": {"replicas": 1}}
+    with pytest.raises(errors.Refused, match="PyTorchJob train has no replica type Worker, and so cannot be scaled"):
+        opened(Api(lone)).get("train").scale(2)
+
+
 def test_a_deletion_waits_until_the_pods_are_gone(opened: Open) -> None:
     api = Api(a_job(), pod(0))
     job = opened(api).get("train")

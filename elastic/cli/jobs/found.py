@@ -198,11 +198,10 @@ async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Obje
     metadata = job.object["metadata"]
     owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()] if job.kind.role else []
     uids = {metadata["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
+    start = f"{metadata['name']}-"
 
     def is_of(about: Object) -> bool:
-        return about.get("uid") in uids or (
-            about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{metadata['name']}-") and not pods
-        )
+        return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(start) and not pods)
 
     return await _events(kube, metadata["namespace"], is_of)
 
