@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,7 +57,7 @@ class Cluster:
             background = self._running()
             return background.run(asked(background.kube))
 
-    def each(self, doing: str, act: Callable[[Kube], AsyncGenerator[T, None]], every_s: float = LOOK_EVERY_S) -> Iterator[T | None]:
+    def each(self, doing: str, act: Callable[[Kube], AsyncGenerator[T, None]], every_s: float = LOOK_EVERY_S) -> Generator[T | None]:
         """Yield what a function yields, and None after each silence of every_s seconds."""
         with speaking(doing):
             background = self._running()

@@ -73,10 +73,9 @@ class Job:
 
     async def _known_sample(self, job: Found) -> Sample | None:
         """Return the sample for a view that shows more than it: a dashboard that is down costs the sample only."""
-        try:
+        with contextlib.suppress(errors.Unreachable):
             return await self._cluster.sample(job.key.uid)
-        except errors.Unreachable:
-            return None
+        return None
 
     def explain(self) -> str:
         """Say why the job has its size, what it waits for, and what the last change cost."""
@@ -94,7 +93,7 @@ class Job:
 
     def watch(self, timeout: float | None = None) -> Iterator[Summary]:
         """Yield the status now, and at each change until the job has ended."""
-        return filter(None, self._cluster.each(self._title, lambda kube: self._changes(kube, timeout)))
+        return (told for told in self._cluster.each(self._title, lambda kube: self._changes(kube, timeout)) if told is not None)
 
     async def _changes(self, kube: Kube, timeout: float | None) -> AsyncGenerator[Summary, None]:
         end = None if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -199,5 +198,6 @@ class Job:
     def show(self, timeout: float | None = None) -> None:
         """Show a table that follows the job until it has ended: live in a notebook, a line for each change elsewhere."""
         self.sample  # noqa: B018  # a dashboard that was named and does not answer is said now
-        changes = self._cluster.each(self._title, lambda kube: self._changes(kube, timeout), page.LOOK_EVERY_S)
-        page.show(changes, lambda: self._do(self._title, lambda kube, job: self._known_sample(job)))
+        following = self._cluster.each(self._title, lambda kube: self._changes(kube, timeout), page.LOOK_EVERY_S)
+        with contextlib.closing(following) as changes:
+            page.show(changes, lambda: self._do(self._title, lambda kube, job: self._known_sample(job)))

@@ -16,7 +16,7 @@ from elastic.kube.access import Access
 from elastic.kube.client import Kube
 
 T = TypeVar("T")
-Started = futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, Kube]]
+Started = futures.Future[tuple[asyncio.Event, Kube]]
 AHEAD = 16
 """Number of items that are read before the caller takes them."""
 LOOK_EVERY_S = 1.0
@@ -33,9 +33,10 @@ class Background:
 
     def __init__(self, access: Access) -> None:
         started: Started = futures.Future()
-        self._thread = threading.Thread(target=_serve, args=(access, started), name="elastic-client", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self._loop, access, started), name="elastic-client", daemon=True)
         self._thread.start()
-        self._loop, stop, self.kube = started.result()
+        stop, self.kube = started.result()
         self.pid = os.getpid()
         """The process that has the thread; a fork of it has none."""
         self.close = weakref.finalize(self, _end, self._loop, stop, self._thread)
@@ -97,8 +98,7 @@ async def _read(items: AsyncGenerator[T, None], come: queue.SimpleQueue[tuple[T]
             come.put((item,))
 
 
-def _serve(access: Access, started: Started) -> None:
-    loop = asyncio.new_event_loop()
+def _serve(loop: asyncio.AbstractEventLoop, access: Access, started: Started) -> None:
     try:
         loop.run_until_complete(_work(access, started))
     finally:
@@ -109,7 +109,7 @@ async def _work(access: Access, started: Started) -> None:
     """Let coroutines run until the end; then cancel those that are left."""
     stop = asyncio.Event()
     async with Kube(access) as kube:
-        started.set_result((asyncio.get_running_loop(), stop, kube))
+        started.set_result((stop, kube))
         await stop.wait()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from cli_api import Api, job, served
-from client_api import Open
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 
@@ -86,7 +85,7 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expires", [None, "2020-01-01T00:00:00Z"])
-def test_a_token_comes_from_the_exec_plugin_of_the_kubeconfig(opened: Open, tmp_path: Path, expires: str | None) -> None:
+def test_a_token_comes_from_the_exec_plugin_of_the_kubeconfig(tmp_path: Path, expires: str | None) -> None:
     """A plugin whose token has expired is asked again at each request."""
     asked, plugin = tmp_path / "asked", tmp_path / "plugin"
     status = {"token": "T"} | ({"expirationTimestamp": expires} if expires else {})

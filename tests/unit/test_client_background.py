@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_api import Api, job, pod, running, served
+from cli_api import PYTORCH, Api, job, pod, running, served
 from client_api import Open
 from kubernetes.client import ApiClient, Configuration
 
 from elastic.client import cluster, errors
 from elastic.client.client import Client
+from elastic.client.job import Job
 from elastic.kube.background import AHEAD
 from elastic.kube.client import Kube
 
@@ -82,19 +83,12 @@ def test_a_call_that_waits_when_the_client_is_closed_ends(silent: Client) -> Non
 def test_a_silent_server_does_not_hold_a_call_up_for_ever(silent: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elastic.client.job.WITHIN_S", 0.2)
     monkeypatch.setattr(cluster.Cluster.ask, "__defaults__", (0.2,))
-    there = cluster_job(silent)
+    there = Job(silent._cluster, PYTORCH, "train")
     acts: list[Callable[[], Any]] = [silent.jobs, lambda: there.status, lambda: next(there.logs()), lambda: next(there.watch())]
     acts += [there.explain, lambda: there.scale(2)]
     for act in acts:
         with pytest.raises(errors.Unreachable, match="the API server cannot be reached: no answer in time"):
             act()
-
-
-def cluster_job(client: Client) -> Any:
-    from elastic.api.kinds import KINDS
-    from elastic.client.job import Job
-
-    return Job(client._cluster, KINDS["PyTorchJob"], "train")
 
 
 def test_ctrl_c_ends_a_call_and_cancels_its_coroutine(silent: Client) -> None:
