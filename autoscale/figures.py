@@ -13,7 +13,7 @@ class JobKey(NamedTuple):
     name: str
 
     def fields(self) -> dict[str, str]:
-        """The job as every line of the log names it."""
+        """Return the job as every line of the log names it."""
         return {"kind": self.kind, "namespace": self.namespace, "job": self.name}
 
 
@@ -28,7 +28,7 @@ class JobFigures:
     bounds: Bounds
     """The numbers that the spec allows."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the job object."""
+    """Labels of the job object."""
     working: int
     """Workers that train together now."""
     wanted: int | None
@@ -43,13 +43,13 @@ class JobFigures:
     efficiency: float | None = None
     """Throughput of a worker as a part of that at minReplicas."""
     marginal_efficiency: float | None = None
-    """What the last worker adds, in the same unit."""
+    """Addition of the last worker, in the same unit."""
     goodput: float | None = None
     """The part of its time in which training came forward."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went: training, waiting, rendezvous, restart, rollback, stalled."""
+    """Use of the time: training, waiting, rendezvous, restart, rollback, stalled."""
     rescale_s: float | None = None
-    """What a change of the number of workers costs."""
+    """Seconds that a change of the number of workers costs."""
     step: int | None = None
     left_s: float | None = None
     """Until the work that the policy names is done, at the present pace."""

@@ -15,7 +15,7 @@ _HOMES = dict.fromkeys(("ElasticError", "JobFailed", "TimedOut"), "elastic.clien
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for, so that importing elastic stays cheap."""
+    """Import a name when it is first used, so that importing elastic stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module 'elastic' has no attribute {name!r}")
     try:

@@ -85,7 +85,7 @@ def make_ca(common_name: str, *, life: timedelta = TEN_YEARS) -> Pair:
 def issue(
     ca: Pair, common_name: str, *, names: tuple[str, ...] = (), organizations: tuple[str, ...] = (), life: timedelta = TEN_YEARS
 ) -> Pair:
-    """A certificate for these DNS names and addresses, good for servers and clients."""
+    """Return a certificate for these DNS names and addresses, for servers and clients."""
     ca_certificate, ca_key, key = x509.load_pem_x509_certificate(ca.certificate), load_key(ca.key), new_key()
     builder = (
         _builder(_name(common_name, organizations), ca_certificate.subject, key, life=life)

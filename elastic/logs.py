@@ -29,9 +29,9 @@ PLAIN = "%(asctime)s %(name)s %(levelname)s %(message)s"
 
 
 def quotes_no_request(record: logging.LogRecord) -> bool:
-    """Aiohttp reports each request that it cannot read as an error, and quotes it.
+    """Return False for records in which aiohttp quotes a request that it cannot read.
 
-    Anybody may send any number of them, and what is quoted may be a token or a cookie. Who sent it is told what is wrong.
+    Anybody may send any number of them, and the quote may hold a token or a cookie. The sender hears what is wrong.
     """
     error = record.exc_info[1] if record.exc_info else None
     return all(kind.__module__ != "aiohttp.http_exceptions" for kind in type(error).__mro__)

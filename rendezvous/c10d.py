@@ -106,7 +106,7 @@ def store_pod(store: Store) -> Object:
 
 
 def store_service(store: Store) -> Object:
-    """The store's name. Headless, and published before readiness: a worker that comes early retries against the pod itself."""
+    """Return the store's service. It is headless and published before readiness, so an early worker retries against the pod itself."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -131,7 +131,7 @@ def store_network_policy(store: Store) -> Object | None:
 
 
 def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = (), *, rendezvous_id: str) -> list[Object]:
-    """What a worker's container needs to use the store. The user's own settings come first and win."""
+    """Return the variables with which a worker's container uses the store. The user's own settings come first and win."""
     return [
         {"name": "PET_RDZV_BACKEND", "value": "c10d"},
         {"name": "PET_RDZV_ENDPOINT", "value": store.endpoint},
@@ -143,7 +143,7 @@ def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = (), *, rendezv
 
 
 def tuned(rdzv_conf: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The user's rdzvConf, and our values for what it leaves open."""
+    """Return the user's rdzvConf, with our values for the keys that it leaves open."""
     given = {key for key, _ in rdzv_conf}
     return [*rdzv_conf, *((key, value) for key, value in TUNING if key not in given)]
 

@@ -21,7 +21,7 @@ exec "$@"
 
 
 def library_folder(job_uid: str) -> str:
-    """The same in launcher and workers: horovodrun gives its own variables to the workers' processes."""
+    """Return the library's folder, the same in launcher and workers: horovodrun passes its variables to the workers' processes."""
     return f"/tmp/elastic-{job_uid}-horovod"
 
 
@@ -30,13 +30,13 @@ def commits_folder(job_uid: str) -> str:
 
 
 def runs_horovod(spec: Mapping[str, Any]) -> bool:
-    """Does the launcher's command name horovodrun? A script in the image may start it too, which nobody can see here."""
+    """Return whether the launcher's command names horovodrun. A script in the image may start it too, which cannot be seen here."""
     first = spec["containers"][0]
     return any("horovodrun" in str(word) for word in [*(first.get("command") or ()), *(first.get("args") or ())])
 
 
 def deliver(spec: dict[str, Any], *, job_uid: str, image: str, hosts_url: str) -> None:
-    """Changes the launcher's pod spec, unless only the image knows the command."""
+    """Change the launcher's pod spec, unless only the image knows the command."""
     first = spec["containers"][0]
     command: Sequence[str] = first.get("command") or ()
     if not command:
@@ -50,7 +50,7 @@ def deliver(spec: dict[str, Any], *, job_uid: str, image: str, hosts_url: str) -
 
 
 def deliver_to_worker(spec: dict[str, Any], *, job_uid: str, image: str) -> None:
-    """Changes a worker's pod spec: training programs may import the library there, and keep their commits for the pod's life."""
+    """Change a worker's pod spec: programs may import the library there, and keep their commits for the pod's life."""
     _add_library(spec, library_folder(job_uid), image)
     spec["volumes"].append({"name": COMMITS_VOLUME, "emptyDir": {}})
     spec["containers"][0]["volumeMounts"].append({"name": COMMITS_VOLUME, "mountPath": commits_folder(job_uid)})

@@ -15,7 +15,7 @@ from typing import Any
 ROOTS = {"io.k8s.api.core.v1.PodTemplateSpec", "io.k8s.api.autoscaling.v2.MetricSpec"}
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 METADATA_FIELDS = ("annotations", "creationTimestamp", "finalizers", "labels", "name", "namespace")
-"""What of a template's metadata reaches a pod, and creationTimestamp, which tools write as null."""
+"""Metadata of a template that reaches a pod, and creationTimestamp, which tools write as null."""
 QUANTITY = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 INT_OR_STRING = {"x-kubernetes-int-or-string": True}
 SPECIAL = {

@@ -26,7 +26,7 @@ def canonical(name: str) -> str:
 
 @dataclass
 class Packages:
-    """What pip has done so far, by its own lines and by what it has put into the environment."""
+    """The progress of pip, by its own lines and by the files in the environment."""
 
     venv: Path
     pinned: frozenset[str]

@@ -8,13 +8,13 @@ from elastic.kube.resources import Object
 
 Amounts = Mapping[str, float]
 SPARE = 1e-9
-"""Of an amount: sums of decimal fractions are not exact."""
+"""Tolerance of an amount: sums of decimal fractions are not exact."""
 LEAST_COST = 1e-9
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Shape:
-    """What a pod needs of a node: amounts, and the parts of its spec by which nodes are chosen. Equal names, equal shapes."""
+    """A pod's needs of a node: amounts, and the parts of its spec by which nodes are chosen. Equal names mean equal shapes."""
 
     name: str
     amounts: Amounts
@@ -35,7 +35,7 @@ class PodSeen:
     index: int = -1
     is_worker: bool = False
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of a worker; of other pods nothing needs them."""
+    """Labels of a worker; empty for other pods, because nothing needs them."""
     unschedulable_since: float | None = None
     """Seconds since 1970."""
     is_leaving: bool = False
@@ -50,7 +50,7 @@ class NodeSeen:
 
 
 class Room:
-    """What is free on each node. Taking some changes it: made anew for each round."""
+    """The free room on each node. Taking room changes it, so it is made again for each round."""
 
     def __init__(self, nodes: Sequence[NodeSeen], pods: Iterable[PodSeen]) -> None:
         self._nodes = {node.candidate.name: node for node in nodes}
@@ -69,7 +69,7 @@ class Room:
         return made
 
     def _suits(self, shape: Shape) -> frozenset[str]:
-        """The nodes that such a pod may be on."""
+        """Return the nodes that a pod of this shape may be on."""
         found = self._suitable.get(shape.name)
         if found is None:
             fitting = (name for name, node in self._nodes.items() if fits_but_for_room(shape.pod, node.candidate))
@@ -77,7 +77,7 @@ class Room:
         return found
 
     def cost(self, shape: Shape) -> float:
-        """The part of the cluster that such a pod takes, by the resource of which that is most."""
+        """Return the part of the cluster that a pod of this shape takes, by the resource of which it takes most."""
         found = self._costs.get(shape.name)
         if found is None:
             totals = {name: sum(node.offers.get(name, 0.0) for node in self._nodes.values()) for name in shape.amounts if name != "pods"}
@@ -86,7 +86,7 @@ class Room:
         return found
 
     def take(self, shape: Shape) -> str | None:
-        """Takes room for one more such pod, and says on which node; None where there is none."""
+        """Take room for one more pod of this shape. Return its node; None if there is no room."""
         names = self._fitting.get(shape.name)
         if names is None:
             suitable = self._suits(shape)
@@ -100,7 +100,7 @@ class Room:
         return None
 
     def take_all(self, shape: Shape, count: int) -> bool:
-        """Takes room for so many more such pods, or none."""
+        """Take room for this many more pods of this shape, or for none."""
         before = list(self._fitting[shape.name]) if shape.name in self._fitting else None
         taken: list[str] = []
         while len(taken) < count and (name := self.take(shape)) is not None:
@@ -139,7 +139,7 @@ class Room:
         return found.candidate.labels.get(name) if found is not None else None
 
     def by_group(self) -> dict[tuple[str, str, str], float]:
-        """What is free by group of nodes, spot or on demand, and resource."""
+        """Return the free room by group of nodes, spot or on demand, and resource."""
         found: dict[tuple[str, str, str], float] = {}
         for name, free in self._free.items():
             node = self._nodes[name]

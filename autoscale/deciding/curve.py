@@ -1,13 +1,11 @@
-"""Estimates from what was measured of a job's throughput with each number of workers: bounds, and a model for the sizes between and beyond.
-
-It decides nothing.
+"""Estimate a job's throughput from measurements with some numbers of workers: bounds, and a model for the sizes between and beyond.
 
 The model is n / X(n) = a + b (n - 1) + c n (n - 1): a worker's time for its share of the work, which grows with contention (b) and with
-communication between all pairs (c). Beyond what was measured the bounds assume that a further worker never brings more than the one before.
-Which nodes the workers are on breaks that: `hoped_gain` says what a size may bring all the same.
+communication between all pairs (c). Beyond the measured sizes the bounds assume that a further worker never adds more than the one before.
+The places of workers on nodes can break that: `hoped_gain` is the gain that a size may bring all the same.
 
-A measure fades with its age as an upper bound only. A job that trusts a stale lower bound goes to that size, which is measured anew. One
-that trusts a stale upper bound never goes there, and would never find out.
+A measurement fades with its age as an upper bound only. A job that trusts an old lower bound goes to that size, which is measured again. A
+job that trusts an old upper bound never goes there, and would never find out.
 """
 
 import math
@@ -19,9 +17,9 @@ from autoscale.deciding.measures import LEAST_COUNT, LEAST_ERROR, SURE, Measured
 DEFAULT_CONTENTION = 0.05
 """b over a, for a job of which nothing is known: ten workers then do the work of seven."""
 MOST_EFFICIENCY = 2.0
-"""Of a worker, by what one does at the least size: whoever reports more is not believed, for this and for all other sizes."""
+"""Greatest efficiency of a worker, relative to one at the least size. Reports of more are not believed."""
 LEAST_WEIGHT = 0.1
-"""Of the oldest measure in the fit, as a part of a new one's."""
+"""Weight of the oldest measurement in the fit, relative to a new one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Curve:
         return size in self._by_size
 
     def measured_at(self, size: int) -> float | None:
-        """When last."""
+        """Return when this size was last measured."""
         found = self._by_size.get(size)
         return found.at if found is not None else None
 
@@ -78,32 +76,32 @@ class Curve:
         return Estimate(low, min(max(self._mid(size), low), high), high)
 
     def gain(self, before: int, after: int) -> Estimate:
-        """What each worker between the two sizes adds, as a part of what one worker brings at the least size."""
+        """Return the addition of each worker between the two sizes, relative to one worker at the least size."""
         if self.share <= 0 or after <= before:
             return Estimate(0.0, 0.0, math.inf)
         one, other, scale = self.rate(before), self.rate(after), (after - before) * self.share
         return Estimate((other.low - one.high) / scale, (other.mid - one.mid) / scale, (other.high - one.low) / scale)
 
     def marginal(self, size: int) -> float:
-        """What the last of so many workers adds, as a part of what one brings at the least size.
+        """Return the addition of the last of this many workers, relative to one worker at the least size.
 
-        Workers that only make good what those before them have cost add no more than all of them together.
+        Workers that only make up for the cost of earlier workers add no more than all of them together.
         """
         starts = {size - 1, *(one.size for one in self._known if size <= 2 * one.size < 2 * size)}
         return min(self.gain(start, size).mid for start in starts)
 
     def hoped_gain(self, before: int, after: int) -> float:
-        """What each worker between the two sizes adds at best, whatever the sizes between them brought.
+        """Return the greatest addition of each worker between the two sizes, regardless of the sizes between them.
 
-        A worker then does as much as with the best measured size from half of `after` on. What was measured with that size itself counts
-        for less the older it is.
+        A worker then does as much as with the best measured size from half of `after` on. The measurement of that size itself counts for
+        less the older it is.
         """
         found, linear = self._by_size.get(after), self._linear(after, before)
         hope = linear if found is None else self._faded(found, linear)
         return (hope - self.rate(before).mid) / ((after - before) * self.share) if self.share > 0 and after > before else 0.0
 
     def growth(self, before: int, after: int) -> float:
-        """The part by which the throughput grows; by the default curve where nothing was measured."""
+        """Return the part by which the throughput grows; by the default curve if nothing was measured."""
         rate = self.rate(before).mid
         return self.rate(after).mid / rate - 1 if rate > 0 else math.inf
 
@@ -119,7 +117,7 @@ class Curve:
         return size / (a + b * (size - 1) + c * size * (size - 1))
 
     def _low(self, size: int) -> float:
-        """Between two measured sizes at least what lies between them; beyond the largest nothing is certain."""
+        """Return the lower bound of a size: between two measured sizes by interpolation. Beyond the largest nothing is certain."""
         below = [one for one in self._known if one.size < size]
         above = [one for one in self._known if one.size > size]
         if not above:
@@ -148,7 +146,7 @@ class Curve:
         return high
 
     def _most(self, found: Measured) -> float:
-        """The upper bound of a measured size."""
+        """Return the upper bound of a measured size."""
         return self._faded(found, self._linear(found.size, found.size - 1))
 
     def _faded(self, found: Measured, linear: float) -> float:
@@ -156,15 +154,15 @@ class Curve:
         return high + self._ages[found.size] * max(0.0, linear - high)
 
     def _linear(self, size: int, last: int) -> float:
-        """The throughput if a worker does as much as with the best measured size up to `last`, from half of `size` on."""
+        """Return the throughput if a worker does as much as with the best measured size up to `last`, from half of `size` on."""
         near = [one.rate / one.size for one in self._known if size <= 2 * one.size and one.size <= last]
         return size * max(near, default=self._mid(last) / last if last > 0 else 0.0)
 
 
 def speedup(curve: Curve, size: int, least: int) -> float:
-    """What the worker that makes it `size` workers adds, as a part of the job's throughput with the least number of them.
+    """Return the addition of the worker number `size`, relative to the job's throughput with the least number of workers.
 
-    No worker counts for more than one of those; a job that reports nothing, or nonsense, takes part with the default curve.
+    No worker counts for more than one of those. A job that reports nothing, or nonsense, takes part with the default curve.
     """
     if size <= least:
         return 1 / least
@@ -210,7 +208,7 @@ def _residue(rows: Sequence[tuple[float, float, float, float]], found: tuple[flo
 
 
 def _solved(rows: Sequence[tuple[float, float, float, float]], used: tuple[int, ...]) -> tuple[float, float, float] | None:
-    """The normal equations of the chosen columns, by elimination; the other parameters are 0."""
+    """Solve the normal equations of the chosen columns by elimination. The other parameters are 0."""
     matrix = [[sum(row[i] * row[j] for row in rows) for j in used] + [sum(row[i] * row[3] for row in rows)] for i in used]
     size = len(used)
     for column in range(size):

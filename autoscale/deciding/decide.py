@@ -23,7 +23,7 @@ def decide(signals: Signals, replicas: int, now: float) -> Decision:
 
 
 def _until_now(memory: Memory, now: float, *, hold_s: float) -> Memory:
-    """A time in the future counts as now: a clock was set back, or another process's was ahead, and nothing waits for it to catch up."""
+    """Return the memory without times in the future: a clock was set back, or another process's was ahead, and nothing waits for that."""
     hand, trial = memory.hand, memory.trial
     return replace(
         memory,

@@ -1,8 +1,8 @@
-"""Who gives room back to pods that have more claim to it.
+"""Decide which jobs give room back to pods that have more claim to it.
 
-The lowest priority class gives first. Within one, namespaces give down to equal shares of what they hold above their jobs' minima, whatever
-their jobs report; then that is given which brings least by the measure of `sharing`. Where no job makes room for a pod by itself, several
-do together.
+The lowest priority class gives first. Within a class, namespaces give down to equal shares of their room above their jobs' minima, whatever
+their jobs report. Then the workers go that add least by the measure of `sharing`. If no job makes room for a pod by itself, several do
+together.
 """
 
 import heapq
@@ -16,19 +16,19 @@ from autoscale.deciding.cluster import PodSeen, Room, Shape
 from autoscale.figures import JobKey
 
 MOST_KINDS, MOST_TOGETHER = 64, 8
-"""Kinds of waiting pods of one namespace for which jobs are asked for room in one round, and those for which several are asked together:
-whoever may create pods could hold it up.
+"""Kinds of waiting pods of one namespace for which jobs are asked for room in one round, and kinds for which several are asked together.
+The bounds keep a tenant that creates pods from holding up the round.
 """
 DIGITS = 9
-"""Of shares: sums of fractions are not exact, and equals are to be equal."""
+"""Digits of shares: sums of fractions are not exact, and equal shares must be equal."""
 Price = TypeVar("Price", bound=tuple[float, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surplus:
-    """Workers of a job above its minimum, the first to go first. held: all that it has. gain(n).
+    """Workers of a job above its minimum, in the order in which they go.
 
-    What the n-th of them adds, as a part of the job's throughput at its minimum.
+    held: all its workers. gain(n): addition of the n-th of them, relative to the job's throughput at its minimum.
     """
 
     key: JobKey
@@ -50,9 +50,9 @@ class Waiting:
 def given_back(
     room: Room, waiting: Iterable[Waiting], surplus: Iterable[Surplus], *, free: Room | None = None
 ) -> dict[JobKey, tuple[int, str]]:
-    """How many workers each job gives back, and for which pod.
+    """Return how many workers each job gives back, and for which pod.
 
-    What waiting pods find in `free`, the room without that of pods which are leaving, is taken there too.
+    Room that waiting pods find in `free`, without the room of leaving pods, is taken there too.
     """
     jobs = _Jobs(room, surplus)
     found: dict[JobKey, tuple[int, str]] = {}
@@ -85,11 +85,11 @@ class _Giver:
         return itertools.islice(self.of.pods, self.given, None)
 
     def loss(self, count: int) -> float:
-        """What the next so many workers bring."""
+        """Return the gain of the next `count` workers."""
         return self._sum(self.given + count)[0] - self._sum(self.given)[0]
 
     def room(self, count: int) -> float:
-        """What they take of the cluster."""
+        """Return the part of the cluster that they take."""
         return self._sum(self.given + count)[1] - self._sum(self.given)[1]
 
     def _sum(self, count: int) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class _Giver:
 
 
 class _Queue(Generic[Price]):
-    """Offers by their price. A price is looked at anew when it is the lowest: others may have been taken meanwhile."""
+    """Offers by their price. A price is computed again when it is the lowest, because others may have been taken meanwhile."""
 
     def __init__(self, names: Iterable[str], price: Callable[[str], Price | None]) -> None:
         self._price = price
@@ -122,9 +122,9 @@ class _Queue(Generic[Price]):
 
 @dataclass(slots=True)
 class _Search:
-    """Who may give for one kind of pod. alone: by class and namespace, jobs that make room by themselves. together.
+    """The jobs that may give for one kind of pod.
 
-    Nodes on which several do. is_vain: nothing more helps.
+    alone: by class and namespace, jobs that make room by themselves. together: nodes on which several do. is_vain: nothing more helps.
     """
 
     givers: Mapping[str, _Giver]
@@ -146,7 +146,7 @@ class _Step:
 
 
 class _Jobs:
-    """What jobs have left to give, in one round."""
+    """The room that jobs can still give in one round."""
 
     def __init__(self, room: Room, surplus: Iterable[Surplus]) -> None:
         self._room = room
@@ -208,7 +208,7 @@ class _Jobs:
         return {uid: count for *_, count, uid in [min(offers)]} if offers else {}
 
     def _offer(self, shape: Shape, giver: _Giver) -> tuple[float, int] | None:
-        """What is lost with as many of a job's workers as make room, and how many that are."""
+        """Return the loss of the job's workers that make room, and their number."""
         count = self._room.count_to_free(shape, giver.left)
         return (giver.loss(count), count) if count is not None else None
 
@@ -241,7 +241,7 @@ class _Jobs:
         return self._on_node
 
     def _chosen(self, shape: Shape, node: str, givers: Mapping[str, _Giver]) -> Sequence[_Step]:
-        """Of each job the last worker that goes. They are the cheapest that make room, without jobs that turn out not to be needed."""
+        """Return the last worker of each job that goes. They are the cheapest that make room, without jobs that are not needed."""
         levels = self._levels(shape)
         steps = sorted(
             _Step(one.of.priority, self._shortage(one, count, levels), one.loss(count), count, one.of.uid, one.of.pods[index])
@@ -260,7 +260,7 @@ class _Jobs:
 
 
 def _price(chosen: Sequence[_Step]) -> tuple[int, float, float, int] | None:
-    """What giving those costs: whom, then how much."""
+    """Return the price of giving those: first which job pays, then how much."""
     if not chosen:
         return None
     priority, shortage = max((step.priority, step.shortage) for step in chosen)

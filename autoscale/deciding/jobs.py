@@ -12,11 +12,11 @@ from elastic.api.scaling import ProgressSource, Record, ScalingPolicy
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who set the number of workers, as the field's managers say."""
+    """The client that set the number of workers, by the field's managers."""
 
     manager: str
     is_scale: bool
-    """Through the subresource scale."""
+    """Whether it used the subresource scale."""
     at: str = ""
 
 

@@ -1,6 +1,6 @@
-"""What was measured of a job's throughput with each number of workers, and what one more measurement changes of that.
+"""Keep the measured throughput of a job with each number of workers, and take in new measurements.
 
-A job that comes back to a size is measured there anew: its workers may be on other nodes. Until that is done the former measure stands in.
+A job that comes back to a size is measured there again, because its workers may be on other nodes. Until then the former measurement holds.
 """
 
 import math
@@ -15,7 +15,7 @@ LEAST_COUNT = 3
 LONGEST_MEMORY = 32
 """Older measurements fade: the mean moves at least by one part in so many."""
 LEAST_ERROR = 0.01
-"""Of the rate: what two measurements of the same thing may differ by for ever."""
+"""Least error of the rate: measurements of the same thing always differ by so much."""
 SURE = 3.0
 """Standard errors from the mean to a bound."""
 OUTLIER = 4.0
@@ -28,9 +28,10 @@ OLD_S, OLD_CHANGES = 86400.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The throughput with one number of workers. odd: outliers in a row, by their side. at: when it was measured last. changes.
+    """The throughput with one number of workers.
 
-    Of the number of workers since. again: measurements since the job came back to this size, until there are enough of them.
+    odd: outliers in a row, by their side. at: when it was measured last. changes: of the number of workers since. again: measurements since
+    the job came back to this size, until there are enough of them.
     """
 
     size: int
@@ -44,12 +45,12 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """Of the mean: never below what a rate may differ by for other reasons than chance."""
+        """Return the error of the mean: never below the differences that have other reasons than chance."""
         chance = math.sqrt(self.variance / min(self.count, LONGEST_MEMORY))
         return max(chance, LEAST_ERROR * self.rate / SURE)
 
     def age(self, now: float) -> float:
-        """From 0 to 1: how much of it has faded. After one change the workers that stayed are where they were."""
+        """Return how much of it has faded, from 0 to 1. After one change the workers that stayed are where they were."""
         return min(1.0, max(0.0, now - self.at) / OLD_S + max(0, self.changes - 1) / OLD_CHANGES)
 
 
@@ -58,7 +59,7 @@ Sizes = tuple[Measured, ...]
 
 
 def with_rate(known: Sizes, *, size: int, rate: float, now: float) -> Sizes:
-    """What is known after one more measurement; one that cannot be true is left out."""
+    """Return the measurements after one more. A measurement that cannot be true is left out."""
     if not (LEAST_RATE <= rate <= MOST_RATE and size > 0):
         return known
     if any(one.at > now for one in known):  # a clock was set back, or another process's was ahead
@@ -95,7 +96,7 @@ def _mixed(old: Measured, rate: float) -> Measured:
 
 
 def _measured_again(old: Measured, rate: float, now: float) -> Measured:
-    """The former measure still says by how much measurements differ."""
+    """Return the new measurement. The former one still tells by how much measurements differ."""
     if old.count < LEAST_COUNT:
         return Measured(old.size, rate, at=now)
     again = (*old.again, rate)
@@ -107,7 +108,7 @@ def _measured_again(old: Measured, rate: float, now: float) -> Measured:
 
 
 def _shifted(known: Sizes, old: Measured, rate: float, now: float) -> Sizes:
-    """The work itself has changed, such as the length of its samples: the other sizes move with it, and count for less."""
+    """Return the sizes after a change of the work itself, such as longer samples: other sizes move with it, and count for less."""
     ratio = rate / old.rate
     moved = (
         replace(one, rate=one.rate * ratio, variance=one.variance * ratio * ratio, count=min(one.count, LEAST_COUNT), odd=0)

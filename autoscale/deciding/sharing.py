@@ -1,8 +1,8 @@
-"""Who gets the free room when several jobs want it.
+"""Share the free room among jobs that want it.
 
-Within one priority class a job that waits for its minimum comes first. What is wanted beyond is shared equally by namespaces, and what one
-of them leaves by the others: no report exceeds that. Within a namespace the next worker goes where it adds the most, relative to the job's
-own throughput at minReplicas, for the part of the cluster that it takes. What is all or nothing, such as a trial, comes last: it takes room
+Within a priority class a job that waits for its minimum comes first. Namespaces share the rest equally, and the others share the room that
+one of them leaves: no report exceeds that. Within a namespace the next worker goes where it adds the most, relative to the job's own
+throughput at minReplicas, for the part of the cluster that it takes. Claims of all or nothing, such as a trial, come last: they take room
 that nobody else uses.
 """
 
@@ -15,14 +15,15 @@ from autoscale.deciding.cluster import Room, Shape
 from autoscale.figures import JobKey
 
 DIGITS = 12
-"""Of what a namespace has of the cluster: sums of fractions are not exact, and equals are to be equal."""
+"""Digits of a namespace's share: sums of fractions are not exact, and equal shares must be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Room that a job wants: `more` workers beyond `replicas`. gain(n).
+    """Room that a job wants: `more` workers beyond `replicas`.
 
-    What the n-th worker adds, as a part of the job's throughput at its minimum. held: workers above that. is_whole: all of them or none.
+    gain(n): addition of the n-th worker, relative to the job's throughput at its minimum. held: workers above the minimum. is_whole: all of
+    them or none.
     """
 
     key: JobKey
@@ -49,7 +50,7 @@ def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
 
 
 def _share(room: Room, claims: Sequence[Claim], found: dict[JobKey, int]) -> None:
-    """Of one class: the workers that jobs lack for their minimum, then those beyond."""
+    """Share within one class: first the workers that jobs lack for their minimum, then those beyond."""
     divisible = [claim for claim in claims if not claim.is_whole]
     used: dict[str, float] = {}
     for claim in claims:
@@ -66,9 +67,9 @@ def _fill(
     used: Mapping[str, float],
     most: Callable[[Claim], int],
 ) -> None:
-    """One worker at a time, to the namespace that has least and still wants more; in it, and among equals, to the best claim.
+    """Give one worker at a time to the namespace that has least and wants more; in it, and among equals, to the best claim.
 
-    What one leaves is so shared by the others again: no report moves more than the last worker from one namespace to another.
+    So the others share the room that one leaves: no report moves more than the last worker from one namespace to another.
     """
 
     def rank(claim: Claim) -> float:

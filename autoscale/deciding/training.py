@@ -1,4 +1,4 @@
-"""What a job's progress says: how fast it is with its present number of workers, where its time goes, and what a rescale costs.
+"""Follow a job's progress: its speed with its present number of workers, the use of its time, and the cost of a rescale.
 
 `now` is the caller's monotonic clock.
 """
@@ -23,7 +23,7 @@ FORMING = (WorldPhase.EMPTY, WorldPhase.FORMING, "")
 
 
 class Spent(StrEnum):
-    """What a job's time is spent on."""
+    """The use of a job's time."""
 
     TRAINING = "training"
     WAITING = "waiting"  # for workers
@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What was heard of one job so far."""
+    """The news of one job so far."""
 
     progress: Progress | None = None
     heard_at: float = 0.0
@@ -72,7 +72,7 @@ class Training:
         return self.last is not None and now - self.last.at < max(SILENT_S, STALLED_AFTER * (self.step_s or 0.0))
 
     def spent_until(self, now: float) -> dict[Spent, float]:
-        """With the time since the last message."""
+        """Return the spent time, including the time since the last message."""
         found = dict(self.seconds)
         if self.progress is not None:
             found[self.spent] = found.get(self.spent, 0.0) + max(0.0, now - self.heard_at)
@@ -81,9 +81,9 @@ class Training:
 
 
 def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool = False) -> tuple[Training, float | None]:
-    """What is known after this message, and the throughput where enough time has passed to measure it. counts_steps.
+    """Return the state after this message, and the throughput if enough time has passed to measure it.
 
-    A step is the same work with any number of workers.
+    counts_steps: a step is the same work with any number of workers.
     """
     mark, last = _mark(progress, now, counts_steps=counts_steps), known.last
     known = _booked(known, progress, now)
@@ -116,7 +116,7 @@ def _mark(progress: Progress, now: float, *, counts_steps: bool) -> Mark | None:
 
 
 def _booked(known: Training, progress: Progress, now: float) -> Training:
-    """The time since the last message goes to what the job was doing."""
+    """Return the state with the time since the last message booked on the job's use of it."""
     spent = _spent(progress, known, now)
     if known.progress is None:
         return replace(known, progress=progress, heard_at=now, spent=spent)

@@ -1,8 +1,8 @@
-"""Looks past a number of workers that was measured to be slow: when a larger one is tried, and what its trial shows.
+"""Look past a number of workers that was measured to be slow: decide when to try a larger one, and judge its trial.
 
-A size may have been slow because a node was busy, or because its workers lay badly on the nodes. So where a job has settled, a larger size
-is tried if the best that may be hoped of it pays. A trial takes free room only. It has to prove itself: in doubt the job goes back. What
-ends a trial and says nothing about the size, such as a quota, a lost node or an edit, delays the next one less than a slow size does.
+A size may have been slow because a node was busy, or because its workers were badly placed. So once a job has settled, a larger size is
+tried if its best hope pays. A trial takes free room only. It has to prove itself: in doubt the job goes back. An end that says nothing
+about the size, such as a quota, a lost node or an edit, delays the next trial less than a slow size does.
 """
 
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from autoscale.deciding.signals import Bounds, Memory, Signals, Step, Trial, Wis
 from elastic.api.scaling import MOST_DOUBLINGS, PolicyName
 
 HORIZON_S = 3600.0
-"""In so long the hoped-for gain must bring what both changes of a trial cost."""
+"""Seconds in which the hoped-for gain must pay for both changes of a trial."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 3600.0, 86400.0
-"""Of rest before a trial, after a change, a trial or a number held by hand."""
+"""Seconds of rest before a trial, after a change, a trial or a number held by hand."""
 DOUBLINGS = {Step.FAILED: 3, Step.BROKEN_OFF: 1}
 """How often the end of a trial doubles that rest, in sum until one is kept: what comes back each time must not be tried each hour."""
 COST_SHARE = 20
-"""Of a job's time, trials may cost one part in so many; of the time between two changes, a change."""
+"""Trials may cost one part in this many of a job's time, and a change the same of the time between two changes."""
 DOUBT_S = 600.0
 """A trial of which it is not certain whether it pays is decided then by the mean."""
 REFUSED_S = 120.0
 """A trial waits so long for pods that the API server refuses: a quota or a webhook may do so for a moment."""
 LONGEST_S = 1800.0
-"""Without a measurement it has failed then. One that has failed is given up so long after, if the job did not go back."""
+"""Seconds after which a trial without a measurement has failed, and after which a failed one is given up if the job did not go back."""
 
 
 def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
-    """The larger number of workers to try now, if any.
+    """Return the larger number of workers to try now, if any.
 
-    The nearest of those of which most is hoped. A number that is looked past may grow faster and become the next step instead: the job then
-    takes a smaller step, and never none.
+    It is the nearest of the most promising sizes. A size that is skipped may grow faster and become the next step instead: the job then
+    takes a smaller step, but always a step.
     """
     if not is_due(signals, now):
         return None
@@ -54,7 +54,7 @@ def is_due(signals: Signals, now: float) -> bool:
 
 
 def judged(trial: Trial, signals: Signals, replicas: int, now: float, *, waiting: str) -> Wish:
-    """What the job wants during a trial, and after one that has failed until it is back. waiting: for what, while it is not measured."""
+    """Return the wish during a trial, and after a failed one until the job is back. waiting: its reason while it is not measured."""
     if trial.has_failed:
         return Wish(trial.origin, f"the trial of {trial.target} workers is over", trial=Step.FAILED)
     if replicas != trial.target:
@@ -93,7 +93,7 @@ def pause_s(signals: Signals, doublings: int) -> float:
 
 
 def up_to_date(signals: Signals, replicas: int, now: float) -> Memory:
-    """The clock of the first trial runs from when the job is first decided on. A trial that something else has ended is broken off."""
+    """Return the memory up to date: the first trial's clock runs from the first decision, and trials ended by others are broken off."""
     memory = signals.memory
     if signals.policy.policy is not PolicyName.THROUGHPUT:
         return replace(memory, trial=None) if memory.trial is not None else memory
@@ -111,14 +111,14 @@ def up_to_date(signals: Signals, replicas: int, now: float) -> Memory:
 
 
 def started(memory: Memory, *, origin: int, target: int, now: float) -> Memory:
-    """One that was decided before, and is not carried out yet, is the same one."""
+    """Return the memory with the trial. A trial that was decided before and is not carried out yet is the same one."""
     if memory.trial is not None:
         return memory
     return replace(memory, trial=Trial(origin, target, now), changed_at=now, was_whole=False, asked=target, votes=0, vote_for=0)
 
 
 def taken_back(memory: Memory, step: Step, now: float) -> Memory:
-    """The way back is wanted until the job has gone it: a HorizontalPodAutoscaler looks each 15 s, and a write may meet a conflict."""
+    """Return the memory that wants the way back until the job has gone it: an autoscaler looks every 15 s, and a write may conflict."""
     trial = memory.trial
     if trial is None or trial.has_failed:
         return memory
@@ -126,7 +126,7 @@ def taken_back(memory: Memory, step: Step, now: float) -> Memory:
 
 
 def ended(memory: Memory, step: Step, now: float) -> Memory:
-    """Without a trial. One that has failed is counted already."""
+    """Return the memory without a trial. A failed trial is counted already."""
     if memory.trial is None or memory.trial.has_failed:
         return replace(memory, trial=None)
     return replace(memory, trial=None, tried_at=now, trial_doublings=min(memory.trial_doublings + DOUBLINGS[step], MOST_DOUBLINGS))

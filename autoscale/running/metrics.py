@@ -1,4 +1,4 @@
-"""What the autoscaler counts, and each job's figures. Job names are private: serve this port to Prometheus only."""
+"""Metrics of the autoscaler, and each job's figures. Job names are private: serve this port to Prometheus only."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ class Metrics:
 
 
 class _Jobs(Collector):
-    """Made anew for each scrape, so that nothing is left of jobs that are gone."""
+    """Each job's figures, made for each scrape, so that nothing is left of jobs that are gone."""
 
     def __init__(self, figures: Figures, sent: Mapping[str, int]) -> None:
         self._figures = figures

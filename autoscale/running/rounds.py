@@ -73,13 +73,13 @@ class Rounds:
         self._book.saw(seen, now=self._clock())
 
     async def listen(self, client: RendezvousClient) -> None:
-        """Takes in what the rendezvous server says of all jobs."""
+        """Take in the news of the rendezvous server about all jobs."""
         async for progress in client.progress():
             seen = self._observer.job_of_uid(progress.job)
             self._book.heard(progress, seen=seen, now=self._clock(), monotonic=self._monotonic())
 
     async def decide(self) -> None:
-        """Rounds until cancelled. Every replica keeps its figures up to date; only the one that leads acts on them."""
+        """Decide in rounds until cancelled. Every replica keeps its figures up to date; only the leader acts on them."""
         await self._observer.wait_synced()
         try:
             await self._decide_again_and_again()
@@ -151,7 +151,7 @@ class Rounds:
         return True
 
     def _readable(self, jobs: Iterable[JobSeen], pods: Iterable[PodSeen]) -> list[tuple[JobSeen, PodSeen]]:
-        """The jobs that name a source of progress, each with the pod of rank 0: without our rendezvous that is its first worker."""
+        """Return the jobs that name a source of progress, each with the pod of rank 0: without our rendezvous its first worker."""
         wanted = {seen.uid: seen for seen in jobs if seen.progress is not None and seen.is_active}
         first: dict[str, PodSeen] = {}
         self._working.clear()
@@ -176,7 +176,7 @@ class Rounds:
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
 
     def _scales(self, seen: JobSeen, outcome: Outcome) -> bool:
-        """A HorizontalPodAutoscaler carries the decision out where the policy says so."""
+        """Return whether we scale the job: a HorizontalPodAutoscaler does if the policy says so."""
         return outcome.decision.count != seen.replicas and seen.policy.through is not Through.HPA
 
     async def work(self) -> None:
@@ -210,7 +210,7 @@ class Rounds:
                 self._queue.done(key, failed=failed)
 
     async def _write(self, key: JobKey) -> None:
-        """The newest decision, if there is still something to do."""
+        """Write the newest decision, if there is still something to do."""
         seen, outcome, now = self._observer.job(key), self._book.outcome(key), self._clock()
         if seen is not None and (trouble := self._troubles.to_tell(seen.uid)):
             await self._scaler.warn(seen, trouble, now=now)
@@ -230,7 +230,7 @@ class Rounds:
 
 
 def _as_annotated(state: JobState, outcome: Outcome, now: float) -> Outcome:
-    """What the leader wants, where this replica does not lead. It wants a number that somebody set, also before it has written so."""
+    """Return the leader's wish if this replica does not lead. The leader wants a number that a user set, also before it has written so."""
     hand, record = state.memory.hand, state.seen.record
     if record is None or (hand is not None and now < hand.until):
         return outcome

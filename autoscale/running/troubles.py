@@ -1,4 +1,4 @@
-"""Which troubles of jobs are to be told by an Event: those that stand for a while, each once, and of one job's not too many."""
+"""Choose the troubles of jobs that an Event reports: those that last for a while, each once, and only some of one job."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Troubles:
         return not trouble.is_due
 
     def to_tell(self, uid: str) -> str:
-        """The words, once."""
+        """Return the words, once."""
         trouble = self._of_job.get(uid)
         if trouble is None or not trouble.is_due:
             return ""

@@ -24,7 +24,7 @@ class Question:
 
 
 def attributes(question: Question) -> Object:
-    """In the form of a SubjectAccessReview. An external metric is a resource of its name, which a GET of all its values lists."""
+    """Return the question as attributes of a SubjectAccessReview. An external metric is a resource of its name; a GET lists its values."""
     asked = question.asked
     common = {"group": asked.group, "version": asked.version, "namespace": asked.namespace}
     if not asked.resource:

@@ -1,6 +1,6 @@
-"""What the two metrics APIs answer to a path, from jobs' figures: documents for discovery, and values.
+"""Answer a path of the two metrics APIs from jobs' figures: documents for discovery, and values.
 
-Discovery needs no figures, for a group that cannot be discovered holds up the deletion of every namespace. Pure.
+Discovery needs no figures, because a group that cannot be discovered holds up the deletion of every namespace. Pure.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ KIND, JOB, WHY = "kind", "job", "reason"
 LONGEST_WHY = 256
 Desired = Callable[[JobFigures], Answer]
 Workers = Callable[[str], Iterable[PodSeen]]
-"""Of the job with this uid."""
+"""Returns the workers of the job with this uid."""
 Chosen = Callable[[Mapping[str, str]], bool]
-"""By labels."""
+"""Chooses by labels."""
 OBJECTS, METRICS = "labelSelector", "metricLabelSelector"
-"""Parts of a query. Of custom metrics the first chooses objects by their labels, of `*` only, and the second is by the labels of the
-metric, of which ours have none. Of external metrics the first is by the labels of the metric.
+"""Parts of a query. For custom metrics, the first chooses objects by their labels, for `*` only, and the second chooses by the labels of
+the metric, of which ours have none. For external metrics, the first chooses by the labels of the metric.
 """
 """What `desired_workers` answers for a job that wants a number."""
 
@@ -44,7 +44,7 @@ class Asked:
     version: str
     namespace: str
     resource: str
-    """For what: a plural with its group; empty for external metrics."""
+    """Resource of the value: a plural with its group; empty for external metrics."""
     name: str
     metric: str
 
@@ -57,7 +57,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Where values come from."""
+    """The sources of values."""
 
     figures: Figures
     desired: Desired
@@ -76,7 +76,7 @@ class _Described:
 
 
 def document(path: str) -> Reply | None:
-    """An answer for discovery; None for what asks for values."""
+    """Return an answer for discovery; None for a path that asks for values."""
     match path.strip("/").split("/"):
         case ["apis"]:
             groups = [_group(group) for group in VERSIONS]
@@ -139,7 +139,7 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
 
 
 def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
-    """The one that is named, or all."""
+    """Return the named job, or all."""
     kind = next((kind.name for kind in KINDS.values() if asked.resource == f"{kind.plural}.{GROUP}"), "")
     if not kind:
         return _not_found(f"there are no metrics of {asked.resource}; they are of jobs, such as pytorchjobs.{GROUP}, and of their {PODS}")
@@ -155,7 +155,7 @@ def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
 
 
 def _of_workers(asked: Asked, known: Known) -> list[_Described] | Reply:
-    """Those that run, of all jobs, or the one that is named. What one of them does by itself is not known: each has its part."""
+    """Return the running workers of all jobs, or the named one. The work of a single one is unknown: each has its part."""
     if (name := OF_WORKERS.get(asked.metric)) is None:
         words = f"{asked.metric} is of a job and not of its {PODS}; use a metric of type Object or External, or {', '.join(OF_WORKERS)}"
         return _not_found(words)
@@ -201,7 +201,7 @@ def _custom(asked: Asked, one: _Described, now: float) -> Object:
 
 
 def _told(found: Value, now: float) -> Object:
-    """A clock may have been ahead of ours."""
+    """Return a value as the API shows it. A clock may have been ahead of ours."""
     return {"timestamp": as_time(min(found.measured_at or now, now)), "value": found.text}
 
 

@@ -60,7 +60,7 @@ class Autoscalers:
             self._seen.setdefault(_key(new.kind, namespace, new.name), {})[name] = new
 
     def desired(self, job: JobFigures) -> Answer:
-        """The plain number where no autoscaler is known yet."""
+        """Return the number that the autoscaler acts on; the plain number if no autoscaler is known yet."""
         wanted = job.wanted if job.wanted is not None else job.replicas
         found = next(iter(self._seen.get(_key(*job.key), {}).values()), None)
         if found is None:

@@ -1,7 +1,7 @@
-"""Who asks.
+"""Identify callers.
 
-The API server says so in headers, and its certificate says that these are true; another client shows a token. What that certificate must be
-is in a config map that every API server writes, and is read again while we run.
+The API server names the user in headers, and its certificate proves them; other clients show a token. A config map that every API server
+writes says which certificates count. It is read again while we run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def settings(data: Mapping[str, str]) -> Headers | None:
 
 
 def told(headers: Headers, given: Any, names: frozenset[str]) -> Caller | None:
-    """Who asks by the word of a client whose certificate has these common names; None where that word does not count."""
+    """Return the caller named by a client whose certificate has these common names; None if its word does not count."""
     if headers.allowed and not names & set(headers.allowed):
         return None
     user = next((given[header] for header in headers.users if given.get(header)), "")
@@ -136,7 +136,7 @@ class Identity:
             await self.look()
 
     async def look(self) -> None:
-        """Reads the config map; what cannot be read leaves things as they are."""
+        """Read the config map. If it cannot be read, nothing changes."""
         try:
             found = await self._kube.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
             headers = settings(found.get("data") or {})
@@ -148,7 +148,7 @@ class Identity:
             log.warning("who may speak for users could not be read", extra={"config_map": f"{NAMESPACE}/{NAME}", "error": str(error)})
 
     def told(self, request: web.Request) -> Caller | None:
-        """Who asks, as an API server says; None where a client asks for itself."""
+        """Return the caller that an API server names; None if a client asks for itself."""
         certificate = request.get_extra_info("peercert")
         if not certificate or self._headers is None or not self._is_vouched_for(request.get_extra_info("ssl_object")):
             return None
@@ -159,7 +159,7 @@ class Identity:
         return connection.context is self._current and not connection.session_reused
 
     async def shown(self, request: web.Request) -> Caller | None:
-        """Whose token a client shows; None without one, or where it is wrong."""
+        """Return the user whose token a client shows; None without a token, or if it is wrong."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip() or len(token) > LONGEST_TOKEN:
             return None

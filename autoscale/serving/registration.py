@@ -31,7 +31,7 @@ class Registration:
         self._kube, self._owner = kube, owner
         self._service: Object = {"name": place.name, "namespace": place.namespace, "port": port}
         self._others: dict[str, str] = {}
-        """Who serves a group version, where it is not us."""
+        """Servers of group versions other than us."""
         self._refused: dict[str, str] = {}
         """By API service, why it could not be given up."""
 
@@ -56,10 +56,10 @@ class Registration:
                     await self._update(one, bundle)
 
     async def _tried(self, there: Object, act: Coroutine[Any, Any, None]) -> bool:
-        """Whether it was not refused.
+        """Return whether it was not refused.
 
-        What is left undone of another server's group must not keep us from serving ours: an older role lacks the right, or a policy guards
-        what others own.
+        A refusal about another server's group must not keep us from serving ours: an older role may lack the right, or a policy may guard
+        objects of others.
         """
         name = there["metadata"]["name"]
         try:
@@ -79,7 +79,7 @@ class Registration:
         return (service.get("name"), service.get("namespace")) == (self._service["name"], self._service["namespace"])
 
     async def _release(self, there: Object) -> None:
-        """What another server has taken over does not go with us any more."""
+        """Give up ownership of a registration that another server has taken over."""
         metadata, change = there["metadata"], dict[str, object]()
         owners = metadata.get("ownerReferences") or []
         left = [owner for owner in owners if (owner["kind"], owner["name"]) != ("ClusterRole", self._owner)]
@@ -149,7 +149,7 @@ class Registration:
 
 @contextlib.contextmanager
 def _somebody_may_be_first() -> Iterator[None]:
-    """The other replica, or another server. The next look sees what there is."""
+    """Ignore that the other replica, or another server, was first. The next look sees the result."""
     try:
         yield
     except KubeError as error:

@@ -48,7 +48,7 @@ class MetricsApi:
         self._strangers = asyncio.Semaphore(STRANGERS_AT_ONCE)
 
     async def run(self) -> None:
-        """Serves until cancelled; the socket is closed then."""
+        """Serve until cancelled. Then close the socket."""
         with self._opened:
             await self._identity.look()
             await self._keeping.begin()
@@ -95,7 +95,7 @@ class MetricsApi:
         return values(asked, request.query, self._known, now=time.time())
 
     async def _refusal(self, request: web.Request, asked: Asked) -> Reply | None:
-        """API servers come first: of all other clients only a few cost us requests of our own at a time."""
+        """Return the refusal of a request. API servers come first: only a few other clients at a time cost us requests of our own."""
         caller = self._identity.told(request)
         if caller is not None:
             return await self._forbidden(request.path, caller, asked)

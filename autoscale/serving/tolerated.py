@@ -1,8 +1,8 @@
-"""Which number `desired_workers` answers, so that a HorizontalPodAutoscaler does what is wanted.
+"""Choose the answer to `desired_workers`, so that a HorizontalPodAutoscaler does what is wanted.
 
-The wanted number with `behavior.*.tolerance: 0`. A server that drops these fields (before 1.35) leaves a target alone whose ratio is within
-a tenth of 1: a step that this would swallow is rounded to the next size that the job may have and that passes, where it would stay there;
-else it waits. Pure.
+It is the wanted number with `behavior.*.tolerance: 0`. An API server before 1.35 drops these fields, and leaves a target alone if its
+ratio is within a tenth of 1. A step that this would swallow is rounded to the next allowed size that passes, if it would stay there;
+otherwise it waits. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from autoscale.deciding.signals import Bounds
 
 TOLERANCE = 0.1
-"""Of kube-controller-manager, where nobody has set another."""
+"""Default tolerance of kube-controller-manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int
 
 
 def _next(wanted: int, current: int, bounds: Bounds) -> int | None:
-    """The first size beyond the wanted one that the job may have and that the autoscaler acts on."""
+    """Return the first allowed size beyond the wanted one on which the autoscaler acts."""
     size: int | None = wanted
     while size is not None and not passes(current, size):
         size = bounds.above(size + 1) if wanted > current else bounds.below(size)

@@ -27,19 +27,19 @@ _OF: Mapping[str, Callable[[JobFigures], float | None]] = MappingProxyType(
 )
 NAMES = tuple(_OF)
 MEASURED = frozenset({"throughput", "throughput_per_worker", "scaling_efficiency", "marginal_efficiency", "seconds_to_target"})
-"""What follows from the throughput as it was measured last. All others are of now."""
+"""Metrics that follow from the last measured throughput. All others are of now."""
 OF_WORKERS: Mapping[str, str] = MappingProxyType({"throughput": "throughput_per_worker"})
-"""What a job's pods have, and which metric of the job it is. All others are of the job as a whole: a part of one means nothing."""
+"""Metrics of a job's pods, and the metric of the job for each. All others are of the job as a whole: a part of them means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     text: str | None
-    """None: there is none now."""
+    """Value as text; None without a value."""
     words: str = ""
-    """Why there is none, or another one than was decided."""
+    """Reason why there is no value, or another one than was decided."""
     measured_at: float | None = None
-    """In seconds since 1970; None: it is of now."""
+    """Time of the measurement in seconds since 1970; None if it is of now."""
 
 
 def value(name: str, job: JobFigures) -> Value:

@@ -44,9 +44,9 @@ class Observer:
         return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
 
     async def run(self, changed: Callable[[], None], saw: Callable[[JobSeen], None]) -> None:
-        """Keeps the caches until cancelled.
+        """Keep the caches until cancelled.
 
-        Calls `changed` after a change that decisions could depend on, and `saw` with each version of a job that has a scaling policy.
+        Call `changed` after a change that decisions could depend on, and `saw` with each version of a job that has a scaling policy.
         """
         for jobs in self._jobs.values():
             jobs.subscribe(lambda change: saw(change.new) if isinstance(change.new, JobSeen) else None)
@@ -63,7 +63,7 @@ class Observer:
             await cache.wait_synced()
 
     def lacking(self) -> list[str]:
-        """What has not been seen yet, by the names of definitions."""
+        """Return the names of definitions whose objects have not been seen yet."""
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
     def jobs(self) -> list[JobSeen]:
@@ -81,13 +81,13 @@ class Observer:
         return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if isinstance(job, JobSeen)), None)
 
     def pods(self) -> list[PodSeen]:
-        """Whoever may make pods may name any job as their owner: one of another namespace is not taken for the job's."""
+        """Return the pods, without an owner in another namespace: a pod may name any job as its owner."""
         place = {job.uid: job.key.namespace for job in self.jobs()} | {job.uid: job.namespace for job in self.unscaled()}
         seen = (pod for pod in self._pods.list() if pod is not None)
         return [pod if place.get(pod.owner, pod.key[0]) == pod.key[0] else replace(pod, owner="", is_worker=False) for pod in seen]
 
     def workers(self, uid: str) -> list[PodSeen]:
-        """Of the job with this uid, as they say."""
+        """Return the workers that name the job with this uid as their owner."""
         return [pod for pod in self._pods.by(BY_JOB, uid) if pod is not None]
 
     def cluster(self) -> tuple[list[NodeSeen], list[PodSeen]]:

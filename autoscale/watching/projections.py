@@ -44,7 +44,7 @@ CHOOSING = ("nodeSelector", "affinity", "tolerations")
 
 
 def job_seen(raw: Object) -> JobSeen | Unscaled | None:
-    """None for a job that cannot be read: the controller says what is wrong with it. One that has no scaling policy may need room."""
+    """Return the job; None if it cannot be read: the controller reports its mistakes. A job without a scaling policy may need room."""
     try:
         job, _ = parse(raw, stored=True)
     except SpecError:
@@ -83,7 +83,7 @@ OVER = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 
 def owners_of(raw: Object, path: Iterable[str]) -> tuple[Owner, ...]:
-    """The managers of a field of spec, as the API server keeps them."""
+    """Return the managers of a field of spec, as the API server keeps them."""
     found = []
     for entry in raw["metadata"].get("managedFields") or ():
         node: Any = (entry.get("fieldsV1") or {}).get("f:spec")
@@ -95,7 +95,7 @@ def owners_of(raw: Object, path: Iterable[str]) -> tuple[Owner, ...]:
 
 
 def pod_seen(raw: Object) -> PodSeen | None:
-    """None for a pod that is over and holds no room."""
+    """Return the pod; None if it has ended and holds no room."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -131,7 +131,7 @@ def _unschedulable_since(conditions: Iterable[Mapping[str, Any]]) -> float | Non
 
 
 def shape_of(pod: Object) -> Shape:
-    """What a pod needs of a node. Equal needs share one value: a job's workers are many."""
+    """Return a pod's needs of a node. Equal needs share one value, because a job has many workers."""
     spec = pod.get("spec") or {}
     needs = {name: spec[name] for name in CHOOSING if spec.get(name)}
     asked = {name: float(amount) for name, amount in requests({"spec": {"containers": [], **spec}}).items()}
@@ -143,7 +143,7 @@ def shape_of(pod: Object) -> Shape:
 
 
 _shapes: WeakValueDictionary[str, Shape] = WeakValueDictionary()
-"""Those of the jobs and pods that are there."""
+"""Shapes of the jobs and pods that exist."""
 
 
 def node_seen(raw: Object) -> NodeSeen:

@@ -26,12 +26,13 @@ from controller.deciding.actions import (
     normal,
     warning,
 )
-from controller.deciding.objects.differences import OWNED_LABEL, merge_patch
+from controller.deciding.objects.differences import merge_patch
 from controller.deciding.rendezvous import trainer_status
 from controller.deciding.replicas import loss_backoff
-from controller.watching.keys import JOBS, Key, owner_uid
+from controller.facts.keys import JOBS, Key, owner_uid
+from controller.facts.owned import OWNED_LABEL
+from controller.facts.snapshot import NotCreated
 from controller.watching.observe import WatchScope
-from controller.watching.snapshot import NotCreated
 from elastic.api.job import JobStatus
 from elastic.api.names import REPLICA_TYPE
 from elastic.kube.client import Patch

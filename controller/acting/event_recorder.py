@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from controller.deciding.actions import JobEvent
-from controller.watching.keys import Key
+from controller.facts.keys import Key
 from elastic.api.kinds import API_VERSION
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object

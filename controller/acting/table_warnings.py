@@ -21,7 +21,7 @@ LOOK_S = 5.0
 async def warn_of_rows(
     recorder: EventRecorder, problems: Sequence[str], *, namespace: str, leads: Callable[[], bool], now: Callable[[], datetime]
 ) -> Never:
-    """The process that leads writes them."""
+    """Write the warnings about the table of signals, in the process that leads."""
     table: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": namespace, "uid": ""}}
     while True:
         if leads():

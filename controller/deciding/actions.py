@@ -97,6 +97,7 @@ class Budget:
     hang_s: int | None = None
     first_step_s: int = 600
     same_error: int | None = None
+    pace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

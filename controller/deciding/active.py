@@ -43,6 +43,8 @@ from controller.deciding.rendezvous import (
     latecomers,
     lost_state,
     readiness,
+    straggler_replacement,
+    stragglers,
     worker_library,
     world_status,
 )
@@ -50,8 +52,8 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, node_numbers, pod_revision, spare_workers
 from controller.deciding.replicas.replica_plan import ReplicaPlan, ReplicaSlot, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.facts.snapshot import Pod
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, JobStatus, Object
 from elastic.api.words import ConditionType
 from elastic.kube.resources import PODS
@@ -183,6 +185,7 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
         *hangs.events(job, known=known, new=elastic),
+        *stragglers.events(job, known=known, new=elastic),
         *of_missing_etcd(etcd.missing(view)),
     )
     marks = spare_workers.marks(view, going=going, leaving=replicas.leaving)
@@ -291,6 +294,7 @@ def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness,
         gang_restart.pause_until(view),
         latecomers.look_again_at(view),
         lost_state.look_again_at(view),
+        straggler_replacement.look_again_at(view),
         creation_backoff.next_try(view.status, now),
         hpa_trouble.look_again_at(view.job, view.snapshot),
     )

@@ -7,7 +7,7 @@ from elastic.api.scaling import ANNOTATION, from_text
 
 
 def recorded(job: Job, known: ElasticStatus) -> ElasticStatus:
-    """The status with the decision; without one where the job has no scaling policy, or the annotation cannot be read."""
+    """Return the status with the decision, or without one if the job has no scaling policy or the annotation cannot be read."""
     has_policy = job.elastic is not None and job.elastic.scaling_policy is not None
     record = from_text(job.metadata.annotations.get(ANNOTATION)) if has_policy else None
     return replace(known, autoscaler=record.decision if record is not None else None)

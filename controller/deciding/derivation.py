@@ -14,12 +14,12 @@ from controller.deciding.lifecycle import acceptance, collateral, failure, gang_
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.objects import hpa_trouble
-from controller.deciding.rendezvous import c10d_recovery
+from controller.deciding.rendezvous import c10d_recovery, straggler_replacement
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.tally import tally
+from controller.facts.snapshot import Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job
 
 
@@ -32,7 +32,10 @@ def derive(job: Job, snapshot: Snapshot) -> JobView:
         backend=backend,
         restarts_as_a_whole=gang_restart.restarts_as_a_whole(job),
         has_interchangeable_workers=_has_interchangeable_workers(job, backend),
-        notices=notices(snapshot, job.status.elastic.leaving if job.status.elastic is not None else ()),
+        notices={
+            **straggler_replacement.notices(job, snapshot, backend),
+            **notices(snapshot, job.status.elastic.leaving if job.status.elastic is not None else ()),
+        },
         answerable=(),
         verdicts=(),
         counted=frozenset(job.status.elastic.counted if job.status.elastic is not None else ()),

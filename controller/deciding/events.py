@@ -6,9 +6,9 @@ from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.objects import hpa_trouble
 from controller.deciding.rendezvous import etcd
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
+from controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.counting import continued, counted, killed_late
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job

@@ -35,7 +35,7 @@ from controller.deciding.lifecycle.termination import deadline_exceeded, fail, f
 from controller.deciding.objects.pod_group import wait_for_gang
 from controller.deciding.rendezvous.c10d_recovery import restart_on_fresh_store
 from controller.deciding.rendezvous.worker_library import fall_back_to_c10d
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job
 
 Step = Callable[[JobView], Plan | None]

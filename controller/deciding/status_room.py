@@ -15,23 +15,23 @@ Entry = TypeVar("Entry")
 
 KIB = 1024
 OPEN_BYTES = 352 * KIB
-"""Of `open`: a loss of each worker of the largest job."""
+"""Room of `open`: a loss of each worker of the largest job."""
 COUNTED_BYTES = 416 * KIB
-"""Of `counted`."""
+"""Room of `counted`."""
 KEPT_FOR_PODS_BYTES = 32 * KIB
-"""Of these, what ends of containers leave to pods: a pod that has failed is deleted once it is counted, which makes room again."""
+"""Part of that room that ends of containers leave to pods: a failed pod is deleted once it is counted, which makes room again."""
 LEAVING_BYTES = 160 * KIB
-"""Of `leaving`: about a thousand workers leave at a time."""
+"""Room of `leaving`: about a thousand workers leave at a time."""
 MOST_NAMES = 5
 
 
 def with_counted(known: Sequence[str], new: Iterable[str], *, room: int = COUNTED_BYTES) -> tuple[str, ...]:
-    """The entries of `counted` with as many of the new ones as there is room for."""
+    """Return the entries of `counted` with as many new entries as there is room for."""
     return (*known, *_fitting(new, map(_size_of_text, known), size=_size_of_text, room=room))
 
 
 def with_leaving(known: Sequence[Leaving], new: Iterable[Leaving]) -> tuple[Leaving, ...]:
-    """The entries of `leaving` with as many of the new ones as there is room for. What else was noticed of the known ones gives way."""
+    """Return the entries of `leaving` with as many new entries as there is room for. Other notes of known entries give way."""
     if sum(map(_size_of_leaving, known)) > LEAVING_BYTES:
         known = [msgspec.structs.replace(entry, others=()) for entry in known]
     return (*known, *_fitting(new, map(_size_of_leaving, known), size=_size_of_leaving, room=LEAVING_BYTES))
@@ -56,6 +56,6 @@ def _size_of_leaving(entry: Leaving) -> int:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of these names, and how many there are beside them."""
+    """Return the first of these names, and the number of the others."""
     more = len(names) - MOST_NAMES
     return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMES])} and {more} more"

@@ -13,7 +13,7 @@ def variable(name: str, value: object) -> Variable:
 
 
 def with_environment(pod: Object, variables: Iterable[Variable], *, only: str | None = None) -> Object:
-    """Adds the variables to every container, or to the one called `only`; init containers get none."""
+    """Add the variables to every container, or to the container `only`. Init containers get none."""
     added = list(variables)
     for container in pod["spec"]["containers"]:
         if only is None or container.get("name") == only:
@@ -22,7 +22,7 @@ def with_environment(pod: Object, variables: Iterable[Variable], *, only: str | 
 
 
 def with_missing(pod: Object, variables: Iterable[Variable], *, only: str) -> Object:
-    """Adds to the container called `only` the variables that it does not have yet: the user's word stands."""
+    """Add to the container `only` the variables that it lacks: the user's values stand."""
     for container in pod["spec"]["containers"]:
         if container.get("name") == only:
             own = {entry.get("name") for entry in container.get("env") or ()}

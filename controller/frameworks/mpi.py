@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh, train_jobs
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica

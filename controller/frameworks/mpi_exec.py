@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from controller.deciding.job_view import JobView
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from controller.frameworks import mpi_discovery
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.mpi_hosts import (

@@ -25,7 +25,7 @@ class MxNet(Framework):
         return job.options.job_mode is JobMode.TRAIN
 
     def leader_type(self, job: Job) -> str | None:
-        """The scheduler ends when training does. A search has none: its tuner ends it, and the servers that the tuner asks never end."""
+        """Return the scheduler, which ends when training does. A search has none: its tuner ends it, and its servers never end."""
         return next((type for type in (SCHEDULER, TUNER) if type in job.replicas), None)
 
 

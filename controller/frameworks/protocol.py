@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Pod
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.membership.hosts import Host

@@ -19,6 +19,7 @@ from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
 from elastic.runtime.flags import chosen_kinds, identity
+from rendezvous.engine.messages.pace import WINDOW_S
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -112,6 +113,16 @@ log = logging.getLogger("controller")
     help="Seconds without a sign of its holder after which another one takes the Lease.",
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
+@click.option(
+    "--straggler-window",
+    "straggler_window_s",
+    default=WINDOW_S,
+    show_default=True,
+    envvar="ELASTIC_STRAGGLER_WINDOW",
+    type=click.FloatRange(0.2, 3600.0),
+    metavar="SECONDS",
+    help="Over how long workers measure their steps. A straggler is slow for five such windows in a row.",
+)
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, train_jobs: str, compat: str | None, **flags: Any) -> None:
     """Keep training jobs of group kubeflow.org/v1 as their specs say."""

@@ -1,4 +1,4 @@
-"""What the controller counts, under the names that dashboards for the Training Operator know, and a few of our own."""
+"""Metrics of the controller, under the names that dashboards for the Training Operator know, and a few of our own."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +67,7 @@ class Metrics:
             self._errors.inc()
 
     def changed(self, *, namespace: str, framework: str, old: JobStatus, new: JobStatus) -> None:
-        """Counts what became true between two statuses that were written one after the other."""
+        """Count the conditions that became true between two statuses that were written one after the other."""
         for type, word in ((ConditionType.CREATED, "created"), (ConditionType.SUCCEEDED, "successful"), (ConditionType.FAILED, "failed")):
             if holds(new, type) and not holds(old, type):
                 self._jobs.count(word, namespace, framework)
@@ -85,8 +85,8 @@ class Metrics:
 class _JobCounts(Collector):
     """Upstream's counters.
 
-    Of a namespace and framework all are shown once anything is, each as 0 for SHOWS_0_S from the first scrape on: Prometheus' increase()
-    does not see what a series begins with, and each of several Prometheus servers must see the 0.
+    Once a namespace and framework have any counter, all are shown, each as 0 for SHOWS_0_S from the first scrape on. Prometheus' increase()
+    does not see the first value of a series, and each of several Prometheus servers must see the 0.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -122,6 +122,6 @@ class _Requests(Collector):
 
 
 def _restarts(status: JobStatus) -> int:
-    """Without requested restarts and those that followed from another."""
+    """Return the restarts, except requested ones and those that followed from another."""
     counts = status.elastic.restarts if status.elastic is not None else {}
     return sum(count for cause, count in counts.items() if cause not in OF_NO_ACCOUNT)

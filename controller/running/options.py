@@ -41,6 +41,7 @@ class Options:
     leader_elect: bool
     lease_namespace: str
     lease_duration_s: float
+    straggler_window_s: float
     identity: str
 
 

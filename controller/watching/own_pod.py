@@ -1,4 +1,4 @@
-"""What the controller's own pod says about itself: the image it runs, so that an installation names its image in one place."""
+"""Read the image that the controller's own pod runs, so that an installation names its image in one place."""
 
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError

@@ -1,7 +1,7 @@
-"""Answers the API server's admission reviews over HTTPS.
+"""Answer the API server's admission reviews over HTTPS.
 
-What may come in is decided by `review`, in processes of their own (`judges`). Bodies are received and passed on unread: parsing one could
-block the controller's loop for too long.
+`review` decides what is admitted, in processes of their own (`judges`). Bodies are received and passed on unread, because parsing a body
+could block the controller's loop for too long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOP_S = 1.0
 LARGEST_OBJECT = 3 * 512 * 1024
 """etcd takes no request of more than 1.5 MiB."""
 ENVELOPE = 64 * 1024
-"""Who asks, with groups, and with which options."""
+"""Bytes of the review without the object: the user with groups, and the options."""
 LARGEST_REVIEW = 2 * LARGEST_OBJECT + ENVELOPE
 """An update carries the object as it was and as it would be."""
 SMALL = 64 * 1024
@@ -60,7 +60,7 @@ class Room:
 def serving(
     opened: socket.socket, *, tls: ssl.SSLContext, judge: Callable[[bytes, str], Awaitable[Verdict]]
 ) -> AbstractAsyncContextManager[None]:
-    """Serves for the length of the block; requests that have come are answered before it ends."""
+    """Serve for the length of the block. Requests that have come are answered before it ends."""
     listener = Listener(BOUNDS)
     app = web.Application(middlewares=[listener.middleware])
     app.router.add_route("*", "/{tail:.*}", _Reception(judge).answer)

@@ -46,12 +46,12 @@ class Book:
             self._touched(uid).see(seen, now=self._clock())
 
     def drop(self, uid: str) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         self._records.pop(uid, None)
         self.unsaved.discard(uid)
 
     def drop_all_but(self, there: Iterable[str]) -> None:
-        """The jobs that went while nobody looked."""
+        """Forget the jobs that went while nobody looked."""
         kept = set(there)
         for uid in [uid for uid in self._records if uid not in kept]:
             self.drop(uid)

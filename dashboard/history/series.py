@@ -35,7 +35,7 @@ WIDTH = len(Row._fields)
 ROW_BYTES = WIDTH * 8
 GAPS_S = (5.0, 60.0, 1200.0)
 MOST_BYTES = len(GAPS_S) * ROWS * ROW_BYTES
-"""Of one job: 46 KB."""
+"""Bytes of one job: 46 KB."""
 
 
 class Series:
@@ -46,7 +46,7 @@ class Series:
         return sum(len(ring) for ring in self._rings) // WIDTH
 
     def add(self, row: Row) -> None:
-        """The newest row. It takes the place of the last one where both are in the same few seconds and the size is the same."""
+        """Add the newest row. It takes the place of the last row if both are in the same few seconds and have the same size."""
         if (last := self.last()) is not None and row.at < last.at:
             row = row._replace(at=last.at)  # a clock was set back
         ring = self._rings[0]
@@ -73,7 +73,7 @@ class Series:
 
     @classmethod
     def of(cls, stored: list[bytes]) -> Series:
-        """What `stored` gave; ValueError for anything else."""
+        """Return the series that `stored` gave. Raise ValueError for anything else."""
         if len(stored) != len(GAPS_S) or any(len(part) % ROW_BYTES or len(part) > ROWS * ROW_BYTES for part in stored):
             raise ValueError("these are not the rings of a series")
         series = cls()
@@ -82,7 +82,7 @@ class Series:
         return series
 
     def _let_fall(self, level: int) -> None:
-        """The oldest row of a full ring goes into the next ring, or into the last row there."""
+        """Move the oldest row of a full ring into the next ring, or into the last row there."""
         ring = self._rings[level]
         if len(ring) < ROWS * WIDTH:
             return
@@ -103,7 +103,7 @@ def _row(ring: array[float], index: int) -> Row:
 
 
 def _stays(last: Row, before: Row | None, newest: Row) -> bool:
-    """Whether the newest row takes the last one's place. The first row of a size stays, for it says when the size changed."""
+    """Return whether the newest row takes the last row's place. The first row of a size stays: it says when the size changed."""
     if not _same_size(last, newest):
         return False
     return newest.at == last.at or (before is not None and _same_size(before, last) and newest.at - before.at < GAPS_S[0])

@@ -24,10 +24,10 @@ from dashboard.watching.seen import Rescale
 log = logging.getLogger(__name__)
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 30.0
 BYTES_A_SECOND = 32 * 1024
-"""Of what is written, until the longest pause says otherwise: a disk that wears should not wear by us."""
+"""Bytes written per second, unless the longest pause says otherwise, so that the disk does not wear out."""
 BUSY_S = 5.0
 MOST_BYTES = 1024 * 1024
-"""Of one record; what is longer was not written by us."""
+"""Bytes of one record. We write no longer ones."""
 
 
 class Stored(msgspec.Struct, array_like=True, frozen=True):
@@ -38,7 +38,7 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     lost_ms: dict[str, int]
     seconds: dict[Spent, float]
     columns: list[str]
-    """Of the rows in `series`; an earlier release had others."""
+    """Columns of the rows in `series`; an earlier release had others."""
     step: int | None = None
     loss: float | None = None
     unit: str = STEPS
@@ -82,7 +82,7 @@ def unpacked(data: bytes) -> Record:
 
 
 def pause_s(written: int) -> float:
-    """After so many bytes; a SIGKILL costs what was heard in this time."""
+    """Return the pause after this many bytes. A SIGKILL costs the news of this time."""
     return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, written / BYTES_A_SECOND))
 
 
@@ -93,13 +93,13 @@ class Store:
         self._trouble = ""
 
     async def load(self) -> None:
-        """Before anything is heard."""
+        """Load the stored history, before anything is heard."""
         found = await asyncio.to_thread(self._read)
         self._stored = {uid for uid, _ in found}
         self._book.restore(found)
 
     async def keep(self) -> None:
-        """Until cancelled; what is not stored by then is stored at the end."""
+        """Store the history until cancelled, and the rest at the end."""
         try:
             written = 0
             while True:

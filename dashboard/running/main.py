@@ -46,7 +46,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--ready-file", type=FILE, help="Written once it serves and sees everything.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
-    """Shows jobs, their history, workers and nodes in a browser."""
+    """Show jobs, their history, workers and nodes in a browser."""
     log_to(sys.stderr, level=log_level)
     options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
     if wrong := list(mistakes(options)):

@@ -24,7 +24,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[JobRow], float | None]]] = MappingProx
 
 
 class Progress(Collector):
-    """Made anew for each scrape, so that nothing is left of jobs that are gone; those that are over or suspended are left out."""
+    """The progress of jobs that train, made for each scrape, so that nothing of a gone, finished or suspended job is left."""
 
     def __init__(self, observer: Observer, views: Views) -> None:
         self._observer, self._views = observer, views

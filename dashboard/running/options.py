@@ -1,4 +1,4 @@
-"""What the command line said, as the parts of the process take it, and what is wrong with it."""
+"""The options of the command line, as the parts of the process take them, and their mistakes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

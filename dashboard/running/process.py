@@ -104,7 +104,7 @@ class Process:
         self._news.tell(uid)
 
     async def _listen(self, client: RendezvousClient) -> None:
-        """Takes in what the rendezvous server says of all jobs."""
+        """Take in the news of the rendezvous server about all jobs."""
         async for progress in client.progress():
             self._heard(progress)
 
@@ -122,7 +122,7 @@ class Process:
         await asyncio.Event().wait()
 
     async def _renew_certificate(self) -> None:
-        """Whoever writes the files renews them in time; new connections see the new ones."""
+        """Read the certificate again: its writer renews it in time, and new connections see the new one."""
         while True:
             await asyncio.sleep(CERTIFICATE_LOOK_S)
             if self._tls is not None and self._options.tls is not None:

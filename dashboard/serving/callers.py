@@ -1,4 +1,4 @@
-"""Who asks, and what they may read. A caller is never shown more than the API server would give them."""
+"""Callers, and the objects that they may read. A caller never sees more than the API server would show."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Of the laptop cluster, where there is one user, who may do everything."""
+    """The one user of a laptop cluster, who may do everything."""
 
     kube: Kube
 
@@ -49,7 +49,7 @@ class Owner:
 
 
 class Bearer:
-    """Of a Kubernetes token, about whose rights the API server is asked with this token itself, at most once in 30 s for each question."""
+    """The user of a Kubernetes token. The API server is asked about its rights with this token, at most once in 30 s for each question."""
 
     def __init__(self, kube: Kube) -> None:
         self.kube = kube

@@ -1,7 +1,7 @@
-"""What holds for every request and answer.
+"""Rules for every request and answer.
 
-By which names we may be called, from which pages changes may come, and what browsers may do with our pages. A page of another site that
-resolves its name to our address (DNS rebinding) is refused by the name.
+They say by which names clients may call us, from which pages changes may come, and how browsers may use our pages. The name refuses a page
+of another site that resolves its name to our address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Guard:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """A signal handler for on_response_prepare, so that refusals and errors have them too."""
+    """Add the headers in on_response_prepare, so that refusals and errors have them too."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     # Pages are asked for again too: they belong to the version that runs.
@@ -80,7 +80,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def _host_of(origin: str) -> str:
-    """With the port; empty where it is no URL."""
+    """Return the host with the port; empty if this is no URL."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -88,6 +88,6 @@ def _host_of(origin: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """Without the port; empty where what follows the name is none."""
+    """Return the name without the port; empty if no port follows the name."""
     found = NAMED.fullmatch(host.lower())
     return found[1] if found is not None else ""

@@ -1,4 +1,4 @@
-"""What one worker prints, as it comes, with the caller's own rights. A request gets at most 2 MiB and lasts at most ten minutes."""
+"""Send the output of one worker as it comes, with the caller's own rights. A request gets at most 2 MiB in at most ten minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LINES, USUAL_LINES = 2000, 200
 
 
 async def send_log(request: web.Request, kube: Kube, pod: PodSeen, *, lines: int, follow: bool) -> web.StreamResponse:
-    """A refusal is an answer of its own, as long as nothing was sent."""
+    """Send the log. A refusal is an answer of its own while nothing has been sent."""
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     left = MOST_BYTES
     chunks = kube.logs(pod.key[1], namespace=pod.key[0], container=pod.container or None, follow=follow, tail_lines=lines)

@@ -31,13 +31,13 @@ class News:
         changed.set()
 
     def since(self, version: int) -> list[str] | None:
-        """Topics with news, the oldest first; None where a client has missed too much and begins anew."""
+        """Return topics with news, the oldest first; None if a client has missed too much and must begin again."""
         if version < self._dropped:
             return None
         return list(itertools.takewhile(lambda topic: self._versions[topic] > version, reversed(self._versions)))[::-1]
 
     def of(self, topic: str) -> int:
-        """The version of a topic's last change."""
+        """Return the version of a topic's last change."""
         return self._versions.get(topic, 0)
 
     async def wait_newer(self, version: int) -> None:

@@ -49,7 +49,7 @@ class Settings:
     is_secure: bool = False
     """Browsers reach us by https: cookies are sent so only."""
     command_options: str = ""
-    """What `elastic dashboard` and other commands need to find this laptop cluster."""
+    """Options with which `elastic dashboard` and other commands find this laptop cluster."""
 
 
 class Server:

@@ -40,7 +40,7 @@ class Session:
     id: str
     caller: Caller
     user: str = ""
-    """Whose it is; of service accounts the namespace, where somebody may make any number of them."""
+    """The user; for a service account its namespace, in which a tenant may make any number of accounts."""
 
 
 def cookie_of(request: web.Request) -> str:
@@ -49,13 +49,13 @@ def cookie_of(request: web.Request) -> str:
 
 class Sessions(Protocol):
     wants: str
-    """What a browser without a session must show: `link` or `token`."""
+    """The proof that a browser without a session must show: `link` or `token`."""
 
     async def of(self, request: web.Request) -> Session | None:
         """None: they must log in."""
 
     async def begin(self, shown: str) -> str | None:
-        """The cookie for what was shown; None where it is wrong."""
+        """Return the cookie for the proof that was shown; None if the proof is wrong."""
 
     async def end(self, request: web.Request) -> None: ...
 
@@ -104,14 +104,14 @@ class _Known:
 
 
 class ClusterSessions:
-    """Tokens are kept in memory only, and at most 200 of them. Of the user with the most, the one that was not used for longest goes."""
+    """Sessions by token, in memory only, at most 200. The user with the most tokens loses the one that was unused for longest."""
 
     wants = "token"
 
     def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._access, self._clock = access, clock
         self._known: dict[str, _Known] = {}
-        """By the digest of the token."""
+        """Sessions by the digest of the token."""
         self._cookies: dict[str, tuple[float, str]] = {}
         """When it ends, and the digest of the token that it stands for."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -176,7 +176,7 @@ class ClusterSessions:
         return Session(digest, known.caller, known.user)
 
     def _least_wanted(self, newcomer: str) -> str:
-        """Whoever gets themself many tokens ends sessions of their own."""
+        """Return the session to end. A user with many tokens ends sessions of their own."""
         counts = Counter([newcomer, *(one.user for one in self._known.values())])
         most = max(counts[one.user] for one in self._known.values())
         return min((digest for digest, one in self._known.items() if counts[one.user] == most), key=lambda one: self._known[one].used_at)

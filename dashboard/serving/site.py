@@ -25,7 +25,7 @@ class File:
 
 
 def pages() -> dict[str, File]:
-    """By the path that a browser asks for."""
+    """Return the files by the path that a browser asks for."""
     found = dict(_walk(files("dashboard") / "pages", "/"))
     return found | {"/": found["/index.html"]}
 

@@ -1,7 +1,7 @@
-"""Server-sent events: the list of jobs, one job, or the nodes, first as a whole and then what changed, at most once a second.
+"""Server-sent events: the list of jobs, one job, or the nodes, first as a whole and then the changes, at most once a second.
 
-A client costs a place, a number, the uids of the jobs that it sees and one message at a time. One that takes nothing for 10 s is dropped;
-its browser comes back by itself and gets the whole again.
+A client costs a place, a number, the uids of the jobs that it sees and one message at a time. A client that takes nothing for 10 s is
+dropped. Its browser comes back by itself and gets the whole again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dashboard.watching.seen import JobSeen
 
 LEAST_GAP_S, NODES_GAP_S = 1.0, 5.0
 BYTES_A_SECOND = 256 * 1024
-"""After a long message the next one waits for longer."""
+"""Bytes per second to one client: the next message waits longer after a long one."""
 KEEP_ALIVE_S = 15.0
 TAKEN_WITHIN_S = 10.0
 MOST_CLIENTS = 128
@@ -40,10 +40,10 @@ class NoPlace(Exception):
 
 @dataclass(slots=True)
 class Places:
-    """How many streams there are, in all, of one session and of one user.
+    """The number of streams: in all, of one session, and of one user.
 
-    Where all places are taken, who has most of them gives up their oldest to one who has fewer: two users, or one with two namespaces,
-    would lock out all others.
+    If all places are taken, the user with most of them gives up the oldest to a user with fewer. Otherwise two users, or one with two
+    namespaces, would lock out all others.
     """
 
     _taken: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -168,7 +168,7 @@ class Streams:
         return self._paced(make, gap_s=NODES_GAP_S)
 
     async def _paced(self, make: Callable[[Sequence[str] | None], Awaitable[bytes | None]], *, gap_s: float) -> AsyncIterator[bytes]:
-        """What `make` says to topics with news (None: a client that knows nothing), until it says None."""
+        """Yield the answers of `make` to topics with news (None: a client that knows nothing), until it returns None."""
         version, clock = -1, asyncio.get_running_loop().time
         sent_at = clock()
         while True:
@@ -188,7 +188,7 @@ class Streams:
 
 
 def ender(request: web.Request) -> Callable[[], object]:
-    """Ends what answers a request, by breaking its connection off."""
+    """Return a function that ends the answer to a request by breaking off its connection."""
     return lambda: request.transport.abort() if request.transport is not None else None
 
 

@@ -63,19 +63,19 @@ class Observer:
             self._nodes.subscribe(lambda change: self.nodes_changed() if change.old != change.new else None)
 
     async def run(self) -> None:
-        """Keeps the caches until cancelled."""
+        """Keep the caches until cancelled."""
         self.subscribe()
         async with asyncio.TaskGroup() as tasks:
             for cache in (*self._jobs.values(), self._pods, self._events, *([self._nodes] if self._nodes is not None else [])):
                 tasks.create_task(cache.run())
 
     async def wait_synced(self) -> None:
-        """Until jobs and pods are seen. Nodes and Events may be out of the account's reach, and the rest is shown without them."""
+        """Wait until jobs and pods are seen. Nodes and Events may be out of the account's reach; the rest is shown without them."""
         for cache in (*self._jobs.values(), self._pods):
             await cache.wait_synced()
 
     def lacking(self) -> list[str]:
-        """What has not been seen yet, by the names of definitions."""
+        """Return the names of definitions whose objects have not been seen yet."""
         seen = (*self._jobs.values(), self._pods, self._events, *([self._nodes] if self._nodes is not None else []))
         return [".".join(filter(None, (cache.resource.plural, cache.resource.group))) for cache in seen if not cache.synced]
 
@@ -94,7 +94,7 @@ class Observer:
         return next((job for cache in self._jobs.values() for job in cache.by(UID, uid)), None)
 
     def pods_of(self, job: JobSeen) -> list[PodSeen]:
-        """Of its own namespace: a pod of another one may name any owner."""
+        """Return the job's pods in its own namespace: a pod of another namespace may name any owner."""
         return sorted(self._pods.by(OWNER, _uid_in(job.key.namespace, job.uid)), key=lambda pod: (pod.type, pod.index, pod.key))
 
     def pods_on(self, node: str) -> list[PodSeen]:
@@ -107,7 +107,7 @@ class Observer:
         return self._nodes.get("", name) if self._nodes is not None else None
 
     def events_of(self, job: JobSeen, pods: Iterable[PodSeen]) -> list[EventSeen]:
-        """What was reported of the job and its pods, the newest first; not what was of earlier pods of the same name."""
+        """Return the Events of the job and its pods, the newest first, without those of earlier pods of the same name."""
         found = list(self._events.by(ABOUT, _uid_in(job.key.namespace, job.uid)))
         for pod in pods:
             found += (event for event in self._events.by(ABOUT, _place("Pod", *pod.key)) if event.uid in ("", pod.uid))
@@ -140,7 +140,7 @@ class Observer:
             self._tell_of(namespace, change.new.uid)
 
     def _tell_of(self, namespace: str, uid: str) -> None:
-        """Whoever may make pods and Events may name any uid in them."""
+        """Tell of the job with this uid, if it is in this namespace: pods and Events may name any uid."""
         job = self.job_of_uid(uid)
         if job is not None and job.key.namespace == namespace:
             self.job_changed(uid)

@@ -1,4 +1,4 @@
-"""What a job is: kinds, the typed job, how it is read from an object, names of what it owns. Pure; nothing here touches a cluster.
+"""Define jobs: their kinds, the typed job, reading it from an object, and the names of its objects. Pure; nothing here touches a cluster.
 
 The names below are loaded when they are first used.
 """

@@ -1,4 +1,4 @@
-"""What can be wrong with a job, said so that its author can find and mend it."""
+"""Problems of a job, in words with which its author can find and fix them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dotted(at: Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it may stand in a message: short, and never a failure of its own."""
+    """Return a value for a message: short, and never a failure of its own."""
     match value:
         case None:
             return "null"
@@ -81,6 +81,6 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """A word of the user's as it may stand in a message."""
+    """Return a word of the user for a message."""
     text = "".join(c if c.isprintable() else "?" for c in text[: _LONGEST_SHOWN + 1])
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."

@@ -14,12 +14,12 @@ MOST_DEPTH = 100
 MOST_VALUES = 100_000
 """Entries of all objects and lists together."""
 MOST_CHARACTERS = 3 * 512 * 1024
-"""Of all strings and keys together: etcd takes no object of more than 1.5 MiB."""
+"""Characters of all strings and keys together: etcd takes no object of more than 1.5 MiB."""
 MOST_STATUS_BYTES = 1024 * 1024
 """The status of the largest job takes no more (`controller/deciding/status_room.py`)."""
 MOST_BYTES = 480 * 1024
-"""Of a job without its status, so that both together are an object that etcd takes. 32 KiB are left for what others add: labels,
-finalizers, and who manages which fields.
+"""Bytes of a job without its status, so that etcd takes both together. 32 KiB are left for additions of others: labels, finalizers, and the
+managers of fields.
 """
 _LONG_SCALAR = 24
 _AS_JSON = str.maketrans(dict.fromkeys((*map(chr, range(32)), *"<>&\u2028\u2029"), "\\u0000") | {'"': '\\"', "\\": "\\\\"})
@@ -27,7 +27,7 @@ _AS_JSON = str.maketrans(dict.fromkeys((*map(chr, range(32)), *"<>&\u2028\u2029"
 
 
 def excess(obj: object) -> Problem | None:
-    """Why it is too large or too deep to be looked at, or holds text that is none; None if it is not. Looks at each value once at most."""
+    """Return why an object is too large or too deep to be examined, or holds invalid text; None if it is fine. Each value is seen once."""
     values = characters = 0
     waiting: list[tuple[Path, Any]] = [((), [obj])]
     while waiting:

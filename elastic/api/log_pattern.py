@@ -17,7 +17,7 @@ MARK = re.compile(r"\{([A-Za-z_]+)\}|\*")
 SLIP = re.compile(
     r"\{\{(?:step|samples)\}\}|\{\s*(?:step|samples)(?:\s+\}|:[^{}\s]*\}|(?![:=}\w]))|(?<!\{)\b(?:step|samples)\}", re.IGNORECASE
 )
-"""What was meant as a field and is read as text. Braces by themselves are text of many logs."""
+"""Text that was probably meant as a field. Braces alone are text of many logs."""
 LONGEST_NUMBER = 18
 MOST_TRIES = 8
 """Places of a line where the pattern's beginning is found; the rest of the line is not looked at."""
@@ -36,7 +36,7 @@ class Part:
 
 
 def mistake(pattern: str) -> str:
-    """What is wrong with it; empty if nothing is."""
+    """Return the mistake in a pattern; else an empty text."""
     parts = parts_of(pattern)
     fields = [part.text for part in parts if part.is_field]
     unknown = [name for name in fields if name not in FIELDS]
@@ -54,7 +54,7 @@ def mistake(pattern: str) -> str:
 
 
 def remark(pattern: str) -> str:
-    """What will not be found as it is meant, in a pattern without mistakes; empty if there is nothing."""
+    """Return the part of a correct pattern that will not be found as it is meant; else an empty text."""
     if "\n" in pattern or "\r" in pattern:
         return "logPattern has a line break, which no line has, so nothing matches; write the text of one line"
     if any(one.is_any and other.is_field for one, other in itertools.pairwise(parts_of(pattern))):
@@ -76,7 +76,7 @@ def parts_of(pattern: str) -> list[Part]:
 
 
 def numbers(parts: list[Part], line: str) -> dict[str, int] | None:
-    """The numbers of a line, by field; None if it does not match."""
+    """Return the numbers of a line, by field; None if it does not match."""
     begin = 0
     for _ in range(MOST_TRIES):
         begin = line.find(parts[0].text, begin)

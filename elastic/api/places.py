@@ -1,6 +1,6 @@
-"""Where a field of a job's spec stands, by its name: for a field that was written somewhere else.
+"""Find the place of a field of a job's spec by its name, for a field that was written in another place.
 
-Names that stand in several places are left out, and so are those inside lists, maps and pod templates: there is no one place to name.
+Names that stand in several places are left out, and so are names inside lists, maps and pod templates: no single place can be named.
 """
 
 from __future__ import annotations

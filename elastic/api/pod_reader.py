@@ -20,7 +20,7 @@ _KEY_DEFAULTS = {"protocol": "TCP"}
 
 
 def check_schema(value: Any, name: str, *, at: Path, findings: Findings) -> None:
-    """Notes where it is no well-formed object of that definition."""
+    """Note the places at which a value is no well-formed object of that definition."""
     try:
         msgspec.convert(value, fast_type(name))
     except (msgspec.ValidationError, OverflowError):
@@ -98,7 +98,7 @@ def _is_whole(value: Any) -> bool:
 
 @functools.cache
 def _keyed(name: str) -> Node | None:
-    """The part of a definition that leads to lists whose entries must differ in their keys, or None if it has none."""
+    """Return the part of a definition that leads to lists whose entries must differ in their keys, or None."""
     return _keyed_part({"$ref": name})
 
 
@@ -115,7 +115,7 @@ def _keyed_part(node: Node) -> Node | None:
 
 
 def _check_list_keys(value: Any, part: Node | None, at: Path, findings: Findings) -> None:
-    """The API server refuses two entries with the same keys; server-side apply could not tell them apart. Passes over what is malformed."""
+    """Note entries with the same keys: the API server refuses them, because server-side apply could not tell them apart."""
     if part is None:
         return
     if isinstance(value, dict):

@@ -1,7 +1,6 @@
-"""What the schema of a pod cannot say and the API server refuses all the same, once the controller makes the pod.
+"""Check rules that a pod's schema cannot express, although the API server refuses the pod once the controller makes it.
 
-Volumes that are not there, words that no label may have. All are warnings: the job itself is well-formed, and admission may change its
-pods.
+Examples are missing volumes and invalid labels. All are warnings: the job itself is well-formed, and admission may change its pods.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")
 
 
 def check_pod(template: dict[str, Any], *, at: Path, findings: Findings) -> None:
-    """Of a template that is well-formed."""
+    """Check a well-formed template."""
     _check_labels((template.get("metadata") or {}).get("labels") or {}, at=(*at, "metadata", "labels"), findings=findings)
     spec = template.get("spec") or {}
     volumes = {volume["name"] for volume in spec.get("volumes") or ()}

@@ -53,7 +53,7 @@ def _inlined(node: Node) -> Node:
 
 @functools.cache
 def fast_type(name: str) -> Any:
-    """A msgspec type that takes what is right without a doubt; what it refuses may still be right, or only worth a warning."""
+    """Return a msgspec type that takes certainly correct values. A value that it refuses may still be correct, or deserve a warning."""
     return _fast(definitions()[name], name)
 
 
@@ -75,7 +75,7 @@ def _fast(node: Node, name: str) -> Any:
 
 
 def _fast_struct(node: Node, name: str) -> Any:
-    """Fields get made-up names, since `from` and `continue` are none in Python."""
+    """Return a struct with made-up field names, because `from` and `continue` are no names in Python."""
     wire_names = {f"field_{i}": wire for i, wire in enumerate(node["properties"])}
     required = node.get("required", ())
     fields: list[Any] = []

@@ -22,11 +22,11 @@ from elastic.api.errors import Path, Problem, Warning, shortened, shown
 T = TypeVar("T", bound=msgspec.Struct)
 
 MOST_PROBLEMS = 50
-"""Of one job. Who has more mends these first."""
+"""Problems listed of one job. The author fixes these first."""
 MOST_WARNINGS = 50
 
 FORM = "form"
-"""Of a string with a pattern: how to write it, in words, as `extra` of its Meta."""
+"""Key in the `extra` of a Meta: words that say how to write a string with a pattern."""
 
 _INVALID = object()
 _AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -37,7 +37,7 @@ class TooMany(Exception):
 
 
 class Findings:
-    """What was found wrong so far, in the whole job."""
+    """The problems found so far in the whole job."""
 
     __slots__ = ("_above", "_places", "_untold", "elsewhere", "problems", "warnings")
 
@@ -48,11 +48,11 @@ class Findings:
         """The place of a field that has one place in the job's spec, by its name."""
         self._places: set[Path] = set()
         self._above: set[Path] = set()
-        """Of each problem its place and all places above it."""
+        """Place of each problem, and all places above it."""
         self._untold = 0
 
     def problem(self, at: Path, message: str) -> None:
-        """Raises TooMany if the list is full."""
+        """Note a problem. Raise TooMany if the list is full."""
         if len(self.problems) == MOST_PROBLEMS:
             raise TooMany
         self.problems.append(Problem(at, message))
@@ -60,7 +60,7 @@ class Findings:
         self._above.update(at[:length] for length in range(len(at) + 1))
 
     def wrong(self, at: Path, rest: str) -> None:
-        """A problem that begins with the name of the field."""
+        """Note a problem that begins with the name of the field."""
         self.problem(at, f"{shown_key(at[-1]) if at and isinstance(at[-1], str) else 'this'} {rest}")
 
     def warning(self, at: Path, message: str) -> None:
@@ -75,7 +75,7 @@ class Findings:
         return len(self.warnings) < MOST_WARNINGS
 
     def all_warnings(self) -> list[Warning]:
-        """With the number of those that are not shown."""
+        """Return the warnings, with the number of those that are not shown."""
         return [*self.warnings, Warning((), f"{self._untold} more warnings are not shown")] if self._untold else self.warnings
 
     def blames(self, at: Path) -> bool:
@@ -97,7 +97,7 @@ class Findings:
 
 
 def read(value: Any, cls: type[T], *, at: Path, findings: Findings) -> T | None:
-    """The struct; what is wrong in it was noted and has its default. None when not even that could be made."""
+    """Return the struct. Wrong fields are noted and have their defaults. None if not even that could be made."""
     try:
         return msgspec.convert(value, cls)
     except (msgspec.ValidationError, OverflowError):
@@ -112,7 +112,7 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was meant, if one is near."""
+    """Return the known word that was probably meant, if one is similar."""
     by_lower = {name.lower(): name for name in known}
     typed = word.lower()[:100]
     swapped = [name for name in by_lower if sorted(name) == sorted(typed)]
@@ -121,7 +121,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def no_string(value: Any) -> str:
-    """What is wrong with a value where a string belongs; YAML makes booleans and numbers of words without quotes."""
+    """Return the problem of a value that should be a string: YAML makes booleans and numbers of words without quotes."""
     if not isinstance(value, bool | int | float):
         return f"is {shown(value)}; a string is needed"
     what = "a boolean" if isinstance(value, bool) else "a number"
@@ -129,7 +129,7 @@ def no_string(value: Any) -> str:
 
 
 def shown_key(key: Any) -> str:
-    """A key as it may stand in a message."""
+    """Return a key for a message."""
     return shortened(key) if isinstance(key, str) else shown(key)
 
 
@@ -138,7 +138,7 @@ def key_in_path(key: Any) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """Return the words as `a, b or c`."""
     listed = [word or '""' for word in words]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} or {listed[-1]}"
 
@@ -149,7 +149,7 @@ def _info(cls: type) -> inspect.Type:
 
 
 def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
-    """The converted value, or _INVALID after a problem was noted."""
+    """Return the converted value, or _INVALID after a problem was noted."""
     match node:
         case inspect.Metadata():
             form = (node.extra or {}).get(FORM)
@@ -179,7 +179,7 @@ def _walk(value: Any, node: inspect.Type, at: Path, findings: Findings) -> Any:
 
 
 def _walk_form(value: Any, node: inspect.Type, form: str, at: Path, findings: Findings) -> Any:
-    """Whatever is wrong with it, the author reads how it is written; a regular expression says that to few."""
+    """Return the string, or note how to write it: a regular expression would tell that to few authors."""
     found = _walk(value, node, at, Findings())
     return _wrong(at, findings, f"is {shown(value)}; {form}") if found is _INVALID else found
 
@@ -190,7 +190,7 @@ def _wrong(at: Path, findings: Findings, rest: str) -> Any:
 
 
 def _walk_union(value: Any, node: inspect.UnionType, at: Path, findings: Findings) -> Any:
-    """A union is a type or null, or an integer or a string."""
+    """Return the value of a union, which is a type or null, or an integer or a string."""
     kinds = [kind for kind in node.types if not isinstance(kind, inspect.NoneType)]
     if value is None and len(kinds) < len(node.types):
         return None

@@ -1,6 +1,6 @@
-"""What a user says about autoscaling, and what the autoscaler writes down about a job.
+"""Define the user's policy of autoscaling, and the record that the autoscaler keeps of a job.
 
-The decision in the job's annotation, from which the controller copies a few figures into the status.
+The record is in the job's annotation, from which the controller copies a few figures into the status.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DESIRED = "desired_workers"
 LONGEST_RECORD = 1024
 MOST_SECONDS = 2**31 - 1
 LATEST = 2**40
-"""Of times in seconds since 1970."""
+"""Latest time in seconds since 1970."""
 MOST_CHANGES, MOST_DOUBLINGS = 64, 16
 """Counts of changes since a size was measured, and of doublings of a pause, end there."""
 LEAST_RATE, MOST_RATE, MOST_SPREAD = 1e-9, 1e15, 1e3
-"""What is measured outside of them is nonsense: its ratios and squares would leave what numbers can hold."""
+"""Bounds of measurements. Ratios and squares of values beyond them would overflow."""
 
 Percent: TypeAlias = Annotated[int, Meta(ge=1, le=100, extra_json_schema={"format": "int32"})]
 Seconds: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_SECONDS, extra_json_schema={"format": "int32"})]
@@ -61,7 +61,7 @@ Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=317)]
 
 
 class PolicyName(enum.Enum):
-    """By what the autoscaler chooses the number of workers."""
+    """The rule by which the autoscaler chooses the number of workers."""
 
     THROUGHPUT = "throughput"
     CAPACITY = "capacity"
@@ -119,7 +119,7 @@ class ScalingPolicy(_Closed, frozen=True, kw_only=True):
     hold_seconds: Seconds = 3600
     """How long the number of workers stays after someone else has set it, by kubectl scale for instance. Default: 3600."""
     finish_by: Time | None = None
-    """With policy deadline: when the work should be done."""
+    """Time at which the work should be done, for the policy deadline."""
     total_steps: Amount | None = None
     """With policy deadline: steps of the whole job, where every step trains the same number of samples with any number of workers."""
     total_samples: Amount | None = None
@@ -127,7 +127,7 @@ class ScalingPolicy(_Closed, frozen=True, kw_only=True):
     price_label: Label | None = None
     """With policy cost: the label of nodes that holds the price of an hour, as a decimal number."""
     windows: Annotated[tuple[Window, ...], Meta(max_length=64)] = ()
-    """With policy schedule: the first window that holds decides; outside of all of them the job has minReplicas."""
+    """Windows of the policy schedule. The first window that holds decides; outside all windows the job has minReplicas."""
 
 
 class PrometheusProgress(_Closed, frozen=True, kw_only=True):
@@ -144,7 +144,7 @@ class PrometheusProgress(_Closed, frozen=True, kw_only=True):
 
 
 class ProgressSource(_Closed, frozen=True, kw_only=True):
-    """Where the autoscaler reads the progress of a script that reports none: in the log of rank 0, or on a page of its pod."""
+    """The source of progress of a script that reports none: the log of rank 0, or a page of its pod."""
 
     log_pattern: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     """Text of a line that rank 0 logs, with {step} where the number of the step is, {samples} for the samples so far if they are logged,
@@ -160,13 +160,13 @@ class Decision(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     reason: Annotated[str, Meta(max_length=256)] = ""
     """Why."""
     at: Time | None = None
-    """When it decided so."""
+    """Time of the decision."""
     throughput: Annotated[str, Meta(max_length=32)] = ""
     """Work a second at that time: samples, or steps times workers where no samples are reported."""
     efficiency_percent: Annotated[int, Meta(ge=0, le=1000, extra_json_schema={"format": "int32"})] | None = None
     """Throughput of a worker in percent of that of a worker at minReplicas."""
     marginal_efficiency_percent: Annotated[int, Meta(ge=-1000, le=1000, extra_json_schema={"format": "int32"})] | None = None
-    """What the last worker added, in percent of the same."""
+    """Addition of the last worker, in percent of the same."""
     goodput_percent: Annotated[int, Meta(ge=0, le=100, extra_json_schema={"format": "int32"})] | None = None
     """Part of its time, as far as it was watched, in which training came forward."""
     target_at: Time | None = None
@@ -215,10 +215,10 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hand_until: float = 0.0
     trial: TrialRecord | None = None
     tried_at: float = 0.0
-    """When the last trial ended."""
+    """End of the last trial."""
     trial_doublings: Annotated[int, Meta(ge=0, le=MOST_DOUBLINGS)] = 0
     rescale_s: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None = None
-    """What a change of the number of workers was measured to cost."""
+    """Measured cost of a change of the number of workers, in seconds."""
 
 
 _encode = msgspec.json.encode
@@ -226,7 +226,7 @@ _records = msgspec.json.Decoder(Record)
 
 
 def as_text(record: Record) -> str:
-    """The annotation's value. Of what does not fit, measured sizes are left out, the smallest counts first."""
+    """Return the annotation's value. If it does not fit, leave out measured sizes, the smallest counts first."""
     while len(text := _encode(record)) > LONGEST_RECORD and record.sizes:
         least = min(record.sizes, key=lambda known: known.count)
         record = msgspec.structs.replace(record, sizes=tuple(known for known in record.sizes if known is not least))

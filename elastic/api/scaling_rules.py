@@ -29,11 +29,11 @@ NOT_LOOKED_AT: dict[PolicyName, tuple[str, ...]] = {
     PolicyName.SCHEDULE: ("cooldown_seconds",),
     PolicyName.HPA: ("cooldown_seconds", "hold_seconds"),
 }
-"""Of the others, those that a policy does without: windows begin on time, and the autoscaler stays out of policy hpa."""
+"""Other fields that a policy does not use: windows begin on time, and the autoscaler stays out of policy hpa."""
 
 
 def check_scaling(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:
-    """Notes what the policy lacks, and what it does not look at."""
+    """Note the fields that the policy lacks, and those that it ignores."""
     if findings.blames((*at, "policy")):
         return
     _check_writers(policy, has_metrics=has_metrics, at=at, findings=findings)
@@ -75,7 +75,7 @@ def check_progress(source: ProgressSource, *, policy: ScalingPolicy | None, at: 
 
 
 def _check_source(source: ProgressSource, policy: ScalingPolicy, *, at: Path, findings: Findings) -> None:
-    """What it does not find, or the policy would not."""
+    """Note a source that finds nothing, or nothing that the policy uses."""
     pattern, page = source.log_pattern, source.prometheus
     if pattern is not None and (words := remark(pattern)):
         findings.warning((*at, "logPattern"), words)
@@ -94,7 +94,7 @@ def _check_source(source: ProgressSource, policy: ScalingPolicy, *, at: Path, fi
 
 
 def check_range(elastic: ElasticPolicy, *, bounds: tuple[int, int], at: Path, findings: Findings) -> None:
-    """What the policy, or one of its windows, asks for, and the job may not have."""
+    """Note numbers of workers that the policy or a window asks for and the job may not have."""
     least, most = bounds
     policy = elastic.scaling_policy
     field = "allowedSizes" if elastic.allowed_sizes else "sizeStep"

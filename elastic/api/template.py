@@ -14,7 +14,7 @@ def containers(template: Object) -> list[Object]:
 
 
 def default_container(template: Object, kind: Kind) -> Object:
-    """The container that trains: the one with the kind's name, or the first where the kind leaves the name open."""
+    """Return the container that trains: the container with the kind's name, or the first if the kind leaves the name open."""
     return containers(template)[default_container_index(template, kind)]
 
 
@@ -33,7 +33,7 @@ def training_port(template: Object, kind: Kind) -> int:
 
 
 def with_default_port(template: Object, kind: Kind) -> Object:
-    """The template whose training container lists the kind's port; the same object if it did already."""
+    """Return the template whose training container lists the kind's port; the same object if it does already."""
     container = default_container(template, kind)
     listed: list[Any] = list(container.get("ports") or ())
     if not kind.has_services or any(port.get("name") == kind.port_name for port in listed):

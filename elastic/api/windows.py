@@ -1,4 +1,4 @@
-"""Which minutes of the week the windows of a schedule hold. They are a number's bits, from Monday 00:00 UTC on."""
+"""Compute the minutes of the week in which the windows of a schedule hold, as the bits of a number from Monday 00:00 UTC on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEEK = 7 * DAY
 
 
 def without_effect(windows: Sequence[Window]) -> Iterator[int]:
-    """The places of windows that never decide, because earlier ones hold at all of their time."""
+    """Yield the places of windows that never decide, because earlier windows hold at all their times."""
     taken = 0
     for place, window in enumerate(windows):
         held = minutes(window)

@@ -44,7 +44,7 @@ class Cache(View[T]):
         self._namespace, self._labels, self._fields = namespace, labels, fields
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; any failure is followed by a pause and another try from where it stood."""
+        """List and watch until cancelled. After a failure, pause and try again from the same place."""
         pause = FIRST_PAUSE_S
         listed, began = False, 0.0
         while True:

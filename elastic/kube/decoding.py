@@ -15,7 +15,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{\]}]', re.DOTALL)
 
 
 def decoded(data: bytes) -> Any:
-    """Raises orjson.JSONDecodeError for what is no JSON."""
+    """Return the decoded JSON. Raise orjson.JSONDecodeError for anything else."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -26,7 +26,7 @@ def decoded(data: bytes) -> Any:
 
 
 def cut(data: bytes) -> bytes:
-    """The same JSON with null for each value that begins below the last level that is read; the same object if there is none."""
+    """Return the JSON with null for each value below the last level that is read; without such a value, the same object."""
     if data.count(b"{") + data.count(b"[") <= MOST_DEPTH:
         return data
     kept: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What the API server answers when it does not do what was asked."""
+"""Errors of the API server."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class KubeError(Exception):
 
     @property
     def words(self) -> str:
-        """What is wrong and what to do, for people."""
+        """Return the problem and its remedy, for people."""
         if self.reason in WITHOUT_SERVER:
             return self.message
         if self.reason == MALFORMED:

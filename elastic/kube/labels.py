@@ -29,7 +29,7 @@ _TERM = re.compile(rf"(?P<key>{_KEY})\s*(?:(?P<sign>==|=|!=)\s*(?P<value>[-A-Za-
 
 
 def predicate(text: str) -> Callable[[Mapping[str, str]], bool]:
-    """Of a selector as requests write it: `a=b,c in (d,e),!f`. An empty one holds for all labels; raises Unreadable."""
+    """Return the predicate of a selector in the form of requests: `a=b,c in (d,e),!f`. An empty one holds for all. Raise Unreadable."""
     entries = [_entry(term.strip()) for term in re.split(r",(?![^(]*\))", text) if term.strip()]
     return lambda labels: all(holds(entry, labels) for entry in entries)
 

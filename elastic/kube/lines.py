@@ -18,7 +18,7 @@ class Text(NamedTuple):
 
 
 class Lines:
-    """What is told depends on the log alone, and not on the pieces in which it comes."""
+    """The lines of a log. They depend on the log alone, not on the pieces in which it comes."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -26,7 +26,7 @@ class Lines:
         """A carriage return came last; what comes next says whether the line has ended with it."""
 
     def of(self, piece: bytes) -> Iterator[Text]:
-        """The lines that are whole now."""
+        """Yield the lines that are whole now."""
         piece = b"\r" * self._has_returned + piece
         self._has_returned = piece.endswith(b"\r")
         piece = piece.rstrip(b"\r") if self._has_returned else piece
@@ -40,7 +40,7 @@ class Lines:
         yield from self._more(piece[at:])
 
     def last(self) -> Iterator[Text]:
-        """What stands behind the last end of a line; nothing is written over it any more."""
+        """Yield the rest after the last end of a line, at the end of the log."""
         if self._rest:
             yield self._taken()
 

@@ -1,4 +1,4 @@
-"""What is done to a node through the API alone: taints, cordon and drain, as kubectl does them. Knows nothing of how a node is run."""
+"""Change a node through the API alone: taints, cordon and drain, as kubectl does them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TaintError(ValueError):
 
 
 class NodeProblem(Exception):
-    """What was to be done to the node could not be done; the text says why."""
+    """The node could not be changed; the text says why."""
 
 
 def parse_taint(text: str) -> Taint:
@@ -66,7 +66,7 @@ def parse_taint(text: str) -> Taint:
 
 
 def with_taint(taints: list[Object], taint: Taint) -> list[Object]:
-    """The list with this taint set or taken away; one of the same key and effect is replaced."""
+    """Return the list with this taint set or taken away. A taint of the same key and effect is replaced."""
     kept = [old for old in taints if old["key"] != taint.key or (taint.effect is not None and old.get("effect") != taint.effect)]
     if taint.is_removed or taint.effect is None:
         return kept
@@ -74,7 +74,7 @@ def with_taint(taints: list[Object], taint: Taint) -> list[Object]:
 
 
 async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, str] | None = None) -> None:
-    """Writes the whole list, and again if another client wrote in between."""
+    """Write the whole list, and again if another client wrote in between."""
     for attempt in range(TRIES):
         node = await kube.get(NODES, name)
         taints = with_taint(node["spec"].get("taints") or [], taint)
@@ -88,7 +88,7 @@ async def set_taint(kube: Kube, name: str, taint: Taint, *, labels: dict[str, st
 
 
 def those_there(name: str, known: Iterable[str]) -> str:
-    """What is said to who named a node that is not there. node-0 is not proposed for a node-1 that is gone: it is another machine."""
+    """Return the words about a node that does not exist. node-0 is not proposed for a lost node-1: it is another machine."""
     listed = sorted(known)
     alike = [node for node in listed if _without_numbers(node) != _without_numbers(name)]
     more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
@@ -163,7 +163,7 @@ async def _is_there(kube: Kube, metadata: Object) -> bool:
 
 
 async def _pods(kube: Kube, name: str) -> list[Object]:
-    """What a drain has to move: not what belongs to the node itself."""
+    """Return the pods that a drain has to move, without pods that belong to the node itself."""
     listing = await kube.list(PODS, fields=f"spec.nodeName={name}")
     return [pod for pod in listing.items if not _stays(pod["metadata"])]
 

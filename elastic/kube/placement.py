@@ -34,7 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node, or the reason why there is none."""
+    """A node, or the reason why no node fits."""
 
     node: str | None
     reason: str = ""
@@ -43,7 +43,7 @@ class Placement:
 
 
 def requests(pod: Object) -> Amounts:
-    """What a pod is promised: its containers together, or its hungriest init container if that is more; always one place among pods."""
+    """Return a pod's requests: of its containers together, or of its largest init container if that is more, and one place among pods."""
     spec = pod["spec"]
     sidecars = [container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"]
     steady = quantity.total(_asked(container) for container in [*sidecars, *spec["containers"]])
@@ -76,7 +76,7 @@ def candidate(node: Object, pods: Iterable[Object]) -> Candidate:
 
 
 def place(pod: Object, nodes: Sequence[Candidate]) -> Placement:
-    """The fitting node that the pod prefers, then the one with the most room left; among equals the first by name."""
+    """Return the fitting node that the pod prefers, then the node with the most room left, then the first by name."""
     if not nodes:
         return Placement(None, "no nodes available to schedule pods")
     wanted = requests(pod)
@@ -102,7 +102,7 @@ def place(pod: Object, nodes: Sequence[Candidate]) -> Placement:
 
 
 def room(node: Candidate, *, without: Iterable[str] = ()) -> Amounts:
-    """What is left of a node's offer, as if the pods with these uids were gone."""
+    """Return the free part of a node's offer, as if the pods with these uids were gone."""
     gone = set(without)
     used = quantity.total(requests(pod) for pod in node.pods if pod["metadata"]["uid"] not in gone)
     return {name: amount - used.get(name, Fraction(0)) for name, amount in node.offers.items()}
@@ -154,7 +154,7 @@ def _affine(pod: Object, node: Candidate) -> bool:
 
 
 def _preference(pod: Object, node: Candidate) -> int:
-    """The sum of the weights of what the pod prefers and the node has."""
+    """Return the sum of the weights of the pod's preferences that the node has."""
     affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     return sum(int(wish.get("weight") or 0) for wish in wishes if _matches(wish.get("preference") or {}, node))

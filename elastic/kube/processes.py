@@ -23,7 +23,7 @@ def processes_per_worker(spec: Mapping[str, Any]) -> int | None:
 
 
 def _asked(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
-    """What counts most first: the command, the container's variable, the job."""
+    """Yield the sources of the number, the strongest first: the command, the container's variable, the job."""
     yield from _flags([*(container.get("command") or ()), *(container.get("args") or ())])
     yield from (str(one["value"]) for one in container.get("env") or () if one.get("name") == VARIABLE and one.get("value"))
     for word in (spec.get("nprocPerNode"), (spec.get("elasticPolicy") or {}).get("nProcPerNode")):

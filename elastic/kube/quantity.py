@@ -19,7 +19,7 @@ Amounts = dict[str, Fraction]
 
 
 def parse(text: str | int | float) -> Fraction:
-    """Raises ValueError for what is no quantity. A template of a job may say 1e999999999: its cost must not grow with the exponent."""
+    """Return the quantity, or raise ValueError. A template may say 1e999999999: the cost must not grow with the exponent."""
     text = str(text).strip()
     found = _FORM.fullmatch(text) if len(text) <= LONGEST else None
     if found is None:

@@ -1,7 +1,7 @@
-"""Puts the documents of a file into a cluster, remembers what it made there, and takes that out again when asked.
+"""Put the documents of a file into a cluster, remember the objects that this made, and delete them again on request.
 
-A job is created, because it is run once; everything else is applied, because it may be there already. What it finds it never deletes,
-unless it is told to replace a job. It does not judge documents: the server does, and its refusal is passed on in words.
+A job is created, because it runs once. All other documents are applied, because they may exist already. An object that existed is never
+deleted, unless a job is to be replaced. The server judges the documents, and its refusal is passed on in words.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Submission:
         self._resources: dict[str, dict[str, Resource]] = {}
 
     async def make_namespaces(self, documents: Iterable[Object]) -> None:
-        """Those that these documents name, and ours for what names none.
+        """Make the namespaces that these documents name, and ours for documents that name none.
 
-        One that is there stays; one that was made here is left, for more than this run may use it.
+        A namespace that was made here stays, because more than this run may use it.
         """
         for name in dict.fromkeys((document.get("metadata") or {}).get("namespace") or self._namespace for document in documents):
             await self._make_namespace(name)
@@ -93,7 +93,7 @@ class Submission:
             self._made.append(_Made(resource, namespace, name, made["metadata"]["uid"]))
 
     async def create(self, document: Object, waits: Waits = _in_silence) -> JobKey:
-        """Makes a job. One that has the name already is in the way, unless it is to be replaced."""
+        """Create a job. An existing job of the name is in the way, unless it is to be replaced."""
         kind = KINDS[document["kind"]]
         resource = resource_of(kind)
         metadata = document["metadata"]
@@ -108,7 +108,7 @@ class Submission:
         return JobKey(kind, namespace, made["name"], made["uid"])
 
     async def undo(self, waits: Waits = _in_silence) -> list[str]:
-        """Deletes what was made here, the newest first, and waits until it is gone with its pods; returns what is not gone in time."""
+        """Delete the objects made here, the newest first, and wait until they are gone with their pods. Return those not gone in time."""
         left: list[str] = []
         for made in reversed(self._made):
             try:
@@ -157,14 +157,14 @@ class Submission:
         return any(owner.get("uid") == made.uid for pod in pods.items for owner in pod["metadata"].get("ownerReferences") or ())
 
     async def _remedy(self, error: KubeError, kind: str) -> str:
-        """For a job that was refused."""
+        """Return the remedy for a job that was refused."""
         if error.code != 404 or (error.body.get("details") or {}).get("kind"):
             return _of_namespace(error)
         how = f"; {await self._how_to_define(self._kube)}" if self._how_to_define is not None else ""
         return f"; the cluster does not know {kind}{how}"
 
     async def _resource(self, api_version: str, kind: str) -> Resource:
-        """Under which path the server keeps objects of a kind."""
+        """Return the path under which the server keeps objects of a kind."""
         if api_version not in self._resources:
             self._resources[api_version] = await self._discover(api_version)
         found = self._resources[api_version].get(kind)

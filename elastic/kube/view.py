@@ -16,12 +16,12 @@ Key = tuple[str, str]
 """Namespace and name; the namespace is empty for kinds that have none."""
 T = TypeVar("T")
 MOST_DIGITS = 18
-"""Of a resourceVersion: etcd counts to 2^63."""
+"""Digits of a resourceVersion: etcd counts to 2^63."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What happened to one key: appeared (no old), went (no new), or changed; also synthesised after a gap in the watch."""
+    """The change of one key: it appeared (no old), went (no new), or changed. Also made up after a gap in the watch."""
 
     key: Key
     old: T | None
@@ -67,14 +67,14 @@ class View(Generic[T]):
         return number_of(self._version) >= number_of(version)
 
     def when_reached(self, version: str, *, waiter: Hashable, call: Callable[[], None]) -> None:
-        """Calls back once, when the copy is that new. A waiter waits for one version at a time: the last that it named."""
+        """Call back once when the copy is that new. A waiter waits for one version at a time, the last that it named."""
         self._awaited[waiter] = (number_of(version), call)
 
     def stop_waiting(self, waiter: Hashable) -> None:
         self._awaited.pop(waiter, None)
 
     async def reached(self, version: str, *, timeout_s: float) -> bool:
-        """Waits until the copy is at least that new."""
+        """Wait until the copy is at least that new."""
         if self.has_reached(version):
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,7 +91,7 @@ class View(Generic[T]):
         return True
 
     def subscribe(self, callback: Callable[[Change[T]], None]) -> None:
-        """Calls back for every change from now on, in order, from inside the event loop; the callback must not block."""
+        """Call back for every change from now on, in order, from inside the event loop. The callback must not block."""
         self._subscribers.append(callback)
 
     def get(self, namespace: str, name: str) -> T | None:
@@ -99,7 +99,7 @@ class View(Generic[T]):
         return None if entry is None else entry.value
 
     def by(self, index: str, value: str) -> list[T]:
-        """The objects that an index filed under this value, in order of their keys."""
+        """Return the objects that an index filed under this value, in the order of their keys."""
         return [self._entries[key].value for key in sorted(self._indexes[index].get(value, ()))]
 
     def keys(self) -> Iterable[Key]:

@@ -22,7 +22,7 @@ async def _read(token: Path) -> str:
 
 
 def reader_mistakes(url: str, *, token: Path | None, ca: Path | None) -> Iterator[str]:
-    """What is wrong with the flags, in words."""
+    """Yield the mistakes in the flags, in words."""
     given = {"--rendezvous-url": bool(url), "--rendezvous-token": token is not None, "--rendezvous-ca": ca is not None}
     if any(given.values()) and not all(given.values()):
         missing = " and ".join(flag for flag, is_given in given.items() if not is_given)

@@ -62,7 +62,7 @@ class Keeping:
         self._trouble = ""
 
     async def begin(self) -> None:
-        """Returns once there is something to serve with."""
+        """Wait until there is a certificate to serve with."""
         while self._served is None:
             await self._try()
             if self._served is None:
@@ -74,7 +74,7 @@ class Keeping:
             await self._try()
 
     async def _try(self) -> None:
-        """What fails may pass; until then what is served stays."""
+        """Renew the certificate. A failure may pass; until then the served certificate stays."""
         try:
             credentials = await self._credentials()
             # First they trust, then we show.
@@ -90,7 +90,7 @@ class Keeping:
             self._trouble = str(error)
 
     async def _credentials(self) -> Credentials:
-        """Those of the Secret, renewed where it is time; if several renew at once one succeeds, and all take what it wrote."""
+        """Return the credentials of the Secret, renewed if it is time. If several renew at once, one succeeds and all take its pair."""
         for _ in range(TRIES):
             secret = await self._secret()
             there = _read(secret)
@@ -124,7 +124,7 @@ class Keeping:
 
 
 def load(tls: ssl.SSLContext, pair: Pair) -> None:
-    """From now on new connections see this. OpenSSL's binding reads files only; this one is in memory, and gone right after."""
+    """Let new connections see this pair. OpenSSL's binding reads files only; this file is in memory, and gone right after."""
     with os.fdopen(os.memfd_create("certificate"), "wb") as file:
         file.write(pair.certificate + pair.key)
         file.flush()

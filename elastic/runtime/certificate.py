@@ -1,7 +1,7 @@
-"""A server's certificate and CA, and when they are renewed: the certificate after two thirds of its 90 days, the CA in its last year.
+"""Renew a server's certificate and CA: the certificate after two thirds of its 90 days, the CA in its last year.
 
-A new CA is trusted beside the old one until the next certificate, so that API servers know a CA before they see its certificate. Reads no
-clock and knows no Secret.
+A new CA is trusted next to the old one until the next certificate, so that API servers know a CA before they see its certificate. This
+module reads no clock and knows no Secret.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Credentials:
 
 
 def due(credentials: Credentials | None, names: tuple[str, ...], *, now: datetime) -> Due:
-    """What has to be created again."""
+    """Return the parts that have to be created again."""
     if credentials is None:
         return Due.ALL
     if not credentials.authority_key:
@@ -57,7 +57,7 @@ def due(credentials: Credentials | None, names: tuple[str, ...], *, now: datetim
 
 
 def renewed(credentials: Credentials | None, names: tuple[str, ...], *, name: str, what: Due) -> Credentials:
-    """The same with what is due created again, in the name of the server `name`."""
+    """Return the credentials with the due parts created again, in the name of the server `name`."""
     if credentials is None or what is Due.ALL:
         authority = make_ca(f"{name}-ca")
         return Credentials(authority.certificate, authority.key, _issued(authority, name, names))
@@ -74,7 +74,7 @@ def _issued(authority: Pair, name: str, names: tuple[str, ...]) -> Pair:
 
 
 def _whole(credentials: Credentials) -> tuple[x509.Certificate, x509.Certificate]:
-    """The authority that signs and what is served; raises where they and their keys do not belong together."""
+    """Return the authority that signs and the served certificate. Raise ValueError if they and their keys do not fit."""
     authorities = x509.load_pem_x509_certificates(credentials.trusted)
     served = x509.load_pem_x509_certificate(credentials.served.certificate)
     for certificate, key in ((authorities[0], credentials.authority_key), (served, credentials.served.key)):

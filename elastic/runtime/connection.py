@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
             self.handshake.cancel()
 
     def handshake_ended(self, handshake: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step runs none of its code: then nothing else closes the socket."""
+        """Close the socket if nothing else does: a task that is cancelled before its first step runs none of its code."""
         if not self.has_begun:
             self._socket.close()
 

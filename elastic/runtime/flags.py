@@ -12,7 +12,7 @@ HIGHEST_PORT = 65535
 
 
 def chosen_kinds(text: str) -> tuple[str, ...]:
-    """The names between the commas, each once."""
+    """Return the names between the commas, each once."""
     return tuple(dict.fromkeys(kind.strip() for kind in text.split(",") if kind.strip()))
 
 
@@ -31,7 +31,7 @@ def kind_mistakes(kinds: Iterable[str], *, of: str = "control plane") -> Iterato
 
 
 def port_mistakes(ports: Mapping[str, int]) -> Iterator[str]:
-    """By flag; 0 stands for none."""
+    """Yield the mistakes in ports by flag; 0 stands for none."""
     for flag, port in ports.items():
         if not 0 <= port <= HIGHEST_PORT:
             yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"

@@ -30,11 +30,11 @@ from elastic.runtime.connection import Connection
 log = logging.getLogger(__name__)
 
 MOMENT_S = 2.0
-"""What a stranger has to speak also where others wait for its place."""
+"""Seconds that a stranger has to speak, even if others wait for its place."""
 LOOK_EVERY_S = 0.25
 GOODBYE_S = 5.0
 LAST_LOOK_S, LAST_LOOKS = 0.01, 50
-"""So long peers may take to answer the good-bye of a server that ends."""
+"""Time in which peers may answer the good-bye of a server that ends."""
 TELL_EVERY_S = 60.0
 KEPT_FREE = 256
 """file descriptors of a process that are not for those who connect to it"""
@@ -62,7 +62,7 @@ class Bounds:
 
     @classmethod
     def of_this_process(cls, *, most: int, strangers: int) -> Self:
-        """What is wanted, or as much as the process may have open, which is raised as far as it can be."""
+        """Return the wanted bounds, or as much as the process may have open, after raising its limit."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = most + KEPT_FREE
         if soft < wanted:
@@ -96,13 +96,13 @@ class Listener:
         self._begin(self._look())
 
     async def close(self) -> None:
-        """Ends accepting and the handshakes under way. `cleanup` closes what is served."""
+        """End accepting and the handshakes under way. `cleanup` closes the served connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def cleanup(self, runner: web.BaseRunner) -> None:
-        """Ends the server. It does not wait until peers answer its TLS good-byes: then their sockets would stay open."""
+        """End the server. It does not wait until peers answer its TLS good-byes: their sockets would stay open."""
         await runner.cleanup()
         for _ in range(LAST_LOOKS):
             if all(one.is_lost for one in self._open):
@@ -172,7 +172,7 @@ class Listener:
         return False
 
     def _longest_silent_of(self, address: str) -> Connection | None:
-        """Behind a proxy and on the loopback many callers have one address: who only holds connections must not lock the others out."""
+        """Return the longest silent connection of this address. Callers behind a proxy share it, and silent ones must give way."""
         then = asyncio.get_running_loop().time() - MOMENT_S
         silent = [*self._strangers.get(address, ()), *self._pausing]
         return next((one for one in silent if one.address == address and one.since <= then), None)
@@ -244,7 +244,7 @@ class Listener:
             self._freed.set()
 
     async def _look(self) -> None:
-        """Closes what has been silent for too long."""
+        """Close connections that have been silent for too long."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             now, bounds = asyncio.get_running_loop().time(), self._bounds
@@ -271,7 +271,7 @@ class Listener:
         self._gone(connection)
 
     async def _room(self) -> None:
-        """Returns when a place is free; closes a silent connection for it where one may be closed."""
+        """Wait until a place is free. Close a silent connection for it if one may be closed."""
         while self._strange >= self._bounds.strangers or self._connections >= self._bounds.most:
             self._tell(f"the limit of connections is reached ({self._connections}, {self._strange} of them have sent no request)")
             if not self._give_up_one():
@@ -300,7 +300,7 @@ class Listener:
 
 
 def must_go(there: Iterable[Connection], address: str, bounds: Bounds) -> Connection | None:
-    """The connection that makes room for another one of this address, if there is no room."""
+    """Return the connection that makes room for another one of this address, if there is no room."""
     there = list(there)
     held = Counter(one.address for one in there)
     crowded = address if held[address] >= bounds.of_one_address else held.most_common(1)[0][0] if len(there) >= bounds.most else None
@@ -308,7 +308,7 @@ def must_go(there: Iterable[Connection], address: str, bounds: Bounds) -> Connec
 
 
 async def _accepted(listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-    """The next connection. `loop.sock_accept` loses the one that it has accepted when it is cancelled: nothing closes that socket."""
+    """Return the next connection. A cancelled `loop.sock_accept` loses its connection, and nothing closes that socket."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -330,7 +330,7 @@ async def _readable(listening: socket.socket, loop: asyncio.AbstractEventLoop) -
 
 
 def _before(then: float, silent: dict[Connection, None]) -> list[Connection]:
-    """Those that have been silent since before that time; the dictionary has them in this order."""
+    """Return the connections that have been silent since before that time; the dictionary has this order."""
     found = []
     for connection in silent:
         if connection.since > then:

@@ -14,7 +14,7 @@ class OneTimeToken:
         self._file = file
 
     def current(self) -> str:
-        """The one that is good now."""
+        """Return the secret that is valid now."""
         try:
             known = self._file.read_text().strip()
         except FileNotFoundError:

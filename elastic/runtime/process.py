@@ -1,6 +1,6 @@
-"""What the main of a process of the control plane does beside its work.
+"""Run the main of a process of the control plane.
 
-It ends on signals, runs parts that are all needed, and says by a file that it is ready.
+It ends on signals, runs parts that are all needed, and shows by a file that it is ready.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Parts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait_for_end(self, stop: asyncio.Event) -> None:
-        """Returns when stopped or when a part ends; a part's error is raised, because the process needs all parts."""
+        """Wait until it is stopped or a part ends. Raise a part's error, because the process needs all parts."""
         stopping = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait([*self._tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -54,14 +54,14 @@ class Observer(Protocol):
     """Lists and watches resources."""
 
     def lacking(self) -> Collection[str]:
-        """What has not been listed yet."""
+        """Return the kinds that have not been listed yet."""
 
     async def wait_synced(self) -> None:
-        """Returns once all that it needs is listed."""
+        """Wait until all needed kinds are listed."""
 
 
 async def wait_listed(observer: Observer, log: logging.Logger, *, remedy: str) -> None:
-    """Returns once the observer has listed what it needs; says meanwhile what it cannot list, and the remedy."""
+    """Wait until the observer has listed all needed kinds. Meanwhile report those that it cannot list, with the remedy."""
     while observer.lacking():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLIND_S):

@@ -14,7 +14,7 @@ from elastic.runtime.listener import Listener
 async def served(
     runner: web.AppRunner, listener: Listener, opened: socket.socket, *, tls: ssl.SSLContext | None, backlog: int
 ) -> AsyncIterator[None]:
-    """What was asked before the end of the block is answered; then nothing stays open. The listener's middleware is in the application."""
+    """Serve for the length of the block. Answer all earlier requests at its end. The listener's middleware is in the application."""
     await runner.setup()
     assert runner.server is not None
     listener.open([opened], runner.server, tls=tls, backlog=backlog)

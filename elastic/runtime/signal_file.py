@@ -1,4 +1,4 @@
-"""Reads the file of rows that an installation adds to the table of signals. What is wrong with it takes nothing from the built-in rows."""
+"""Read the rows that an installation adds to the table of signals. A mistake in them takes nothing from the built-in rows."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from elastic.signals.table import BUILT_IN
 
 
 def table_of(file: Path | None) -> Table:
-    """The table with the rows of this file, if there is one."""
+    """Return the table with the rows of this file, if it exists."""
     try:
         text = file.read_text(errors="replace") if file is not None else ""
     except FileNotFoundError:

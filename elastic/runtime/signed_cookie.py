@@ -1,6 +1,6 @@
-"""The cookie of the laptop's dashboard: until when it is good, under an HMAC, so that it outlives the process that checks it.
+"""The cookie of the laptop's dashboard: its end of validity under an HMAC, so that it outlives the process that checks it.
 
-Who may read the key is the user themself, so a command of theirs makes its own cookie. Pure: keys and times are the caller's.
+Only the user may read the key, so a command of the user makes its own cookie. Pure: keys and times are the caller's.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ KEY = "key"
 
 
 def name(host: str) -> str:
-    """Of the cookie for a host. A browser sends the cookies of all ports of a host to each of them, so a port has a name of its own."""
+    """Return the name of the cookie for a host. Browsers send the cookies of all ports of a host to each port, so each has its own name."""
     port = host.rpartition(":")[2]
     return f"{NAME}-{port}" if port.isdigit() else NAME
 

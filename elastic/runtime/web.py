@@ -26,7 +26,7 @@ def taken(flags: str, port: int, error: OSError) -> PortTaken:
 
 @asynccontextmanager
 async def serving(*, health_port: int, metrics_port: int, is_ready: Callable[[], bool], registry: CollectorRegistry) -> AsyncIterator[None]:
-    """Serves for the length of the block; a port of 0 is not served."""
+    """Serve for the length of the block. A port of 0 is not served."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
             self._wakeup.set()
 
     async def take(self) -> tuple[K, float]:
-        """The next key, and since when it has been waiting; `done` must follow."""
+        """Return the next key, and since when it has been waiting. `done` must follow."""
         while True:
             self._ripen()
             if self._ready or self._new:
@@ -72,7 +72,7 @@ class WorkQueue(Generic[K]):
                 continue
 
     def done(self, key: K, *, failed: bool = False) -> None:
-        """The work on the key has ended; after a failure it comes back by itself, later each time."""
+        """End the work on the key. After a failure the key comes back by itself, later each time."""
         self._working.discard(key)
         is_forgotten = key in self._forgotten and not failed
         self._forgotten.discard(key)
@@ -90,7 +90,7 @@ class WorkQueue(Generic[K]):
             self._wakeup.set()
 
     def forget(self, key: K) -> None:
-        """The key's object is gone: it is forgotten, also while a worker processes it."""
+        """Forget a key whose object is gone, also while a worker processes it."""
         self._begun.discard(key)
         self._due.pop(key, None)
         self._failures.pop(key, None)
@@ -115,7 +115,7 @@ class WorkQueue(Generic[K]):
         self._drop_old_timers()
 
     def _drop_old_timers(self) -> None:
-        """A key has one due time; entries of the heap that an earlier one replaced never outnumber those that count."""
+        """Drop replaced entries of the heap, so that they never outnumber the others. A key has one due time."""
         if len(self._timers) > 2 * len(self._due):
             self._timers = [timer for timer in self._timers if self._due.get(timer[2]) == timer[0]]
             heapq.heapify(self._timers)

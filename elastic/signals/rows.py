@@ -40,7 +40,7 @@ class _Wrong(Exception):
 
 
 def read_table(text: str, *, name: str) -> Table:
-    """The built-in table with the rows of this file."""
+    """Return the built-in table with the rows of this file."""
     if len(text.encode()) > MOST_BYTES:
         return Table(BUILT_IN, (f"{name}: it has more than {MOST_BYTES // 1024} KiB; leave out rows",))
     try:

@@ -1,4 +1,4 @@
-"""What one signal is: where it is seen, how it is recognised, what it means for a worker, how much time is left. Does nothing itself."""
+"""Describe one signal: where it is seen, how it is recognised, what it means for a worker, how much time is left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class On(StrEnum):
-    """Where a signal is seen."""
+    """The object on which a signal is seen."""
 
     NODE_TAINT = "node taint"
     NODE_CONDITION = "node condition"
@@ -34,7 +34,7 @@ class Meaning(StrEnum):
 
 
 class Deadline(StrEnum):
-    """Where the time stands at which the worker is lost."""
+    """The place of the time at which the worker is lost."""
 
     LEAD = "lead"
     """Nowhere: it is the signal's lead time after the first sight."""
@@ -57,28 +57,28 @@ class Signal:
     name: str
     """By which status, commands and configuration call it."""
     source: str
-    """Who gives it."""
+    """The program that gives the signal."""
     on: On
     key: str
     """Key of the taint or annotation, of the suspended job's label; type of the condition; reason in a pod's status."""
     value: str = ""
-    """Of the taint, annotation or label; status of the condition. Empty: any."""
+    """Value of the taint, annotation or label; status of the condition. Empty: any."""
     effect: str = ""
-    """Of the taint. Empty: any."""
+    """Effect of the taint. Empty: any."""
     reason: str = ""
-    """Of the condition. Empty: any."""
+    """Reason of the condition. Empty: any."""
     message: str = ""
-    """What the condition's message contains."""
+    """Part of the condition's message."""
     node_label: str = ""
     """KEY=VALUE that the node must have as well."""
     meaning: Meaning
     lead_s: float = 0.0
-    """From the signal to the loss."""
+    """Seconds from the signal to the loss."""
     deadline: Deadline = Deadline.LEAD
     deadline_key: str = ""
-    """Of the label that holds the time."""
+    """Key of the label that holds the time."""
     taken_back: str
-    """What takes the signal back, in words."""
+    """Sign that takes the signal back, in words."""
     note: str = ""
     is_news: bool = True
     """Otherwise it says what the node is, or what is known anyway."""

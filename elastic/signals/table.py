@@ -1,8 +1,8 @@
 """The table of signals, as data. The first row that matches one taint, condition or annotation decides what it means.
 
 docs/spot.md shows it (`python -m elastic.signals.page`), the controller reads nodes and pods by it, and `elastic node reclaim --like NAME`
-plays its rows. Only what takes rights on nodes or on the pod itself is a signal: Events are none, because everybody who may write Events in
-some namespace could move the workers of others.
+plays its rows. A signal takes rights on nodes or on the pod itself. Events are not signals, because anybody who may write Events in some
+namespace could move the workers of others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _taint(name: str, source: str, key: str, meaning: Meaning, lead_s: float = 0
 
 
 def _state(name: str, source: str, key: str, note: str, **more: object) -> Signal:
-    """A taint that takes nobody away and is no news: it lasts, or others speak of it."""
+    """Return a taint that takes no worker away and is no news: it lasts, or other signals tell of it."""
     return _taint(name, source, key, INFORM, note=note, is_news=False, **more)  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
 
 
 def _ended(reason: str, note: str) -> Signal:
-    """The reason in the status of a pod that has failed. Others are a program's own ends, or a node's refusals of pods: no signals."""
+    """Return the reason in the status of a failed pod. A program's own end, and a node's refusal of a pod, are no signals."""
     return Signal(name=_named(reason), source=KUBERNETES, on=On.POD_STATUS, key=reason, meaning=GONE, taken_back=NEVER, note=note)
 
 
@@ -62,7 +62,7 @@ def _disruption(reason: str, note: str) -> Signal:
 
 
 def _shutdown(name: str, source: str, lead_s: float, *, note: str, node_label: str = "") -> Signal:
-    """What the kubelet says of its node while it ends the pods in order."""
+    """Return the words of a kubelet about its node while it ends the pods in order."""
     return Signal(
         name=name,
         source=source,

@@ -17,7 +17,7 @@ WORLD_TOP, WORLD_BOTTOM = 62, 142
 LOSS_TOP, LOSS_BOTTOM = 176, 306
 BOTTOM = LOSS_BOTTOM + 44
 Scale = Callable[[float], float]
-"""Where a second lies in the picture."""
+"""Maps a second to its place in the picture."""
 FONT = "font-family='system-ui, sans-serif'"
 BLUE, RED, GREY = "#2f6f9f", "#b0413e", "#666"
 
@@ -49,7 +49,7 @@ def _text(x: float, y: float, words: str, *, size: int = 12, colour: str = GREY,
 
 
 def _pauses(steps: Sequence[Step], x: Scale) -> Iterator[str]:
-    """From the last step of one world to the first of the next."""
+    """Yield the pauses, from the last step of one world to the first step of the next."""
     for before, after in pairwise(steps):
         if after.round != before.round:
             left, right = x(before.at), x(after.at)

@@ -35,7 +35,7 @@ class View:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The live line goes; the lines stay."""
+        """Remove the live line and keep the others."""
         self._ended.set()
         self._thread.join()
         with self._lock:

@@ -26,7 +26,7 @@ PATIENCE_S = 300.0
 
 
 def address(name: str) -> str:
-    """Waits until the name resolves: a pod has no address before it runs."""
+    """Wait until the name resolves: a pod has no address before it runs."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -44,7 +44,7 @@ def shard() -> lightgbm.Dataset:
 
 
 def save(booster: lightgbm.Booster) -> None:
-    """Write beside the old model and rename: a replica killed here leaves a whole file."""
+    """Write next to the old model and rename: a replica that is killed here leaves a whole file."""
     MODEL.parent.mkdir(parents=True, exist_ok=True)
     draft = MODEL.with_suffix(".new")
     booster.save_model(draft)

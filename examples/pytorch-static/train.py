@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 STEPS = int(os.environ.get("STEPS", "300"))
 LOST_AFTER = timedelta(seconds=120)
-"""A peer that is lost or started anew is now and then noticed by nothing else, and torch's own limit is half an hour."""
+"""Sometimes nothing else notices a peer that was lost or started again, and torch's own limit is half an hour."""
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,7 +27,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train() -> None:
-    """What holds the process group, which the model's wrapper does, is gone when this returns."""
+    """Train. The model's wrapper holds the process group, and is gone when this returns."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)))

@@ -1,1 +1,1 @@
-"""Which hosts a job's launcher may use now, decided from facts alone. No clock, no I/O, no randomness."""
+"""Decide from facts alone which hosts a job's launcher may use now. No clock, no I/O, no randomness."""

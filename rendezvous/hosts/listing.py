@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from elastic.membership.hosts import Host, HostFacts, HostList, HostState, HostVerdict, LauncherReport, Observed
 
 REPORT_KEPT_S = 20.0
-"""After so long without a report the launcher is taken for one that does not report."""
+"""Seconds without a report after which a launcher counts as one that never reports."""
 APART_S = 10.0
 """Between a change that only removes hosts and one that adds some, where the driver does not report. Horovod workers that were told of a
 removal only do not synchronise; if a new host joins before they have met again, it waits for them and they do not wait for it."""
@@ -48,15 +48,15 @@ class HostJob:
     left_at: Mapping[str, float] = field(default_factory=dict)
     """Pods that have left the list and are there still, by uid, and when. They are forgotten after `grace_s`."""
     removed_at: float | None = None
-    """When a change last removed hosts and added none."""
+    """Time at which a change last removed hosts and added none."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """By uid, why a host is on the list or not."""
     look_again_at: float | None = None
-    """When time alone may change the list."""
+    """Time at which time alone may change the list."""
 
 
 def with_facts(job: HostJob, facts: HostFacts, now: float, *, grace_s: float = GRACE_S) -> HostJob:
-    """The controller has said who the hosts are."""
+    """Return the job after the controller has named its hosts."""
     here = {host.uid for host in facts.hosts}
     # A new server has not seen who was listed: in each pod that leaves, workers may run.
     left_at = job.left_at if job.facts is not None else {host.uid: now for host in facts.hosts if host.leaving}
@@ -64,17 +64,17 @@ def with_facts(job: HostJob, facts: HostFacts, now: float, *, grace_s: float = G
 
 
 def with_report(job: HostJob, report: LauncherReport, now: float) -> HostJob:
-    """The launcher has reported. What it has proven stays proven for its next process: it is the same pod, or one with the same rights."""
+    """Return the job after a report of its launcher. Proofs stay for its next process: it has the same pod, or the same rights."""
     return decided(replace(_with_proven(job, report.proven), report=report, reported_at=now), now)
 
 
 def with_proof(job: HostJob, uid: str, now: float) -> HostJob:
-    """The launcher has run a command in this pod."""
+    """Return the job after its launcher has run a command in this pod."""
     return decided(_with_proven(job, (uid,)), now)
 
 
 def decided(job: HostJob, now: float) -> HostJob:
-    """The list that follows from all that is known now."""
+    """Return the job with the list that follows from all that is known now."""
     if job.facts is None:
         return job
     if job.report is not None and not _is_fresh(job, now):
@@ -104,7 +104,7 @@ def decided(job: HostJob, now: float) -> HostJob:
 
 
 def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
-    """The hosts to which the driver has assigned ranks, if none of them is listed: one must stay, although it may leave.
+    """Return the hosts to which the driver has assigned ranks, if none of them is listed. One must stay, although it may leave.
 
     A new server has no list; and a driver may have begun with a list that was exchanged before it reported.
     """
@@ -117,7 +117,7 @@ def _assigned_unlisted(job: HostJob, now: float) -> list[Listed]:
 
 
 def _who_comes(job: HostJob, *, known: set[str], apart_until: float | None, now: float) -> tuple[list[Listed], dict[str, str]]:
-    """The hosts to add, and why others are not added."""
+    """Return the hosts to add, and why others are not added."""
     assert job.facts is not None
     come, reasons = [], {}
     for host in sorted(job.facts.hosts, key=lambda host: host.name):
@@ -137,7 +137,7 @@ def _who_comes(job: HostJob, *, known: set[str], apart_until: float | None, now:
 
 
 def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Listed], now: float) -> tuple[list[Listed], dict[str, str]]:
-    """The list without the hosts that leave, and why some of them stay for now."""
+    """Return the list without the hosts that leave, and why some of them stay for now."""
     assert job.facts is not None
     holders, left, why = _holders(job, now), list(listed), {}
     for entry in sorted(listed, key=lambda entry: entry.name, reverse=True):
@@ -156,7 +156,7 @@ def _without_leaving(job: HostJob, here: Mapping[str, Host], listed: Sequence[Li
 
 
 def _holders(job: HostJob, now: float) -> set[str]:
-    """The listed hosts that have the training state; empty while no training has begun."""
+    """Return the listed hosts that have the training state; empty while no training has begun."""
     if job.report is not None:
         names = set(job.report.assigned)
         return {host.uid for host in (job.facts.hosts if job.facts is not None else ()) if host.name in names}
@@ -164,7 +164,7 @@ def _holders(job: HostJob, now: float) -> set[str]:
 
 
 def _apart_until(job: HostJob, now: float) -> float | None:
-    """Until when no host may be added. A driver that reports has its workers synchronise after every change."""
+    """Return until when no host may be added. A driver that reports lets its workers synchronise after every change."""
     if job.report is not None or job.removed_at is None or not job.listed or now >= job.removed_at + APART_S:
         return None
     return job.removed_at + APART_S
@@ -195,7 +195,7 @@ def is_proven(job: HostJob, host: Host) -> bool:
 
 
 def state(job: HostJob) -> HostState:
-    """What the controller should know: above all, in which pods worker processes may still run."""
+    """Return the state for the controller: above all, the pods in which worker processes may still run."""
     hosts = job.facts.hosts if job.facts is not None else ()
     report = job.report
     names = set(report.working) if report is not None else set()
@@ -212,7 +212,7 @@ def state(job: HostJob) -> HostState:
 
 
 def answer(job: HostJob, version: str) -> HostList:
-    """The JSON answer to a launcher or a person."""
+    """Return the JSON answer to a launcher or a person."""
     listed, to_prove = {entry.uid for entry in job.listed}, {uid for _, uid in unproven(job)}
     hosts = tuple(
         HostVerdict(

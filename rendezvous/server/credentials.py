@@ -41,7 +41,7 @@ class Credentials:
         return True
 
     def _stamp(self) -> Stamp:
-        """The identity of the files. A mounted Secret changes through a symlink, which then leads to other files."""
+        """Return the identity of the files. A mounted Secret changes through a symlink, which then leads to other files."""
         found: list[tuple[int, int, int] | None] = []
         for name in (*KEY_FILES, *CERTIFICATE_FILES):
             try:

@@ -21,9 +21,9 @@ RANK_0 = "rank-0"
 """The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
 LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
 REPORTS_AT_ONCE, LAUNCHER_MESSAGES_PER_S = 2, 64.0
-"""Of a launcher: the longest reports in a row, and messages of up to 4 KiB in the long run."""
+"""Rates of a launcher: the longest reports in a row, and messages of up to 4 KiB per second in the long run."""
 MOST_WAITING = 8
-"""So many callers of one job may wait for a new list; others are answered at once."""
+"""Most callers of one job that may wait for a new list. Others are answered at once."""
 
 
 class HostLists:
@@ -35,7 +35,7 @@ class HostLists:
         changed: Callable[[str], None] = lambda uid: None,
         stepped: Callable[[str], None] = lambda uid: None,
     ) -> None:
-        """`changed` hears the uid of each job whose hosts are another, `stepped` of each whose launcher reports a step."""
+        """Hold no list yet. `changed` hears the uid of each job whose hosts change, `stepped` of each whose launcher reports a step."""
         self._instance = instance
         self._clock = clock
         self._changed = changed
@@ -49,7 +49,7 @@ class HostLists:
         self._waiters: dict[str, int] = {}
 
     def expect(self, uid: str, facts: HostFacts, *, grace_s: float = GRACE_S) -> None:
-        """The controller says who the hosts of a job are."""
+        """Take in the hosts of a job, as the controller names them."""
         self._take(uid, with_facts(self._jobs.get(uid, HostJob()), facts, self._clock(), grace_s=grace_s))
 
     def knows(self, uid: str) -> bool:
@@ -64,7 +64,7 @@ class HostLists:
         return rate.allows_bytes(max(length, BYTES_PER_MESSAGE))
 
     def report(self, uid: str, report: LauncherReport) -> None:
-        """A launcher says what it knows. Of a job of which the controller has said nothing, nothing is kept."""
+        """Take in the report of a launcher. Nothing is kept of a job that the controller has not named."""
         if (job := self._jobs.get(uid)) is not None:
             self._take(uid, with_report(job, report, self._clock()))
             if report.step is not None:
@@ -76,7 +76,7 @@ class HostLists:
             self._take(uid, with_proof(job, pod_uid, self._clock()))
 
     def forget(self, uid: str) -> int | None:
-        """Returns the highest step that its launchers reported."""
+        """Forget a job. Return the highest step that its launchers reported."""
         self._jobs.pop(uid, None)
         self._versions.pop(uid, None)
         step = self._highest.pop(uid, None)
@@ -87,24 +87,24 @@ class HostLists:
         return step
 
     def state(self, uid: str) -> HostState | None:
-        """What the controller hears; None for a job without hosts."""
+        """Return the state for the controller; None for a job without hosts."""
         job = self._jobs.get(uid)
         return state(job) if job is not None else None
 
     def read(self, uid: str) -> HostList | None:
-        """The hosts with their reasons; None until the controller has said who they are. With `error` the list itself must not be used."""
+        """Return the hosts with their reasons; None until the controller has named them. With `error` the list must not be used."""
         job = self._jobs.get(uid)
         return answer(job, self.version(uid)) if job is not None else None
 
     def signal(self, uid: str) -> Signal | None:
-        """What the training program reports through its launcher."""
+        """Return the reports of the training program through its launcher."""
         told = self.progress(uid)
         if told is None:
             return None
         return Signal(member=RANK_0, age_s=told.age_s, generation=told.generation, step=told.step, values=told.values)
 
     def progress(self, uid: str) -> Progress | None:
-        """The same, as the autoscaler hears of it; None where the launcher reports no steps."""
+        """Return the same for the autoscaler; None if the launcher reports no steps."""
         job = self._jobs.get(uid)
         report = job.report if job is not None else None
         if job is None or report is None or report.step is None:

@@ -23,7 +23,7 @@ Refuse = Callable[[web.Request], Awaitable[web.Response | None]]
 
 class HostRoutes:
     def __init__(self, *, lists: HostLists, gate: Gate, refuse_others: Refuse) -> None:
-        """`refuse_others` answers whoever is not the control plane."""
+        """Serve these lists. `refuse_others` answers callers other than the control plane."""
         self._lists = lists
         self._gate = gate
         self._refuse_others = refuse_others
@@ -34,7 +34,7 @@ class HostRoutes:
         router.add_post(HOSTS + "/proofs/{pod}", self._prove)
 
     async def _read(self, request: web.Request) -> web.Response:
-        """The list: lines `HOST:SLOTS`, or JSON with reasons where that is accepted.
+        """Answer with the list: lines `HOST:SLOTS`, or JSON with reasons if the caller accepts that.
 
         `?after=VERSION` waits for another version; `?unproven` adds lines `# HOST POD_UID` for ready hosts in which the launcher should run
         a command, and then post the proof; `?version` adds a line `#@ VERSION` for a caller that does not see headers.
@@ -78,7 +78,7 @@ class HostRoutes:
         return web.Response(status=204)
 
     def _hold_back(self, uid: str, length: int) -> web.Response | None:
-        """Before anything of it is read."""
+        """Return a refusal before any of the body is read; None to go on."""
         if not self._lists.knows(uid):
             return _unknown()
         return None if self._lists.allows(uid, length) else _error(429, "this launcher sends too much; report again in a second")

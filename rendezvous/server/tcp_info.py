@@ -6,11 +6,11 @@ import struct
 
 _TCP_INFO = getattr(socket, "TCP_INFO", None)
 _LAST_ACK_RECEIVED = 8 + 12 * 4
-"""Where struct tcp_info has tcpi_last_ack_recv, in milliseconds."""
+"""Place of tcpi_last_ack_recv, in milliseconds, in struct tcp_info."""
 
 
 def answered_at(connection: socket.socket | None, *, now: float) -> float:
-    """On the clock of `now`. Infinite where this cannot be known: a kernel without TCP_INFO, or a transport that is no socket."""
+    """Return when the peer last answered, on the clock of `now`. Infinite if nobody knows: no TCP_INFO, or a transport without a socket."""
     if connection is None or _TCP_INFO is None:
         return math.inf
     if connection.fileno() < 0:

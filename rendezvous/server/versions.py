@@ -12,7 +12,7 @@ MOST_LOGGED = 32
 
 
 class Versions:
-    """Of one server; it logs each unknown version once."""
+    """The versions of the members of one server, which logs each unknown version once."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()

@@ -39,7 +39,7 @@ if "TEST_OLD_TORCH" in os.environ:
         def __init__(self, module):
             super().__init__(module)
 
-    replicas.DistributedDataParallel = Older
+    replicas.DistributedDataParallel = replicas._Wrapper = Older
 count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 is_first = int(os.environ.get("RANK", "0")) < (count if "SHARDED" in os.environ else 1)
 model = Model(16, seed=7 if is_first else os.getpid()).to(device)  # the first world begins with the weights of the first replica

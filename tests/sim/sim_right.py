@@ -7,8 +7,8 @@ from sim_api import Api
 from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
+from controller.facts.keys import owner_uid
 from controller.frameworks import FRAMEWORKS
-from controller.watching.keys import owner_uid
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER

@@ -10,7 +10,7 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, Scene
 
 from controller.acting.status_debounce import PATIENCE_S
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import PODS

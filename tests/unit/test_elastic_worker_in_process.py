@@ -287,6 +287,38 @@ def test_living_workers_in_a_world_that_nobody_told_them_of_are_astray(new: Call
     assert agent.in_process.is_astray(View(view)) is is_astray
 
 
+@pytest.mark.parametrize("minor", [3, 4])
+def test_workers_measure_their_pace_while_a_server_that_knows_it_asks(new: Callable[..., Agent], minor: int) -> None:
+    agent = new(minor=minor)
+    world = {"id": "3-s", "generation": 3, "rank": 0, "size": 1, "store": "a:1", "pace_s": 5.0}
+    agent.view(**world)
+    agent.begin(3)
+    worker = agent.worker(step=12)
+    agent.tells("able")
+    if minor >= 4:
+        assert worker.hear() == {"t": "pace", "every_s": 5.0}
+    agent.view(**world, change=change(4, "form", step=12, donors=[0]))
+    form = worker.hear()
+    assert form is not None
+    assert (form["t"], form["phase"]) == ("change", "form"), "an older server is not taken at its word"
+    parts = {"compute_s": 0.2, "data_s": 0.0, "outside_s": 0.0, "wait_s": 0.1, "send_s": 0.01}
+    worker.say("pace", round=4, steps=25, **parts)
+    worker.say("formed", round=4)
+    told = agent.tells(*(["paces"] if minor >= 4 else []), "formed", "started")
+    if minor >= 4:
+        assert (told[0]["generation"], told[0]["workers"][0]["compute_us"], told[0]["workers"][0]["steps"]) == (3, 200_000, 25)
+        agent.view(**world | {"pace_s": 0.0}, change=change(4, "run"))
+        assert [worker.hear(), worker.hear()] == [{"t": "change", "round": 4, "phase": "run"}, {"t": "pace", "every_s": 0.0}]
+
+
+def test_a_server_of_the_release_before_gets_no_pace_that_was_on_its_way(new: Callable[..., Agent]) -> None:
+    """The new server was replaced by one of the release before, while the message waited for the connection."""
+    agent = new(minor=3)
+    agent.presence.send({"t": "paces", "generation": 3, "workers": []})
+    agent.presence.send({"t": "doings", "generation": 3, "workers": []})
+    agent.tells("doings")
+
+
 def test_an_older_server_gets_no_door(new: Callable[..., Agent]) -> None:
     agent = new(minor=1)
     agent.begin(3)

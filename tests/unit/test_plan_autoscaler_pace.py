@@ -12,7 +12,7 @@ import pytest
 from job_builders import PLAIN, Cluster, elastic_job, with_status
 
 from controller.deciding.actions import Update
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS
 from elastic.local.controllers.autoscaling.limits import History, begun, limited, scaled
 

@@ -10,7 +10,7 @@ import pytest
 from job_builders import NOW, PLAIN, Cluster, elastic_job
 
 from controller.deciding.objects.hpa_trouble import PATIENCE
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 
 CPU = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
 AMBIGUOUS = "pods by selector training.kubeflow.org/job-name=train are controlled by multiple HPAs: [team/mine team/train]"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from job_builders import NOW, OURS, Cluster, job, reasons, replica, tainted
 
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Node, Phase, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Node, Phase, pod_from
 from elastic.api.job import Job
 
 LOST = Container(name="", exit_code=255, exit_reason="Unknown")

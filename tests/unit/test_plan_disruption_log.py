@@ -11,8 +11,8 @@ from test_plan_spare_workers import running
 
 from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Phase, World, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Phase, World, pod_from
 from elastic.api.book import Disruption, Rescale
 from elastic.api.job import Job
 from elastic.signals.rows import read_table

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, tainted
 
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Node, Phase
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Node, Phase
 from elastic.api.job import Job
 
 SPOT, GKE, REBALANCE = (

@@ -8,9 +8,9 @@ import pytest
 from job_builders import NOW, OURS, elastic_job, job, pod, pod_for, replica, snapshot, tainted
 
 from controller.deciding.objects.elsewhere import MOST_NODES, PREFERRED
-from controller.watching.keys import Key
+from controller.facts.keys import Key
+from controller.facts.snapshot import Node
 from controller.watching.observe import Observer, resources_of
-from controller.watching.snapshot import Node
 from elastic.kube.answers import WatchEvent, WatchType
 from elastic.kube.placement import candidate, place
 

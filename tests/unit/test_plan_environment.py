@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_builders import PLAIN, Cluster, job, pod_for, replica, snapshot
 
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import Job
 from rendezvous.delivery import restricted
 

@@ -8,8 +8,8 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.membership.bounds import MAX_ERROR
 from elastic_worker.agent import last_words
 from elastic_worker.agent.last_words import USAGE, Failure, Unmet

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Forget
 from controller.deciding.lifecycle.failure import REMEMBERED
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api import parse
 from elastic.api.job import Job
 from elastic.api.words import ConditionType

@@ -7,7 +7,7 @@ import pytest
 from job_builders import PLAIN, Cluster, elastic_job, job, reasons, replica
 
 from controller.deciding.actions import Update
-from controller.watching.snapshot import Owned, Phase
+from controller.facts.snapshot import Owned, Phase
 
 VOLCANO = replace(PLAIN, gang_scheduler="volcano")
 PLUGINS = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")

@@ -7,8 +7,8 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job
 
 from controller.deciding.lifecycle.conditions import is_over
 from controller.deciding.rendezvous import latecomers
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
 from elastic.membership.bounds import MAX_ERROR
 

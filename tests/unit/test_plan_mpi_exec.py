@@ -5,7 +5,7 @@ from typing import Any
 from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 
 from controller.deciding.actions import Create, Update
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.kube.resources import ROLES
 
 UPSTREAMS = [

@@ -7,7 +7,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, deleted, job, pod_f
 from msgspec import structs
 
 from controller.deciding.actions import Plan, SetExpectation, Update
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
 from elastic.kube.resources import CONFIG_MAPS
 from elastic.membership.hosts import Host, HostFacts, HostState

@@ -7,7 +7,7 @@ import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
 from controller.deciding.plan import plan
-from controller.watching.snapshot import Container, Phase, World, pod_from
+from controller.facts.snapshot import Container, Phase, World, pod_from
 from elastic.api.kinds import KINDS
 
 Object = dict[str, Any]

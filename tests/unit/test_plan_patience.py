@@ -13,7 +13,7 @@ from job_builders import NOW, Cluster, elastic_job, job, replica
 from controller.acting import status_debounce
 from controller.acting.status_debounce import PATIENCE_S, PendingStatus, believed, can_wait, held_back
 from controller.deciding.actions import Delete, Plan, normal
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import JobStatus, ReplicaStatus
 from elastic.kube.resources import PODS
 

@@ -11,8 +11,8 @@ from controller.deciding.actions import Create, SetCondition, SetExpectation
 from controller.deciding.derivation import derive
 from controller.deciding.plan import plan
 from controller.deciding.rendezvous.readiness import Readiness, of_workers
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, InWorld, Phase, Pod, World, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, InWorld, Phase, Pod, World, pod_from
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.api.words import HOLDER, IN_WORLD, Cause

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, pod_for, reasons, replica
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
-from controller.watching.snapshot import Container, Phase
+from controller.facts.snapshot import Container, Phase
 from elastic.api import parse
 from elastic.api.job import ElasticStatus, Job, to_object
 

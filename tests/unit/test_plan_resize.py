@@ -10,8 +10,8 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod,
 
 from controller.deciding.actions import Create, SetExpectation
 from controller.deciding.replicas import slot_assignment
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.book import Rescale
 from elastic.kube.resources import PODS
 from elastic.membership.bounds import MAX_MEMBERS

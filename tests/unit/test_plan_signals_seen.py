@@ -8,8 +8,8 @@ from job_builders import OURS, Cluster, created, deleted, elastic_job, tainted
 from test_plan_spare_workers import running
 
 from controller.deciding.actions import JobEvent
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Node, Phase, node_from, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Node, Phase, node_from, pod_from
 from elastic.signals.rows import read_table
 
 CANDIDATE = "DeletionCandidateOfClusterAutoscaler"

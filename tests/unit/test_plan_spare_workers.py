@@ -6,8 +6,8 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, job, replica, tainted
 from msgspec import structs
 
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, World
 from elastic.api.job import Job
 
 SPARE = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}

@@ -11,8 +11,8 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, job, replica, tainte
 
 from controller.deciding import active
 from controller.deciding.actions import Plan
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.job import Job, JobStatus
 
 SPOT = "aws-node-termination-handler/spot-itn"

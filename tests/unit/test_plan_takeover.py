@@ -6,7 +6,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, job, pod, replica
 from msgspec import structs
 
-from controller.watching.snapshot import Phase, Service
+from controller.facts.snapshot import Phase, Service
 from elastic.api.job import Job
 
 

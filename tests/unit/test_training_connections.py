@@ -1,15 +1,18 @@
 """A break reaches the sockets of the present group, and no other."""
 
+import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
 from elastic_worker.training.connections import Connections
 
 HOSTS = ("127.0.0.1", "::1")
+SO_MAX_PACING_RATE = 47
 
 
 def rank(listener: socket.socket) -> bytes:
@@ -97,6 +100,32 @@ def test_the_end_of_a_group_closes_its_connections_and_no_others(opened: ExitSta
     assert all(map(is_broken, [*group.ends, group.theirs_in, group.theirs_out]))
     assert not any(map(is_broken, earlier.ends))
     opened.enter_context(socket.create_connection(group.listener.getsockname()[:2]))
+
+
+def test_it_is_known_for_how_long_each_connection_of_the_group_was_sending(opened: ExitStack) -> None:
+    connections = Connections()
+    Group(opened, connections)
+    connections.begin(2)
+    group = Group(opened, connections)
+    before = connections.sending_s()
+    assert before.keys() == {inode(one) for one in (*group.ends, group.theirs_in, group.theirs_out)}
+    group.connected.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 1_000_000)
+    group.connected.setblocking(False)
+    group.theirs_out.setblocking(False)
+    until = time.monotonic() + 20
+    while connections.sending_s()[inode(group.connected)] < 0.2:
+        with suppress(BlockingIOError):
+            group.connected.send(bytes(200_000))
+        with suppress(BlockingIOError):
+            group.theirs_out.recv(200_000)  # time in which the peer reads nothing does not count
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert connections.sending_s()[inode(group.accepted)] == before[inode(group.accepted)]
+    assert connections.sending_s().keys() == before.keys()
+
+
+def inode(one: socket.socket) -> str:
+    return os.readlink(f"/proc/self/fd/{one.fileno()}")
 
 
 def test_a_break_of_an_earlier_epoch_does_nothing(opened: ExitStack) -> None:

@@ -374,3 +374,17 @@ def test_an_agent_that_is_lost_after_it_has_spoken_ends_the_process(agent: Scrip
     agent.connection.close()
     assert agent.left.wait(PATIENCE_S)
     assert agent.exit_code == AGENT_GONE
+
+
+def test_the_worker_learns_over_how_long_it_measures_its_pace(agent: ScriptedAgent) -> None:
+    one = agent.control()
+    agent.hears()
+    assert one.pace_s == 0.0, "an older agent never asks"
+    agent.sends({"t": "pace", "every_s": 10.0})
+    until(lambda: one.pace_s == 10.0)
+    agent.sends({"t": "pace", "every_s": 0.0})
+    until(lambda: one.pace_s == 0.0)
+    agent.sends({"t": "something-newer", "every_s": 5.0})
+    agent.says("abort", 1)
+    until(lambda: one.is_ending())
+    assert (one.pace_s, agent.left.is_set()) == (0.0, False)

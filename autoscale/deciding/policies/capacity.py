@@ -1,4 +1,4 @@
-"""Policy `capacity`, the sponge: take the room that is free, up to the most; it is given back to whom it belongs by the guard."""
+"""Policy `capacity`, the sponge: take all free room up to the maximum. The guard gives it back to its owners."""
 
 from autoscale.deciding.signals import Signals, Wish
 from autoscale.deciding.troubles import without_nodes

@@ -9,7 +9,7 @@ from autoscale.deciding.troubles import no_progress, without_price
 from elastic.api.counting import counted
 
 BETTER = 1.03
-"""So much more work for the money is worth a change."""
+"""Factor of work for the money from which a change is worth it."""
 
 
 def wish(signals: Signals, replicas: int) -> Wish:
@@ -38,7 +38,7 @@ def wish(signals: Signals, replicas: int) -> Wish:
 
 
 def _price(signals: Signals, replicas: int, size: int) -> float | None:
-    """Of an hour with so many workers: the mean of those that there are, and nodes with room for more."""
+    """Return the price of an hour with this many workers: the mean of the present ones and of nodes with room for more."""
     assert signals.paid is not None
     if size <= replicas:
         return signals.paid * size / replicas

@@ -7,7 +7,7 @@ from elastic.api.counting import counted
 FINE = 32
 """Up to so many workers each number is looked at; beyond, steps of one part in so many."""
 SPARE = 1.1
-"""So much faster than needed: rescales, checkpoints and losses take their part."""
+"""Factor of the needed speed: rescales, checkpoints and losses take their part."""
 
 
 def wish(signals: Signals, replicas: int, now: float) -> Wish:
@@ -39,7 +39,7 @@ def _fewest(signals: Signals, needed: float) -> int | None:
 
 
 def _nearest(signals: Signals, replicas: int) -> int:
-    """The fastest number of workers. Of two that were measured another one than now has to be faster for certain, or noise would decide."""
+    """Return the fastest number of workers. A measured size must be faster than the present one for certain, or noise would decide."""
     curve = signals.curve
     best = max(_sizes(signals.bounds), key=lambda size: (curve.rate(size).mid, -size))
     is_known = curve.knows(best) and curve.knows(replicas) and signals.bounds.allows(replicas)
@@ -47,7 +47,7 @@ def _nearest(signals: Signals, replicas: int) -> int:
 
 
 def _sizes(bounds: Bounds) -> list[int]:
-    """The numbers of workers to choose from: all small ones, and of large ones some."""
+    """Return the numbers of workers to choose from: all small ones, and some large ones."""
     sizes = [bounds.least]
     while (larger := bounds.above(sizes[-1] + max(1, sizes[-1] // FINE))) is not None:
         sizes.append(larger)

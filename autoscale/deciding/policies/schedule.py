@@ -20,7 +20,7 @@ def wish(signals: Signals, now: float) -> Wish:
 
 
 def current(windows: Sequence[Window], now: float) -> Window | None:
-    """The first that holds now."""
+    """Return the first window that holds now."""
     return next((window for window in windows if _holds(window, now)), None)
 
 

@@ -20,9 +20,9 @@ from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.facts.snapshot import Container, Phase, Pod
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
-from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.book import LastLoss
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container

@@ -26,7 +26,7 @@ class Runs(NamedTuple):
 
 
 def with_runs(counted: Sequence[str], runs: Iterable[Runs]) -> tuple[str, ...]:
-    """The entries with these runs, each of them newly ended, as far as there is room. Former entries of the same container become one."""
+    """Return the entries with these newly ended runs, as far as there is room. Former entries of the same container become one."""
     known = _by_container(counted)
     grown, first = dict(known), []
     for run in runs:
@@ -39,7 +39,7 @@ def with_runs(counted: Sequence[str], runs: Iterable[Runs]) -> tuple[str, ...]:
 
 
 def uncounted(runs: Iterable[Runs], counted: Iterable[str]) -> list[Runs]:
-    """The runs that are newer than the newest counted one of their container."""
+    """Return the runs that are newer than the newest counted run of their container."""
     known = _by_container(counted)
     return [run for run in runs if (before := known.get(run[:2])) is None or before.newest < run.newest]
 

@@ -10,7 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
 from controller.deciding.moments import FIRST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption, Leaving
 from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job

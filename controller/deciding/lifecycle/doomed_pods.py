@@ -13,7 +13,7 @@ from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, ter
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.status_room import with_leaving
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning

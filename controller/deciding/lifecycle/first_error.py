@@ -12,7 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, usage_errors
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Container, Pod
+from controller.facts.snapshot import Container, Pod
 from elastic.api.template import default_container
 from elastic.api.words import FAILED_FIRST
 from elastic.membership.bounds import printable

@@ -15,9 +15,9 @@ from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.deciding.pauses import next_pause_s, pause_end, start_of
 from controller.deciding.status_room import listed
+from controller.facts.snapshot import Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
-from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.book import Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, RestartScope

@@ -1,7 +1,6 @@
-"""Decides what to say about a job that got in although it makes no sense.
+"""Decide what to say about an invalid job that was stored.
 
-One that never started has failed, with the reason; one that runs is left alone, because an edit that went wrong is no cause to stop
-training.
+A job that never started has failed, with the reason. A job that runs is left alone, because a wrong edit is no cause to stop training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ def plan_for_invalid(kind: Kind, job: Mapping[str, Any], *, status: JobStatus, p
 
 
 def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> Plan:
-    """What can be read of its policy holds for a broken job too: it goes when its time is over."""
+    """Return the plan that deletes a broken job when its time has passed: the readable part of its policy holds."""
     policy = _policy(job)
     ttl = policy.get("ttlSecondsAfterFinished")
     if not isinstance(ttl, int) or not 0 <= ttl <= INT32 or policy.get("suspend"):
@@ -50,7 +49,7 @@ def _gone_in_time(job: Mapping[str, Any], status: JobStatus, now: datetime) -> P
 
 
 def _is_anothers(job: Mapping[str, Any]) -> bool:
-    """Does the job name another manager? Then that manager judges its fields."""
+    """Return whether the job names another manager, which then judges its fields."""
     manager = _policy(job).get("managedBy")
     return isinstance(manager, str) and manager not in ("", ManagedBy.TRAINING_OPERATOR.value)
 

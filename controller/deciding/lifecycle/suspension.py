@@ -19,7 +19,7 @@ from controller.deciding.rendezvous.etcd import place
 from controller.deciding.rendezvous.world_status import record_restarts, with_last_step
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import ElasticStatus, Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
 
@@ -56,7 +56,7 @@ def _suspended(view: JobView) -> Plan:
     known = status.elastic or ElasticStatus()
     elastic = disruption_log.suspended(view, known)
     if status.elastic is not None or elastic != known:
-        status = replace(status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None))
+        status = replace(status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=()))
     news = (*news, *disruption_log.events(job, known=known, new=elastic))
     forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)

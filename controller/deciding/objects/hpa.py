@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.ownership import owned_metadata
-from controller.watching.snapshot import Owned, Snapshot
+from controller.facts.snapshot import Owned, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 from elastic.api.scaling import DESIRED, PolicyName, ScalingPolicy

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.hpa import asking, has_metrics
-from controller.watching.snapshot import Snapshot, time_of
+from controller.facts.snapshot import Snapshot, time_of
 from elastic.api.job import Job
 
 PATIENCE = timedelta(seconds=120)

@@ -1,4 +1,4 @@
-"""What ties an object to its job: the owner reference by which the cluster removes it when the job goes."""
+"""Tie an object to its job, by the owner reference with which the cluster removes the object after the job."""
 
 from typing import Any
 

@@ -13,8 +13,8 @@ from controller.deciding.lifecycle.initializing import waits
 from controller.deciding.objects import quantities
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Snapshot
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, Object, SchedulingPolicy
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable

@@ -11,7 +11,7 @@ _BINARY = {f"{letter}i": Fraction(1024**power) for power, letter in enumerate("K
 
 
 def written(amount: Fraction, *, binary: bool) -> str:
-    """With the largest suffix that leaves a whole number."""
+    """Return the amount with the largest suffix that leaves a whole number."""
     suffixes = ({"": Fraction(1)} | _BINARY) if binary and amount.denominator == 1 else _DECIMAL
     for suffix, factor in reversed(suffixes.items()):
         if (amount / factor).denominator == 1:
@@ -20,7 +20,7 @@ def written(amount: Fraction, *, binary: bool) -> str:
 
 
 def added(parts: Iterable[Mapping[str, int | str]]) -> dict[str, int | str]:
-    """The sum by resource, each written in the form of its first part."""
+    """Return the sum by resource, each written in the form of its first part."""
     sums: dict[str, tuple[Fraction, bool]] = {}
     for part in parts:
         for name, text in part.items():

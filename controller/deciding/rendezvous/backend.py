@@ -3,7 +3,7 @@
 from enum import Enum
 
 from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.api.job import Job
 from elastic.api.rendezvous_choice import wanted_backend
 from elastic.api.words import ConditionType, RdzvBackend

@@ -9,7 +9,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import own_container
-from controller.watching.snapshot import Container, Pod
+from controller.facts.snapshot import Container, Pod
 from elastic.membership.bounds import printable
 
 FEWEST = 2

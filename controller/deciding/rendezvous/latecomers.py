@@ -28,7 +28,7 @@ def in_words(view: JobView) -> str:
 
 
 def look_again_at(view: JobView) -> datetime | None:
-    """When the next worker will be late."""
+    """Return when the next worker will be late."""
     return min((late_at for _, late_at in _expected_at_rendezvous(view) if late_at > view.snapshot.now), default=None)
 
 

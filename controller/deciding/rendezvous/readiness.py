@@ -17,7 +17,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.watching.snapshot import Container, Pod, Snapshot, World
+from controller.facts.snapshot import Container, Pod, Snapshot, World
 from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.words import HOLDER, IN_WORLD

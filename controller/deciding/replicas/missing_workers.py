@@ -12,7 +12,7 @@ from controller.deciding.lifecycle import first_error
 from controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import ORDINARY_WAITS, Pod
+from controller.facts.snapshot import ORDINARY_WAITS, Pod
 from elastic.api.job import JobStatus
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable
@@ -58,7 +58,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 
 def without(status: JobStatus) -> JobStatus:
-    """Clear `waitsFor` and `hang` of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
-    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang):
+    """Clear the waits of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
+    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang or status.elastic.stragglers):
         return status
-    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None))
+    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None, stragglers=()))

@@ -10,7 +10,7 @@ from typing import Any
 from controller.deciding.actions import Update
 from controller.deciding.job_view import JobView
 from controller.deciding.replicas import slot_assignment
-from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
+from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER

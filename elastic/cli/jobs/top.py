@@ -30,6 +30,7 @@ from elastic.kube.resources import Object, Resource
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", kind="PodMetrics")
 NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io (install metrics-server)"
 MIB = 1 << 20
+NOT_IN_WORDS = ("job", "kind", "unit", "hang", "stragglers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ def lines_of(seen: Seen) -> Iterator[str]:
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
         if facts := _in_words(progress):
             yield plain(f"{job.title}: {facts}")
-        if waits := summary(job.kind, job.object).next_step:
+        told = summary(job.kind, job.object)
+        if waits := told.next_step or told.slow_ranks:
             yield plain(f"{job.title} waits for {waits}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
@@ -169,11 +171,12 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "throughput": told.autoscaler.get("throughput"),
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
         "hang": dict(told.hang) or None,
+        "stragglers": [dict(one) for one in told.stragglers] or None,
     }
 
 
 def _in_words(progress: Mapping[str, Any]) -> str:
-    facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit", "hang") and value is not None}
+    facts = {name: value for name, value in progress.items() if name not in NOT_IN_WORDS and value is not None}
     if (percent := facts.pop("progressPercent", None)) is not None:
         facts["progress"] = f"{percent} %"
     if (left_s := facts.pop("remainingSeconds", None)) is not None:

@@ -140,4 +140,5 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
         return
     identity = {"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace}
     reasons = [{"reason": finding.reason, "message": finding.message} for finding in told_of if finding.reason]
-    click.echo(as_data({**identity, "explanation": lines, "findings": reasons, "hang": dict(told.hang) or None}, output))
+    found_out = {"hang": dict(told.hang) or None, "stragglers": [dict(one) for one in told.stragglers]}
+    click.echo(as_data({**identity, "explanation": lines, "findings": reasons, **found_out}, output))

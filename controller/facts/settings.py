@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from rendezvous.engine.messages.pace import WINDOW_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
@@ -27,3 +29,5 @@ class Settings:
     """Brings the exec client into MPI launchers."""
     kubectl_command: tuple[str, ...] = ()
     """How that image does it, where it is not the image's own way."""
+    pace_window_s: float = WINDOW_S
+    """Seconds over which ranks measure their steps before they are compared."""
