@@ -81,14 +81,13 @@ def _of_cluster(ctx: click.Context, read: Callable[[Kube, str], Awaitable[list[s
 
 def _asked(cluster: Cluster, read: Callable[[Kube, str], Awaitable[list[str]]]) -> list[str]:
     from elastic.cli.failures import said
-    from elastic.kube import connect
 
-    async def within() -> list[str]:
-        async with asyncio.timeout(WITHIN_S), connect(cluster.kubeconfig, context=cluster.context) as kube:
-            return await read(kube, cluster.namespace or kube.access.namespace)
+    async def within(kube: Kube, namespace: str) -> list[str]:
+        async with asyncio.timeout(WITHIN_S):
+            return await read(kube, namespace)
 
     try:
-        return asyncio.run(within())
+        return cluster.ask(within)
     except click.ClickException:
         return []
     except Exception as error:

@@ -1,6 +1,6 @@
-"""What a command says when something outside it fails: one line that names what, why and what to do.
+"""Put failures outside of a command into one line that says what failed, why, and what to do.
 
-Whatever is not known here is a defect of ours and shows its traceback.
+Any other failure is a bug of ours, and shows its traceback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ DISK = {
 
 
 def said(error: BaseException, server: str = "") -> str | None:
-    """The line for this failure; None where it is none that a command expects."""
+    """Return the line for this failure; None if no command expects it."""
+    from elastic.client.errors import ElasticError
     from elastic.kube.access import AccessError
     from elastic.kube.errors import KubeError
     from elastic.local.files import FolderError
@@ -27,7 +28,7 @@ def said(error: BaseException, server: str = "") -> str | None:
         return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))
     if isinstance(error, KubeError):
         return error.words
-    if isinstance(error, AccessError | FolderError):
+    if isinstance(error, AccessError | ElasticError | FolderError):
         return str(error)
     if isinstance(error, TimeoutError):
         return f"no answer in time: {error or 'the API server is too slow or cannot be reached'}"

@@ -15,9 +15,8 @@ from elastic.cli import completion
 from elastic.cli.arguments import cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.change import set_suspended
 from elastic.cli.outcomes import OUTPUT, Outcomes, told
-from elastic.kube import connect
+from elastic.client import verbs
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -50,7 +49,7 @@ def resume(words: tuple[str, ...], working_dir: Path | None, output: str, cluste
             if job.was_stopped:
                 await _resume_stopped(kube, job, str(working_dir or ""), outcomes)
             elif job.is_suspended:
-                await set_suspended(kube, one, is_suspended=False)
+                await verbs.set_suspended(kube, one, is_suspended=False)
                 outcomes.tell(job, "resumed", f"{job.title} resumed")
             else:
                 outcomes.tell(job, "nothing", f"{job.title} is not suspended")
@@ -80,11 +79,11 @@ async def _resume_stopped(kube: Kube, job: StoredJob, working_dir: str, outcomes
 def listed(kubeconfig: Path, which: Callable[[StoredJob], bool]) -> list[str]:
     """Return the titles of some jobs, or none if the cluster does not answer in time: the command goes on without them."""
 
-    async def ask() -> list[str]:
-        async with asyncio.timeout(LISTED_S), connect(kubeconfig) as kube:
+    async def ask(kube: Kube, namespace: str) -> list[str]:
+        async with asyncio.timeout(LISTED_S):
             return [job.title for job in await stored_jobs(kube) if which(job)]
 
     try:
-        return asyncio.run(ask())
+        return Cluster(kubeconfig).ask(ask)
     except (AccessError, KubeError, OSError):
         return []

@@ -21,8 +21,8 @@ from elastic.local.sandbox import Mode
 from elastic.runtime.signal_file import table_of
 
 if TYPE_CHECKING:
-    from elastic.cli.jobs.found import Found
     from elastic.client.sample import Sample
+    from elastic.client.verbs import Found
     from elastic.kube.client import Kube
 
 HOW_TO = """The cluster is ready: {nodes}, sandbox {sandbox}, {control_plane}.

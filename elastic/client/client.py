@@ -1,17 +1,21 @@
-"""`elastic.Client`: jobs from Python and notebooks, through the official kubernetes package; the same calls on laptop and cluster."""
+"""Give programs and notebooks `elastic.Client`: the same calls on the laptop and in a cluster.
+
+The official kubernetes package finds the cluster, its certificates and tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from elastic.api.kinds import GROUP, KINDS, VERSION, Kind, as_owned
-from elastic.client import errors
-from elastic.client.cluster import TIMEOUT_S, Cluster, connect, speaking
+from elastic.api.kinds import KINDS, Kind, as_owned
+from elastic.client import errors, verbs
+from elastic.client.cluster import Cluster, connect
 from elastic.client.job import Job
 from elastic.client.program import VARIABLE, checked, escaped, program_of
 from elastic.client.script_job import MAX_RESTARTS, Workers, job_of
+from elastic.kube.following import resource_of
 
 START = 'd=$(mktemp -d) && printf %s "$ELASTIC_PROGRAM" > "$d/$0" && exec torchrun "$d/$0" "$@"'
 """As a shell runs it, with the name of the file and its arguments."""
@@ -25,13 +29,28 @@ class Client:
         self,
         kubeconfig: str | Path | None = None,
         *,
+        api: Any = None,
         context: str | None = None,
         namespace: str | None = None,
         data_dir: str | Path | None = None,
         dashboard: str | None = None,
     ) -> None:
-        """`dashboard`: where a cluster's dashboard is forwarded to; it knows how far training is. The laptop's is found."""
-        self._cluster: Cluster = connect(kubeconfig, context=context, namespace=namespace, data_dir=data_dir, dashboard=dashboard)
+        """Choose the cluster.
+
+        `api` is a kubernetes.client.ApiClient, which names the cluster itself. `dashboard` is the address to which a cluster's dashboard is
+        forwarded; it knows how far training is. The laptop's is found.
+        """
+        self._cluster: Cluster = connect(kubeconfig, api=api, context=context, namespace=namespace, data_dir=data_dir, dashboard=dashboard)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread that runs the calls. Handles of jobs cannot be used any more."""
+        self._cluster.close()
 
     def __repr__(self) -> str:
         return f"<Client of {self._cluster.api.configuration.host}, namespace {self.namespace}>"
@@ -75,10 +94,9 @@ class Client:
         if namespace not in (None, self.namespace):
             raise errors.Refused(f"metadata.namespace is {namespace}, and this client is of {self.namespace}; make a Client(namespace=...)")
         self._make_room(Job(self._cluster, kind, name), replace=replace)
-        with speaking(f"creating {kind.name} {name}"):
-            created = self._cluster.jobs.create_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, kind.plural, dict(job), _request_timeout=TIMEOUT_S
-            )
+        created = self._cluster.ask(
+            f"creating {kind.name} {name}", lambda kube: kube.create(resource_of(kind), dict(job), namespace=self.namespace)
+        )
         return Job(self._cluster, kind, name, created["metadata"]["uid"])
 
     def _make_room(self, job: Job, *, replace: bool) -> None:
@@ -94,15 +112,16 @@ class Client:
 
     def get(self, name: str, kind: str = "PyTorchJob") -> Job:
         of = _kind(kind)
-        metadata = Job(self._cluster, of, name).object["metadata"]
-        return Job(self._cluster, as_owned(of, metadata), name, metadata["uid"])
+        found = self._cluster.ask(f"{of.title} {name}", lambda kube: verbs.find(kube, of, self.namespace, name))
+        return Job(self._cluster, found.kind, name, found.key.uid)
 
     def jobs(self, kind: str = "PyTorchJob") -> list[Job]:
         """Return all jobs of this kind in the namespace. Jobs of TrainJobs are among the PyTorchJobs."""
         of = _kind(kind)
-        with speaking(f"the {of.plural} of {self.namespace}"):
-            found = self._cluster.jobs.list_namespaced_custom_object(GROUP, VERSION, self.namespace, of.plural, _request_timeout=TIMEOUT_S)
-        known = (item["metadata"] for item in found["items"])
+        listed = self._cluster.ask(
+            f"the {of.plural} of {self.namespace}", lambda kube: kube.list(resource_of(of), namespace=self.namespace)
+        )
+        known = (item["metadata"] for item in listed.items)
         return [Job(self._cluster, as_owned(of, metadata), metadata["name"], metadata["uid"]) for metadata in known]
 
     @property

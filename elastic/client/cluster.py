@@ -1,67 +1,94 @@
-"""The cluster that `elastic.Client` talks to, through the official client; what goes wrong becomes an error of ours."""
+"""Find the cluster that `elastic.Client` talks to, and run the verbs of jobs on it; errors of the server become errors of the client."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import urllib3
+import aiohttp
 from kubernetes import client
 from kubernetes import config as _config
 
 from elastic.client import errors, live
 from elastic.client.sample import Sample
 from elastic.kube import access
+from elastic.kube.background import LOOK_EVERY_S, Background, Closed
+from elastic.kube.client import NO_CREDENTIALS, Kube
+from elastic.kube.errors import KubeError
+from elastic.kube.official import access_of, authorization
 from elastic.local.files import Layout, layout_of
 
 config: Any = _config  # its functions have no types
-TIMEOUT_S = (5, 30)
-"""To connect, and to answer."""
+T = TypeVar("T")
+WITHIN_S = 35.0
+"""Limit for a call: to connect, and to answer."""
 LAPTOP = Path(".elastic")
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
+    """A cluster and how to reach it. Its client and all handles of jobs share it, and the thread that runs the verbs."""
+
     api: Any
+    """An ApiClient of the official client."""
     namespace: str
     is_laptop: bool
     layout: Layout | None = None
-    """Of the laptop cluster."""
+    """Layout of the laptop cluster."""
     dashboard: str | None = None
     """The URL that the user named."""
+    _background: Background | None = field(default=None, init=False, repr=False)
+    _is_closed: bool = field(default=False, init=False, repr=False)
 
-    @property
-    def jobs(self) -> Any:
-        return client.CustomObjectsApi(self.api)
+    def ask(self, doing: str, act: Callable[[Kube], Awaitable[T]], within_s: float | None = WITHIN_S) -> T:
+        """Run a function on the cluster's client, and return what it returns. within_s: None if the function has its own limits."""
 
-    @property
-    def core(self) -> Any:
-        return client.CoreV1Api(self.api)
+        async def asked(kube: Kube) -> T:
+            async with asyncio.timeout(within_s):
+                return await act(kube)
 
-    def sample(self, uid: str) -> Sample | None:
-        """How far a job's training is right now; None where nobody knows. A dashboard that the user named has to answer."""
+        with speaking(doing):
+            background = self._running()
+            return background.run(asked(background.kube))
+
+    def each(self, doing: str, act: Callable[[Kube], AsyncGenerator[T, None]], every_s: float = LOOK_EVERY_S) -> Generator[T | None]:
+        """Yield what a function yields, and None after each silence of every_s seconds."""
+        with speaking(doing):
+            background = self._running()
+            yield from background.each(act(background.kube), every_s)
+
+    def _running(self) -> Background:
+        if self._is_closed:
+            raise Closed
+        if self._background is None or self._background.pid != os.getpid():
+            self._background = Background(access_of(self.api))
+        return self._background
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._background is not None and self._background.pid == os.getpid():
+            self._background.close()
+
+    async def sample(self, uid: str) -> Sample | None:
+        """Return how far a job's training is right now; None if nobody knows. A dashboard that the user named has to answer."""
         try:
-            if self.dashboard is not None:
-                token = _token(self.api)
-                return live.asked(live.Dashboard(self.dashboard, {"Authorization": token} if token else {})).get(uid)
-            laptops = live.of_laptop(self.layout) if self.layout is not None else None
-            return live.asked(laptops).get(uid) if laptops is not None else None
-        except live.NoAnswer as error:
+            async with asyncio.timeout(2 * live.WITHIN_S):  # a name server may be silent
+                of = live.of_laptop(self.layout) if self.layout is not None else None
+                if self.dashboard is not None:
+                    token = await asyncio.to_thread(authorization, self.api.configuration)
+                    of = live.Dashboard(self.dashboard, {"Authorization": token} if token else {})
+                return (await live.ask(of)).get(uid) if of is not None else None
+        except (live.NoAnswer, TimeoutError) as error:
             if self.dashboard is None:
                 return None
-            raise errors.Unreachable(f"the dashboard at {self.dashboard} does not say how jobs train: {error}") from error
-
-
-def _token(api: Any) -> str:
-    """As the official client shows it to the API server."""
-    shown = api.configuration.auth_settings().values()
-    return next((str(one["value"]) for one in shown if str(one.get("key")).lower() == "authorization" and one.get("value")), "")
+            why = str(error) or "no answer in time"
+            raise errors.Unreachable(f"the dashboard at {self.dashboard} does not say how jobs train: {why}") from error
 
 
 def checked_dashboard(url: str | None) -> str | None:
@@ -72,14 +99,35 @@ def checked_dashboard(url: str | None) -> str | None:
 
 
 def connect(
-    kubeconfig: str | Path | None, *, context: str | None, namespace: str | None, data_dir: str | Path | None, dashboard: str | None = None
+    kubeconfig: str | Path | None = None,
+    *,
+    api: Any = None,
+    context: str | None = None,
+    namespace: str | None = None,
+    data_dir: str | Path | None = None,
+    dashboard: str | None = None,
 ) -> Cluster:
-    """What `_connected` finds, with the dashboard to ask."""
-    return replace(_connected(kubeconfig, context, namespace, data_dir), dashboard=checked_dashboard(dashboard))
+    """Return the cluster of an ApiClient, or the one that `_connected` finds, with the dashboard to ask."""
+    try:
+        found = _of_api(api, namespace) if api is not None else _connected(kubeconfig, context, namespace, data_dir)
+    except access.AccessError as error:
+        raise errors.NoCluster(str(error)) from error
+    if api is not None and any(given is not None for given in (kubeconfig, context, data_dir)):
+        raise errors.NoCluster("api has a cluster already; give it without kubeconfig, context and data_dir")
+    return replace(found, dashboard=checked_dashboard(dashboard))
+
+
+def _of_api(api: Any, namespace: str | None) -> Cluster:
+    """Return the cluster of an ApiClient, which may be the laptop's."""
+    if not isinstance(api, client.ApiClient):
+        raise errors.NoCluster(f"api is {api!r}, but must be a kubernetes.client.ApiClient")
+    layout = Layout(Path.home() / LAPTOP)
+    is_laptop = layout.is_running() and access.from_kubeconfig(layout.kubeconfig).server == api.configuration.host.rstrip("/")
+    return Cluster(api, namespace or "default", is_laptop, layout if is_laptop else None)
 
 
 def _connected(kubeconfig: str | Path | None, context: str | None, namespace: str | None, data_dir: str | Path | None) -> Cluster:
-    """That of the kubeconfig, of the data folder, of $KUBECONFIG, else the laptop cluster if it runs, this pod's, or kubectl's."""
+    """Return the cluster of the kubeconfig, the data folder or $KUBECONFIG, else a running laptop cluster, this pod's, or kubectl's."""
     if kubeconfig and data_dir:
         raise errors.NoCluster("kubeconfig and data_dir name two clusters; give one of them")
     layout = Layout(Path(data_dir) if data_dir else Path.home() / LAPTOP)
@@ -97,7 +145,8 @@ def _connected(kubeconfig: str | Path | None, context: str | None, namespace: st
 def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str | None) -> Cluster:
     chosen = str(file) if file else None
     try:
-        _check(Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser(), context)
+        if (only := Path(chosen or config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser()).is_file():  # it may be a list of files
+            access.check(only, context=context)  # the official client raises an error of its YAML reader, or fails later
         if chosen is not None and os.pathsep not in chosen and not Path(chosen).expanduser().exists():
             raise errors.NoCluster(f"there is no kubeconfig {chosen}; start a laptop cluster with `elastic up --detach`, or name another")
         contexts, current = config.list_kube_config_contexts(chosen)
@@ -106,21 +155,13 @@ def _of_kubeconfig(file: str | Path | None, context: str | None, namespace: str 
         raise errors.NoCluster(
             f"{str(error).rstrip('.')}; start a laptop cluster with `elastic up --detach`, or name a kubeconfig"
         ) from error
-    except access.AccessError as error:
-        raise errors.NoCluster(str(error)) from error
     used = next((c for c in contexts if c["name"] == context), current)
     layout = _laptops(file)
     return Cluster(api, namespace or used["context"].get("namespace") or "default", layout is not None, layout)
 
 
-def _check(file: Path, context: str | None) -> None:
-    """Refuses in words what the official client meets with an error of its YAML reader, or once it sends. Lists of files are its own."""
-    if file.is_file():
-        access.check(file, context=context)
-
-
 def _laptops(file: str | Path | None) -> Layout | None:
-    """The laptop cluster that wrote this kubeconfig and runs."""
+    """Return the laptop cluster that wrote this kubeconfig, if any did. Raise NoCluster if it does not run."""
     layout = layout_of(Path(file)) if file else None
     if layout is not None and not layout.is_running():
         raise errors.NoCluster(
@@ -130,29 +171,32 @@ def _laptops(file: str | Path | None) -> Layout | None:
 
 
 @contextmanager
-def speaking(what: str) -> Iterator[None]:
-    """Turns what the official client raises into an error of ours, with the server's own words."""
+def speaking(doing: str) -> Iterator[None]:
+    """Turn errors of requests into errors of the client, with the server's own words."""
     try:
         yield
-    except client.ApiException as error:
-        raise _refusal(error)(f"{what}: {_words(error)}") from error
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise errors.Unreachable(f"{what}: the API server cannot be reached: {error}") from error
+    except errors.ElasticError:
+        raise
+    except Closed as error:
+        raise errors.ElasticError(f"{doing}: this client is closed; make another one") from error
+    except access.AccessError as error:
+        raise errors.NoCluster(str(error)) from error
+    except KubeError as error:
+        raise _refusal(error)(f"{doing}: {error.words}{_remedy(error)}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise errors.Unreachable(f"{doing}: the API server cannot be reached: {str(error) or 'no answer in time'}") from error
 
 
-def _refusal(error: Any) -> type[errors.ElasticError]:
-    if error.status in (401, 403) and "admission webhook" not in str(error.body):
+def _remedy(error: KubeError) -> str:
+    """Return how to make a namespace that does not exist; empty for any other error."""
+    details = error.body.get("details") or {}
+    is_namespace = error.code == 404 and details.get("kind") == "namespaces"
+    return f"; make it with `kubectl create namespace {details.get('name')}`" if is_namespace else ""
+
+
+def _refusal(error: KubeError) -> type[errors.ElasticError]:
+    if error.reason == NO_CREDENTIALS or (error.code in (401, 403) and "admission webhook" not in error.message):
         return errors.Forbidden
-    if not error.status or error.status >= 500:
+    if not error.code or error.code >= 500:
         return errors.Unreachable
-    return {404: errors.NotFound, 409: errors.AlreadyExists}.get(error.status, errors.Refused)
-
-
-def _words(error: Any) -> str:
-    try:
-        told = json.loads(error.body)
-        words, details = str(told["message"]), told.get("details") or {}
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return f"{error.status} {error.reason}"
-    is_namespace = error.status == 404 and isinstance(details, dict) and details.get("kind") == "namespaces"
-    return f"{words}; make it with `kubectl create namespace {details.get('name')}`" if is_namespace else words
+    return {404: errors.NotFound, 409: errors.AlreadyExists}.get(error.code, errors.Refused)

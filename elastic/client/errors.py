@@ -1,4 +1,4 @@
-"""What can go wrong for a program that uses `elastic.Client`. Each error says what to do and keeps what caused it."""
+"""Name the errors of the verbs of jobs, which programs that use `elastic.Client` catch. Each one says what to do and keeps its cause."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ class Forbidden(Refused):
 
 class NotFound(Refused):
     """There is no such job, namespace or kind."""
+
+
+class OutOfBounds(Refused):
+    """The spec of the job does not allow this number of workers."""
 
 
 class AlreadyExists(Refused):

@@ -1,14 +1,11 @@
-"""Asks a dashboard how far training is right now.
+"""Ask a dashboard how far training is right now.
 
-It hears that from the rendezvous server, and the API objects do not hold it. A laptop's is asked in the name of its user, another one with
-a token.
+The dashboard hears it from the rendezvous server; the API objects do not hold it. A request to the laptop's dashboard is made in the name
+of its user, and one to another dashboard has a token.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
 import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -23,11 +20,11 @@ COOKIE_S = 60
 NOT_YET = 503
 """A dashboard that has just started has not seen the cluster."""
 MOST_BYTES = 16 << 20
-"""Of an answer; 5,000 jobs have about 4 MB."""
+"""Limit for an answer. That for 5,000 jobs has about 4 MB."""
 MOST_WORDS = 300
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 SAFE = "must begin with https://, or name a port of this machine: http://localhost:8080"
-"""What `is_safe` wants."""
+"""The rule of `is_safe` in words."""
 
 
 class NoAnswer(Exception):
@@ -41,20 +38,20 @@ class Dashboard:
 
 
 def of_laptop(layout: Layout) -> Dashboard | None:
-    """None where none runs, or has not made its key yet."""
+    """Return the dashboard of a laptop cluster; None if it does not run, or has not made its key yet."""
     at = dashboard.address(layout)
     cookie = dashboard.cookie(layout, int(time.time()) + COOKIE_S)
     return None if at is None or cookie is None else Dashboard(at, {"Cookie": f"{signed_cookie.name(urlsplit(at).netloc)}={cookie}"})
 
 
 def is_safe(url: str) -> bool:
-    """A token in plain text goes to this machine only."""
+    """Return whether a token may go to this URL. In plain text it goes to this machine only."""
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in OWN_HOSTS)
 
 
 async def ask(of: Dashboard) -> dict[str, Sample]:
-    """By the uid of the job."""
+    """Return the samples by the uids of their jobs."""
     import aiohttp
 
     from elastic.local.dialled import bounded
@@ -74,26 +71,3 @@ async def ask(of: Dashboard) -> dict[str, Sample]:
         raise NoAnswer("no answer in time") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NoAnswer(str(error) or type(error).__name__) from error
-
-
-def asked(of: Dashboard) -> dict[str, Sample]:
-    """The same for a caller whose own loop may run already, as in a notebook.
-
-    A name server that is silent holds up a thread, not the caller.
-    """
-    come: queue.SimpleQueue[dict[str, Sample] | NoAnswer] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            come.put(asyncio.run(ask(of)))
-        except NoAnswer as error:
-            come.put(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        found = come.get(timeout=2 * WITHIN_S)
-    except queue.Empty:
-        raise NoAnswer("no answer in time") from None
-    if isinstance(found, NoAnswer):
-        raise found
-    return found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
@@ -58,15 +56,18 @@ class Table:
         return plain("  ".join(filter(None, (parts["job"], parts["state"], *named))))
 
 
-def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> None:
-    """Show each change. `sample` asks again how far training is, at each change and every two seconds until the job has ended."""
+def show(changes: Iterable[Summary | None], sample: Callable[[], Sample | None]) -> None:
+    """Show each change. `sample` asks again how far training is, at each change and at each None, which stands for a while without one."""
     handle: Any = None
     display = _display()
     printed_at, printed = 0.0, ""
-    for job, has_changed in ticking(changes, LOOK_EVERY_S):
+    job: Summary | None = None
+    for change in changes:
+        if (job := change or job) is None:
+            continue
         if display is None:
             is_due = time.monotonic() - printed_at > LINE_EVERY_S
-            if not (has_changed or is_due):
+            if not (change or is_due):
                 continue
             if (line := repr(Table(job, sample()))) != printed or is_due:
                 print(line, flush=True)
@@ -75,39 +76,6 @@ def show(changes: Iterable[Summary], sample: Callable[[], Sample | None]) -> Non
             handle = display(Table(job, sample()), display_id=True)
         else:
             handle.update(Table(job, sample()))
-
-
-def ticking(changes: Iterable[Summary], every_s: float) -> Iterator[tuple[Summary, bool]]:
-    """Each change when it comes; while none does, the newest again, every so many seconds.
-
-    The changes wait in a thread, and the caller's own goes on: only that may write to a notebook's cell.
-    """
-    come: queue.SimpleQueue[Summary | BaseException | None] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            for job in changes:
-                come.put(job)
-        except BaseException as error:  # raised again where the caller sees it
-            come.put(error)
-        else:
-            come.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    newest: Summary | None = None
-    while True:
-        try:
-            found = come.get(timeout=every_s)
-        except queue.Empty:
-            if newest is not None:
-                yield newest, False
-            continue
-        if found is None:
-            return
-        if isinstance(found, BaseException):
-            raise found
-        newest = found
-        yield newest, True
 
 
 def _display() -> Any:

@@ -12,8 +12,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,31 @@ class Access:
     server: str
     tls: ssl.SSLContext | None
     token: Callable[[], str | None]
+    """Returns the token; text with a space in it is the whole header Authorization."""
     namespace: str = "default"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further headers of each request."""
+    proxy: str | None = None
+    """URL of an HTTP proxy."""
 
 
-class TokenCommand:
-    """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires.
+class SlowToken(ABC):
+    """A token whose source may take long, so an event loop asks it in a thread, and uses what it has meanwhile."""
 
-    A call may take as long as the program does, so an event loop calls it in a thread, and uses what it has meanwhile.
-    """
+    @abstractmethod
+    def __call__(self) -> str: ...
+
+    @abstractmethod
+    def is_due(self) -> bool:
+        """Tell whether the source must be asked."""
+
+    @abstractmethod
+    def unexpired(self) -> str:
+        """Return the token, or nothing once it has expired."""
+
+
+class TokenCommand(SlowToken):
+    """A bearer token from the program that the kubeconfig names, as cloud providers have it; asked again a minute before it expires."""
 
     def __init__(self, spec: dict[str, Any], *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._spec = spec
@@ -67,11 +85,9 @@ class TokenCommand:
             return self._token
 
     def is_due(self) -> bool:
-        """Tell whether the program must be asked."""
         return self._clock() >= self._ask_again
 
     def unexpired(self) -> str:
-        """Return the token, or nothing once it has expired."""
         return self._token if self._clock() < self._expires else ""
 
     def _asked(self) -> dict[str, Any]:
@@ -283,6 +299,16 @@ def _trusting(authority: bytes | None, place: str) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=text)
     except ssl.SSLError as error:
         raise AccessError(f"{place} holds no certificate in PEM form but {len(authority or b'')} other bytes; {ANEW}") from error
+
+
+def expecting(context: ssl.SSLContext, name: str) -> None:
+    """Let a context ask for this name of the server, and check it, instead of the name in the server's address."""
+    wrapped = context.wrap_bio
+
+    def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **more: Any) -> ssl.SSLObject:
+        return wrapped(incoming, outgoing, **{**more, "server_hostname": name})
+
+    context.wrap_bio = wrap  # type: ignore[assignment, method-assign]  # event loops call it
 
 
 def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, *, place: str) -> None:

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from elastic.kube.access import Access, AccessError, TokenCommand
+from elastic.kube.access import Access, AccessError, SlowToken
 from elastic.kube.answering import Answering
 from elastic.kube.answers import LARGEST_ANSWER, WatchEvent, event_of, lines, redirected, refusal, whole
 from elastic.kube.decoding import decoded
@@ -181,7 +181,7 @@ class Kube:
         fields: str | None = None,
         resource_version: str | None = None,
         timeout_s: int = WATCH_TIMEOUT_S,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Yield changes after resource_version until the server ends the stream; raise KubeError with code 410 if that is too old."""
         params = _without_none(labelSelector=labels, fieldSelector=fields, resourceVersion=resource_version)
         params |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_s)}
@@ -328,18 +328,20 @@ class Kube:
     async def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json"}
         if token := await self.bearer():
-            headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = token if " " in token else f"Bearer {token}"
         return headers
 
     async def _token(self) -> str | None:
-        """Return the token. A credential program runs in a thread, once at a time; until it answers, its last token is used."""
+        """Return the token. A slow source is asked in a thread, once at a time; until it answers, its last token is used."""
         source = self.access.token
-        if not isinstance(source, TokenCommand) or not source.is_due():
+        if not isinstance(source, SlowToken) or not source.is_due():
             return source()
+        unexpired = source.unexpired()
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(asyncio.to_thread(source))
-            self._renewing.add_done_callback(_log_failure)
-        return source.unexpired() or await asyncio.shield(self._renewing)
+            if unexpired:  # otherwise the failure is raised below
+                self._renewing.add_done_callback(_log_failure)
+        return unexpired or await asyncio.shield(self._renewing)
 
     def _url(self, path: str) -> str:
         return self.access.server + path
@@ -355,7 +357,8 @@ class Kube:
                 connector=connector,
                 response_class=BoundedAnswer,
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
-                headers={"User-Agent": self._user_agent},
+                headers={"User-Agent": self._user_agent, **self.access.headers},
+                proxy=self.access.proxy,
                 cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
                 trace_configs=[self._answering.trace(), redirects],
             )

@@ -5,8 +5,9 @@ a real API server.
 """
 
 import json
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,6 +59,8 @@ class Api:
         self.has_kinds = kinds
         self.status_of_new: Object = {}
         self.refuses: tuple[int, str] | None = None
+        self.headers: Mapping[str, str] = {}
+        """Headers of the newest request."""
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         split = urlsplit(url)
@@ -79,6 +82,8 @@ class Api:
         if known is None:
             return status(404, f'"{split.path.rpartition("/")[2]}" not found')
         if method == "PATCH" and (body.get("metadata") or {}).get("uid", known["metadata"].get("uid")) != known["metadata"].get("uid"):
+            return status(409, "Precondition failed: UID in precondition")
+        if method == "DELETE" and (body.get("preconditions") or {}).get("uid") not in (None, known["metadata"].get("uid")):
             return status(409, "Precondition failed: UID in precondition")
         if method == "DELETE" or split.path.endswith("/eviction"):
             del self.objects[path_of(known)]
@@ -133,12 +138,15 @@ def status(code: int, message: str) -> tuple[int, Any]:
 
 
 @contextmanager
-def served(api: Api, folder: Path) -> Iterator[Path]:
-    """Serve the API, and give its kubeconfig."""
+def served(
+    api: Api, folder: Path, *, tls: ssl.SSLContext | None = None, cluster: Object | None = None, user: Object | None = None
+) -> Iterator[Path]:
+    """Serve the API, and give its kubeconfig. `cluster` and `user` are further fields of it."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
+            api.headers = dict(self.headers)
             code, answer = api.answer(self.command, self.path, json.loads(self.rfile.read(length) or b"null"))
             data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(code)
@@ -154,6 +162,9 @@ def served(api: Api, folder: Path) -> Iterator[Path]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket.listen(128)  # its own queue of five makes commands that ask for much at once wait seconds
     server.handle_error = lambda request, address: None  # type: ignore[method-assign]  # a command that has enough hangs up
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    address = f"http{'s' if tls is not None else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     kubeconfig = folder / "kubeconfig"
@@ -161,9 +172,10 @@ def served(api: Api, folder: Path) -> Iterator[Path]:
         yaml.safe_dump(
             {
                 "current-context": "test",
-                "contexts": [{"name": "test", "context": {"cluster": "test"}}],
-                "clusters": [{"name": "test", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+                "contexts": [{"name": "test", "context": {"cluster": "test"} | ({"user": "test"} if user else {})}],
+                "clusters": [{"name": "test", "cluster": {"server": address, **(cluster or {})}}],
             }
+            | ({"users": [{"name": "test", "user": user}]} if user else {})
         )
     )
     try:

@@ -1,62 +1,66 @@
-"""An API server in memory behind `elastic.Client`, for tests."""
+"""Play the API server behind `elastic.Client`, with clients that end with their test."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
-from kubernetes import client as official
+from cli_api import Api as Served
+from cli_api import Object, served
 
-from elastic.client.cluster import Cluster
+from elastic.client.client import Client
 
-
-class Api:
-    """Keeps objects, and answers as the API server does."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
-        self.deleted: list[str] = []
-
-    def get_namespaced_custom_object(self, *, name: str, **at: Any) -> dict[str, Any]:
-        if name not in self.objects:
-            raise refusal(404, f'pytorchjobs.kubeflow.org "{name}" not found')
-        return self.objects[name]
-
-    def create_namespaced_custom_object(
-        self, group: str, version: str, namespace: str, plural: str, body: dict[str, Any], **_: Any
-    ) -> dict[str, Any]:
-        body["metadata"] |= {"uid": f"uid-{len(self.deleted)}", "namespace": namespace}
-        self.objects[body["metadata"]["name"]] = body
-        return body
-
-    def patch_namespaced_custom_object(self, *, name: str, body: dict[str, Any], **at: Any) -> None:
-        self.before_patch(name)
-        there = self.objects[name]
-        if body["metadata"]["uid"] != there["metadata"]["uid"]:
-            raise refusal(409, "Precondition failed: UID in precondition", "Conflict")
-        there["spec"] |= body["spec"]
-
-    patch_namespaced_custom_object_scale = patch_namespaced_custom_object
-
-    def before_patch(self, name: str) -> None:
-        """Let a test change what there is."""
-
-    def list_namespaced_custom_object(self, **at: Any) -> None: ...
-
-    def delete_namespaced_custom_object(self, *, name: str, body: official.V1DeleteOptions, **at: Any) -> None:
-        assert body.preconditions is not None
-        assert body.preconditions.uid == self.objects[name]["metadata"]["uid"]
-        self.deleted.append(name)
-        del self.objects[name]
+JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/train"
 
 
-class Fake(Cluster):
+class Api(Served):
+    """Gives each job a uid of its own, streams changes, and lets a test change what there is."""
+
+    def __init__(self, *objects: Object) -> None:
+        super().__init__(*objects)
+        self.changes: list[Object] = []
+        """The answer to the next watch."""
+        self.before_patch: Callable[[], None] = lambda: None
+
     @property
-    def jobs(self) -> Any:
-        return self.api
+    def job(self) -> Object:
+        return self.objects[JOB]
+
+    @property
+    def deleted(self) -> list[tuple[str, str]]:
+        """The paths of the objects that were deleted, and the uids that the requests named."""
+        return [(path, body["preconditions"]["uid"]) for method, path, body in self.asked if method == "DELETE"]
+
+    def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
+        if method == "PATCH":
+            self.before_patch()
+        if "watch=true" in url and self.changes:
+            lines = [json.dumps({"type": "MODIFIED", "object": one}) + "\n" for one in self.changes]
+            self.changes = []
+            return 200, "".join(lines)
+        return super().answer(method, url, body)
+
+    def _create(self, path: str, body: Any) -> tuple[int, Any]:
+        code, made = super()._create(path, body)
+        if code == 201:
+            made["metadata"]["uid"] = f"uid-{len(self.asked)}"
+        return code, made
 
 
-def refusal(status: int, message: str, reason: str = "x") -> official.ApiException:
-    error = official.ApiException(status=status, reason=reason)
-    error.body = json.dumps({"message": message})
-    return error
+Open = Callable[..., Client]
+
+
+@contextmanager
+def clients(folder: Path) -> Iterator[Open]:
+    """Give a function that serves an API and opens a client of it."""
+    with ExitStack() as stack:
+
+        def opened(api: Served, *, is_laptop: bool = True, **how: Any) -> Client:
+            client = stack.enter_context(Client(stack.enter_context(served(api, folder)), **how))
+            client._cluster.is_laptop = is_laptop
+            return client
+
+        yield opened

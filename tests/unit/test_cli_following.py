@@ -17,10 +17,11 @@ from elastic.cli import silence
 from elastic.cli.interrupts import Left, asking
 from elastic.cli.jobs import change, following
 from elastic.cli.jobs.following import followed
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.jobs.wait import _until
+from elastic.client import verbs
 from elastic.client.sample import Sample
+from elastic.client.verbs import Found
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Condition, Happening, JobKey, Line, Outcome
 from elastic.kube.paging import Listing
@@ -42,6 +43,9 @@ class Server:
         if self.trouble is not None:
             raise self.trouble
         return self.job
+
+    async def find(self, resource: Any, name: str, *, namespace: str) -> dict[str, Any] | None:
+        return await self.get(resource, name, namespace=namespace)
 
     async def list(self, resource: Any, **options: Any) -> Listing:
         if self.trouble is not None:
@@ -211,7 +215,7 @@ async def test_steps_alone_are_no_news_and_the_pauses_grow(monkeypatch: pytest.M
 
 async def test_a_deletion_names_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It was silent for as long as pods took to end, half a minute by default."""
-    monkeypatch.setattr(change, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(verbs, "LOOK_EVERY_S", 0.01)
     server = Server(*(pod(index) for index in range(5)))
     task = asyncio.create_task(change.until_gone(server, Found(PYTORCH, server.job), and_pods=True))  # type: ignore[arg-type]
     await printed(capsys, "waits for PyTorchJob train to be gone")

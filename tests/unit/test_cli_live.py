@@ -14,13 +14,15 @@ import pytest
 from cli_api import Api, elastic, pod, running, served
 from click.testing import CliRunner, Result
 from dashboard_scene import Scene, job, kube, owned
+from kubernetes.client import ApiClient
 from msgspec.structs import replace
 
 from dashboard.serving.callers import Owner
 from dashboard.serving.sessions import LaptopSessions, Session
 from elastic.cli import main
-from elastic.client.live import Dashboard, NoAnswer, of_laptop
-from elastic.client.live import asked as dashboard_asked
+from elastic.client import errors
+from elastic.client.cluster import Cluster
+from elastic.client.live import of_laptop
 from elastic.client.sample import Sample, samples, shortened
 from elastic.local.files import ClusterState, Layout
 from elastic.local.ports import free_port
@@ -100,14 +102,19 @@ async def test_get_top_and_explain_say_how_far_training_is_now(tmp_path: Path) -
 
 
 async def test_a_program_without_a_loop_of_its_own_hears_it_too(tmp_path: Path) -> None:
-    """As `elastic.Client` asks: from the thread of a notebook whose loop runs."""
+    """Check how `elastic.Client` asks."""
     async with laptop(tmp_path):
-        of = of_laptop(Layout(tmp_path))
+        layout = Layout(tmp_path)
+        of = of_laptop(layout)
         assert of is not None
-        found = (await asyncio.to_thread(dashboard_asked, of))["uid-train"]
+        client = Cluster(ApiClient(), "default", is_laptop=True, layout=layout)
+        found = await asyncio.to_thread(client.ask, "progress", lambda kube: client.sample("uid-train"))
+        assert found is not None
         assert (found.world, found.step, found.rate, found.loss) == (2, 10130, 10.0, 0.03125)
-        with pytest.raises(NoAnswer, match="it answers 401"):
-            await asyncio.to_thread(dashboard_asked, Dashboard(of.url, {}))
+        client.dashboard = of.url
+        with pytest.raises(errors.Unreachable, match="it answers 401"):
+            await asyncio.to_thread(client.ask, "progress", lambda kube: client.sample("uid-train"))
+        client.close()
 
 
 async def test_status_of_the_laptop_says_it_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whose lines `elastic logs` shows while ranks move, and what it says of pods that print nothing."""
+"""Check whose lines `elastic logs` shows while ranks move, and its words about pods that print nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from cli_api import PYTORCH, Api, elastic, job, pod, running, served
 from click.testing import Result
 
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.logs import Printer, Wanted, _wanted
+from elastic.client.verbs import Found
 from elastic.kube.following import Condition, Line, Ranks
 
 NO_ROOM = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
@@ -91,7 +91,7 @@ def test_of_a_progress_bar_that_is_followed_one_state_a_second_is_shown_and_its_
 
 
 def test_the_last_lines_can_be_followed(tmp_path: Path) -> None:
-    """Where the condition of a job that was over came into view before its pods, nothing was shown."""
+    """Nothing was shown if the condition of a finished job came into view before its pods."""
     over = {"conditions": [{"type": "Succeeded", "status": "True", "reason": "r", "message": "done"}]}
     ended = [{"name": "pytorch", "state": {"terminated": {"exitCode": 0}}, "restartCount": 0}]
     api = Api(job(status=over), pod(0, phase="Succeeded", containerStatuses=ended))
@@ -101,7 +101,7 @@ def test_the_last_lines_can_be_followed(tmp_path: Path) -> None:
 
 
 def test_logs_that_are_followed_end_with_the_reader_of_their_output(tmp_path: Path) -> None:
-    """`elastic logs -f train | head -1`: the closed pipe was taken for a log that broke off, and was read again until the job was over."""
+    """`elastic logs -f train | head -1`: the closed pipe was taken for a log that broke off, and was read again until the job had ended."""
     api = Api(job(status=running()), pod(0))
     api.logs = {"train-worker-0": "a line\n" * 50_000}
     with served(api, tmp_path) as kubeconfig:

@@ -1,15 +1,16 @@
-"""What `elastic.Client` shows of a job, and gives back: logs, the result, a line or a table, and how training goes."""
+"""Check the views of a job that `elastic.Client` gives: logs, the result, a line or a table, and the progress of training."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from client_api import Api, Fake
+from cli_api import Api, job, pod
+from client_api import Open
 from kubernetes import client as official
 
 from elastic.api.kinds import KINDS
@@ -29,39 +30,24 @@ def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: p
     assert capsys.readouterr().out == "PyTorchJob a  Failed  0 of 0 workers  world -  0 restarts  <script>alert(1)</script>\\x1b[2J\n"
 
 
-class Cored(Fake):
-    """Has pods with logs."""
-
-    @property
-    def core(self) -> Any:
-        return self.api
+def logged(name: str, index: int, log: str, owner: str = "uid-train") -> tuple[dict[str, Any], str]:
+    made = pod(index, phase="Succeeded")
+    made["metadata"] |= {"name": name, "ownerReferences": [{"uid": owner}]}
+    return made, log
 
 
-def logged(name: str, index: int, log: bytes, owner: str = "uid-0") -> dict[str, Any]:
-    labels = {"training.kubeflow.org/job-name": "train", "training.kubeflow.org/replica-index": str(index)}
-    labels["training.kubeflow.org/replica-type"] = "worker"
-    metadata = {"name": name, "labels": labels, "ownerReferences": [{"uid": owner}]}
-    spec = {"containers": [{"name": "pytorch"}]}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Succeeded"}, "log": log}
+Finished = Callable[..., Job]
 
 
-def finished(*pods: dict[str, Any]) -> Job:
-    class Logs(Api):
-        def list_namespaced_pod(self, namespace: str, **_: Any) -> Any:
-            return {"items": list(pods)}
+@pytest.fixture
+def finished(opened: Open) -> Finished:
+    def job_with(*pods: tuple[dict[str, Any], str]) -> Job:
+        status = {"conditions": [{"type": "Succeeded", "status": "True"}], "elastic": {"ranks": "0,1"}}
+        api = Api(job(status=status), *(pod for pod, _ in pods))
+        api.logs = {pod["metadata"]["name"]: log for pod, log in pods}
+        return opened(api).get("train")
 
-        def sanitize_for_serialization(self, found: Any) -> Any:
-            return found
-
-        def read_namespaced_pod_log(self, name: str, namespace: str, **_: Any) -> Any:
-            log = next(pod["log"] for pod in pods if pod["metadata"]["name"] == name)
-            pieces = (log[at : at + 65536] for at in range(0, len(log), 65536))
-            return SimpleNamespace(stream=lambda: pieces, close=lambda: None)
-
-    api = Logs()
-    status = {"conditions": [{"type": "Succeeded", "status": "True"}], "elastic": {"ranks": "0,1"}}
-    api.objects["train"] = {"metadata": {"name": "train", "uid": "uid-0", "resourceVersion": "1"}, "status": status}
-    return Job(Cored(api, "default", False), KINDS["PyTorchJob"], "train")
+    return job_with
 
 
 def test_a_line_that_says_nothing_new_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,23 +56,26 @@ def test_a_line_that_says_nothing_new_is_not_printed_again(capsys: pytest.Captur
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_a_result_comes_from_the_jobs_own_pods() -> None:
-    """Any pod of the namespace with the job's label was asked, that of a job of another kind with its name too."""
-    forged = logged("a-first", 0, b"elastic-result: 666\n", owner="another")
-    job = finished(forged, logged("train-worker-0", 0, b"some words\nelastic-result: 7\n"), logged("train-worker-1", 1, b""))
-    assert job.result() == 7
-    assert [pod["metadata"]["name"] for pod in job.pods()] == ["train-worker-0", "train-worker-1"]
-    assert list(job.logs(rank=0)) == ["some words", "elastic-result: 7"]
+def test_a_result_comes_from_the_jobs_own_pods(finished: Finished) -> None:
+    """Any pod of the namespace with the job's label was asked, even a pod of another kind of job with the same name."""
+    forged = logged("a-first", 0, "elastic-result: 666\n", owner="another")
+    found = finished(forged, logged("train-worker-0", 0, "some words\nelastic-result: 7\n"), logged("train-worker-1", 1, ""))
+    assert found.result() == 7
+    assert [pod["metadata"]["name"] for pod in found.pods()] == ["train-worker-0", "train-worker-1"]
+    assert list(found.logs(rank=0)) == ["some words", "elastic-result: 7"]
+    assert list(found.logs(tail=1)) == ["train-worker-0 | elastic-result: 7"]
+    with pytest.raises(errors.NotFound, match=r"has no worker 2; pods: train-worker-0 \(rank 0\), train-worker-1 \(rank 1\)"):
+        list(found.logs(worker=2))
 
 
-@pytest.mark.parametrize("text", [b"{", b"[" * 100_000])
-def test_a_result_that_cannot_be_read_is_an_error_of_ours(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_a_result_that_cannot_be_read_is_an_error_of_ours(finished: Finished, text: str) -> None:
     with pytest.raises(errors.NoResult, match="has 'elastic-result: ', but behind it no JSON"):
-        finished(logged("train-worker-0", 0, b"elastic-result: " + text + b"\n")).result()
+        finished(logged("train-worker-0", 0, f"elastic-result: {text}\n")).result()
 
 
-def test_a_log_without_ends_of_lines_is_read_in_parts() -> None:
-    lines = list(finished(logged("train-worker-0", 0, b"x" * 1_000_000)).logs())
+def test_a_log_without_ends_of_lines_is_read_in_parts(finished: Finished) -> None:
+    lines = list(finished(logged("train-worker-0", 0, "x" * 1_000_000)).logs())
     assert "".join(lines) == "x" * 1_000_000
     assert max(map(len, lines)) == LONGEST
 
@@ -114,12 +103,12 @@ def test_the_table_of_a_notebook_goes_on_while_only_the_step_changes(monkeypatch
         shown.append(table._repr_html_())
         return Handle()
 
-    def changes() -> Iterator[Summary]:
+    def changes() -> Iterator[Summary | None]:
         yield running_job()
-        assert over.wait(60)
+        while not over.is_set():
+            yield None
 
     steps = itertools.count(100)
-    monkeypatch.setattr(page, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(page, "_display", lambda: display)
     page.show(changes(), lambda: Sample(uid="u", step=next(steps), rate=128.0, unit="samples", loss=0.5, world=3))
     for at, html in enumerate(shown[:4]):
@@ -143,18 +132,17 @@ def test_a_dashboard_that_was_named_must_be_safe_and_answer(monkeypatch: pytest.
     monkeypatch.setenv("ELASTIC_DASHBOARD", "http://localhost:1")
     assert checked_dashboard(None) == "http://localhost:1"
 
-    class Silent(Api):
-        configuration = official.Configuration()
-
-    def refuse(of: live.Dashboard) -> dict[str, Sample]:
+    async def refuse(of: live.Dashboard) -> dict[str, Sample]:
         asked.append(of)
         raise live.NoAnswer("it answers 401")
 
     asked: list[live.Dashboard] = []
-    monkeypatch.setattr(live, "asked", refuse)
-    Silent.configuration.api_key["BearerToken"] = "Bearer mine"
+    monkeypatch.setattr(live, "ask", refuse)
+    configuration = official.Configuration()
+    configuration.api_key["BearerToken"] = "Bearer mine"
+    api = official.ApiClient(configuration)
     with pytest.raises(errors.Unreachable, match=r"the dashboard at http://localhost:1 does not say how jobs train: it answers 401"):
-        Cluster(Silent(), "default", False, dashboard="http://localhost:1").sample("u")
+        asyncio.run(Cluster(api, "default", False, dashboard="http://localhost:1").sample("u"))
     assert asked == [live.Dashboard("http://localhost:1", {"Authorization": "Bearer mine"})]
     assert "mine" not in repr(asked)
-    assert Cluster(Silent(), "default", False).sample("u") is None
+    assert asyncio.run(Cluster(api, "default", False).sample("u")) is None

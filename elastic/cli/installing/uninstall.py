@@ -16,12 +16,11 @@ from elastic.cli.installing import changing, looking, manifests, obstacles, righ
 from elastic.cli.installing.command import CONTEXT, HOME, OVERLAY, TIMEOUT, chosen, home
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
+from elastic.client import verbs
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
-from elastic.kube.errors import KubeError
-from elastic.kube.following import resource_of
-from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, TRAIN_JOBS, Object
+from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SECRETS, Object
 
 MOST_NAMED = 10
 
@@ -159,18 +158,11 @@ async def _carry_out(kube: Kube, there: Standing, namespace: str, *, takes_jobs:
 
 async def _delete_jobs(kube: Kube, jobs: Sequence[Found], timeout_s: float) -> None:
     for job in jobs:
-        key = job.key
-        # The controller would make the job of a TrainJob again.
-        resource, uid = (TRAIN_JOBS, None) if job.kind.role else (resource_of(job.kind), key.uid)
-        try:
-            await kube.delete(resource, key.name, namespace=key.namespace, propagation="Background", uid=uid)
-        except KubeError as error:
-            if error.code not in (404, 409):
-                raise
-        click.echo(f"deleted {job.title} of namespace {key.namespace}")
+        await verbs.delete(kube, job)
+        click.echo(f"deleted {job.title} of namespace {job.key.namespace}")
 
     async def look() -> str:
-        left = [job.title for job in jobs if await found.pods_of(kube, job)]
+        left = [job.title for job in jobs if await verbs.pods_of(kube, job)]
         return f"the pods of {', '.join(left[:MOST_NAMED])} to go" if left else ""
 
     await changing.until(look, timeout_s)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from elastic.api.kinds import OWNED, as_owned
-from elastic.cli.jobs.bare_train_jobs import REFUSED, UNSERVED, state_of
-from elastic.cli.jobs.found import Found
+from elastic.client.bare_train_jobs import REFUSED, UNSERVED, state_of
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.following import Outcome, resource_of
 from elastic.kube.resources import TRAIN_JOBS

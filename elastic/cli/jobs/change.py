@@ -10,30 +10,22 @@ import asyncio
 import click
 
 from elastic.api.counting import counted
-from elastic.api.kinds import WORKER
-from elastic.api.names import NODES, REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli import completion
 from elastic.cli.agreement import YES, agreed
 from elastic.cli.arguments import JOB, JOBS, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.bare_train_jobs import state_of
-from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.in_files import Named, named_in
 from elastic.cli.options import Seconds
 from elastic.cli.outcomes import OUTPUT
 from elastic.cli.outcomes import told as outcomes_of
 from elastic.cli.printing import plain
 from elastic.cli.silence import Silence
-from elastic.client.summary import rank_of, summary
+from elastic.client import errors, verbs
+from elastic.client.summary import summary
 from elastic.kube.client import Kube
-from elastic.kube.errors import KubeError
-from elastic.kube.following import resource_of
 from elastic.kube.nodes import NodeProblem, evict_pod
-from elastic.kube.resources import TRAIN_JOBS, Object
 
-LOOK_EVERY_S = 0.5
-NAMED = 3
 TIMEOUT = click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="TIME", default=120, show_default=True, help="Until it gives up: 120, 90s, 2m."
 )
@@ -50,21 +42,13 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
     async def write(kube: Kube, namespace: str) -> None:
         job = await found.one(kube, namespace, words)
         told = summary(job.kind, job.object)
-        if told.is_over:
-            raise click.ClickException(f"{job.title} is over ({told.state.lower()}); what is over is not scaled")
-        if workers == told.wanted:
+        if workers == told.wanted and not told.is_over:
             outcomes.tell(job.key, "nothing", f"{job.title} has {counted(workers, 'worker')} already", workers=workers)
             return
         try:
-            if job.kind.role:
-                _check_nodes(job, workers)
-                await _patch_train_job(kube, job, {"metadata": {"annotations": {NODES: str(workers)}}})
-            else:
-                await _patch(kube, job, {"spec": {"replicas": workers}}, subresource="scale")
-        except KubeError as error:
-            if error.code == 404 and not job.kind.role:
-                raise click.ClickException(f"{job.title} has no replica type {WORKER}, and so cannot be scaled") from error
-            raise
+            await verbs.scale(kube, job, workers)
+        except errors.OutOfBounds as error:
+            raise click.ClickException(f"--workers is {workers}, but {error}") from error
         said = f"{job.title} scaled from {told.wanted} to {counted(workers, 'worker')}; `elastic explain {told.name}` says what follows"
         outcomes.tell(job.key, "scaled", said, workers=workers, before=told.wanted)
 
@@ -81,69 +65,15 @@ def suspend(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
 
     async def write(kube: Kube, namespace: str) -> None:
         for job in await found.some(kube, namespace, words):
-            told = summary(job.kind, job.object)
-            if told.is_over:
-                raise click.ClickException(f"{job.title} is over ({told.state.lower()})")
-            if (job.object["spec"].get("runPolicy") or {}).get("suspend") is True:
-                outcomes.tell(job.key, "nothing", f"{job.title} is suspended already; resume it with `elastic resume {told.name}`")
+            told, hint = summary(job.kind, job.object), f"resume it with `elastic resume {job.key.name}`"
+            if not told.is_over and (job.object["spec"].get("runPolicy") or {}).get("suspend") is True:
+                outcomes.tell(job.key, "nothing", f"{job.title} is suspended already; {hint}")
                 continue
-            await set_suspended(kube, job, is_suspended=True)
-            outcomes.tell(job.key, "suspended", f"{job.title} suspended; resume it with `elastic resume {told.name}`")
+            await verbs.set_suspended(kube, job, is_suspended=True)
+            outcomes.tell(job.key, "suspended", f"{job.title} suspended; {hint}")
 
     with outcomes_of(output) as outcomes:
         cluster.ask(write)
-
-
-def _check_nodes(job: Found, workers: int) -> None:
-    """Raise an error if a TrainJob may not have so many nodes."""
-    if job.bare is not None:
-        state, words = state_of(job.bare)
-        raise click.ClickException(plain(f"{job.title} has no nodes yet; it is {state.lower()}" + (f": {words}" if words else "")))
-    policy = job.object["spec"].get("elasticPolicy") or {}
-    least, most = policy.get("minReplicas"), policy.get("maxReplicas")
-    if least is None or most is None:
-        raise click.ClickException(f"{job.title} has a fixed number of nodes; only nodes with the policy torch can come and go")
-    if not least <= workers <= most:
-        allowed = f"{least} to {most} nodes" if least < most else f"only {least} nodes"
-        hint = "its annotations elastic-training/min-nodes and elastic-training/max-nodes set the bounds"
-        raise click.ClickException(f"--workers is {workers}, but {job.title} may have {allowed}; {hint}")
-
-
-async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
-    """Suspend a job, or let it go on."""
-    if job.kind.role:
-        await _patch_train_job(kube, job, {"spec": {"suspend": is_suspended}})
-    else:
-        await _patch(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}})
-
-
-async def _patch_train_job(kube: Kube, job: Found, body: Object) -> None:
-    """Patch the TrainJob to which a job belongs."""
-    own = {**body, "metadata": {**body.get("metadata", {}), "uid": _train_job_uid(job)}}
-    try:
-        await kube.patch(TRAIN_JOBS, job.key.name, own, namespace=job.key.namespace)
-    except KubeError as error:
-        if error.code in (404, 409, 422):
-            raise click.ClickException(f"{job.title} was deleted meanwhile; look at it first") from error
-        raise
-
-
-def _train_job_uid(job: Found) -> str:
-    if job.bare is not None:
-        return str(job.bare["metadata"]["uid"])
-    owners = job.object["metadata"]["ownerReferences"]
-    return next(str(owner["uid"]) for owner in owners if owner.get("controller"))
-
-
-async def _patch(kube: Kube, job: Found, body: Object, *, subresource: str | None = None) -> None:
-    """Patch the job that was found. The server refuses the uid of another job, which may have got the name a moment ago."""
-    own, key = {"metadata": {"uid": job.key.uid}, **body}, job.key
-    try:
-        await kube.patch(resource_of(job.kind), key.name, own, namespace=key.namespace, subresource=subresource)
-    except KubeError as error:
-        if error.code in (409, 422) and not await _is_there(kube, job):
-            raise click.ClickException(f"{job.title} was deleted meanwhile, and another job may have its name; look at it first") from error
-        raise
 
 
 @click.command()
@@ -194,7 +124,7 @@ def delete(
         elif not agreed((f"delete {job.title} with its pods" for job in jobs), yes=yes, is_shown=output == "table"):
             return
         for job in jobs:
-            await _delete(kube, job)
+            await verbs.delete(kube, job)
             outcomes.tell(job.key, "deleted", f"{job.title} deleted")
         try:
             async with asyncio.timeout(timeout_s):
@@ -221,42 +151,16 @@ def _in_files(files: tuple[str, ...], cluster: Cluster) -> list[Named]:
     return named
 
 
-async def _delete(kube: Kube, job: Found) -> None:
-    key = job.key
-    resource, uid = (TRAIN_JOBS, _train_job_uid(job)) if job.kind.role else (resource_of(job.kind), key.uid)
-    try:
-        await kube.delete(resource, key.name, namespace=key.namespace, propagation="Background", uid=uid)
-    except KubeError as error:
-        if error.code not in (404, 409):  # gone, or another job has the name by now
-            raise
-
-
-async def until_gone(kube: Kube, job: Found, *, and_pods: bool = False) -> None:
+async def until_gone(kube: Kube, job: verbs.Found, *, and_pods: bool = False) -> None:
+    """Wait until a job is gone, and say in silent times what is left."""
     loop = asyncio.get_running_loop()
     silence = Silence(loop.time())
-    while words := await _left(kube, job, and_pods=and_pods):  # the caller's time-out bounds it
+
+    def waits(words: str) -> None:
         if silence.is_to_say(words, loop.time()):
             click.echo(plain(f"waits for {words} to be gone"), err=True)
-        await asyncio.sleep(LOOK_EVERY_S)
 
-
-async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
-    """Return what is left, or nothing."""
-    if await _is_there(kube, job):
-        return job.title
-    pods = [pod["metadata"]["name"] for pod in (await found.pods_of(kube, job) if and_pods else ())]
-    return ", ".join(pods[:NAMED]) + (f" and {len(pods) - NAMED} more" if len(pods) > NAMED else "")
-
-
-async def _is_there(kube: Kube, job: Found) -> bool:
-    resource = resource_of(job.kind) if job.bare is None else TRAIN_JOBS
-    try:
-        there = await kube.get(resource, job.key.name, namespace=job.key.namespace)
-    except KubeError as error:
-        if error.code == 404:
-            return False
-        raise
-    return bool(there["metadata"]["uid"] == job.key.uid)
+    await verbs.until_gone(kube, job, and_pods=and_pods, waits=waits)
 
 
 @click.command()
@@ -276,7 +180,7 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
         told = summary(job.kind, job.object)
         if told.is_over:
             raise click.ClickException(f"{job.title} is over ({told.state.lower()}); its pods stay for their logs until it is deleted")
-        pod = worker(job, await found.pods_of(kube, job), index=index, rank=rank)
+        pod = verbs.worker(job, await verbs.pods_of(kube, job), index=index, rank=rank)
         try:
             async with asyncio.timeout(timeout_s):
                 await evict_pod(kube, pod, outcomes.say)
@@ -288,20 +192,3 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
 
     with outcomes_of(output) as outcomes:
         cluster.ask(write)
-
-
-def worker(job: Found, pods: list[Object], *, index: int | None, rank: int | None) -> Object:
-    """Return the pod of that worker."""
-    for pod in pods:
-        labels = pod["metadata"].get("labels") or {}
-        if rank is not None and rank_of(pod, job.object) == rank:
-            return pod
-        if index is not None and labels.get(REPLICA_TYPE) == WORKER.lower() and labels.get(REPLICA_INDEX) == str(index):
-            return pod
-    which = f"worker {index}" if index is not None else f"rank {rank}"
-    ranks = {pod["metadata"]["name"]: rank_of(pod, job.object) for pod in pods}
-    if rank is not None and all(known is None for known in ranks.values()):
-        hint = "its ranks are known to its rendezvous only; name the worker with --worker"
-    else:
-        hint = "pods: " + (", ".join(name if known is None else f"{name} (rank {known})" for name, known in ranks.items()) or "none")
-    raise NotFound(f"{job.title} has no {which}; {hint}")

@@ -1,6 +1,6 @@
-"""Follow a job to its end for a command that shows it: what happens, and in silent times what the job waits for.
+"""Follow a job to its end for a command that shows it: tell what happens, and in silent times what the job waits for.
 
-A server that stays away ends it.
+A server that stays away ends this.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 
 import aiohttp
 
-from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.milestone import Wait
 from elastic.cli.silence import Silence
+from elastic.client import verbs
 from elastic.client.explanation import has_told_no_step, unreported, waits_for
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, JobKey, Outcome, follow
@@ -39,10 +39,10 @@ async def followed(
     ahead: Callable[[Found], Awaitable[Wait]] = nothing,
     tail: int | None = None,
 ) -> Outcome:
-    """Follow a job until it has ended.
+    """Follow a job to its end and return how it ended.
 
-    tell: is called with each happening, and returns whether it has shown that. say: is called in silent times with what the job waits for.
-    ahead: returns what lies ahead of a job that waits for nothing.
+    `tell` gets each happening, and returns whether it has shown it. `say` gets, in silent times, the words for what the job waits for. If
+    nothing keeps the job, these come from `ahead`.
     """
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ async def followed(
 async def _watch(
     kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
 ) -> Outcome:
-    """Look at the job next to its watches, which would wait for ever for a server that never comes back."""
+    """Ask for the job again and again: its watches come back to a server that was away, and wait for ever if it stays away."""
     loop = asyncio.get_running_loop()
     reached, is_warned = loop.time(), False
     while True:
@@ -100,10 +100,10 @@ async def _watch(
 
 async def _unreported(kube: Kube, job: Found) -> str:
     told = summary(job.kind, job.object)
-    return unreported(told, await found.pods_of(kube, job)) if has_told_no_step(told) else ""
+    return unreported(told, await verbs.pods_of(kube, job)) if has_told_no_step(told) else ""
 
 
 async def _waits(kube: Kube, job: Found) -> Wait | None:
-    told, pods = summary(job.kind, job.object), await found.pods_of(kube, job)
+    told, pods = summary(job.kind, job.object), await verbs.pods_of(kube, job)
     words = waits_for(told, pods)
     return Wait(f"waits for {words}", f"waits for {waits_for(told, pods, datetime.now(UTC))}") if words else None

@@ -6,20 +6,20 @@ A TrainJob is found as the job that belongs to it, and shown as a TrainJob. If i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import click
 
 from elastic.api.kinds import INITIALIZERS, KINDS, OWNED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
-from elastic.api.names import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.names import JOB_NAME
 from elastic.api.reader import did_you_mean
-from elastic.cli.jobs.bare_train_jobs import outline, without_job
-from elastic.client.summary import is_number
+from elastic.client.bare_train_jobs import outline, without_job
+from elastic.client.verbs import Found
 from elastic.kube import readable
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import JobKey, resource_of
+from elastic.kube.following import resource_of
 from elastic.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Object
 from elastic.kube.resources import TRAIN_JOBS as TRAIN_JOB_RESOURCE
 from elastic.local.agent.roster import PLAYED_BY
@@ -36,30 +36,6 @@ class NotFound(click.ClickException):
 
 class NoJob(NotFound):
     """The cluster knows the kind and the namespace, and has no such job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    kind: Kind
-    object: Object
-    bare: Object | None = None
-    """The TrainJob itself if no job of ours belongs to it; `object` is its outline then."""
-    train_job: Object | None = None
-    """The TrainJob that the job belongs to, if `with_train_jobs` has read it."""
-
-    @property
-    def key(self) -> JobKey:
-        metadata = self.object["metadata"]
-        return JobKey(self.kind, metadata["namespace"], metadata["name"], metadata["uid"])
-
-    @property
-    def title(self) -> str:
-        return f"{self.kind.title} {self.object['metadata']['name']}"
-
-    @property
-    def word(self) -> str:
-        """Return the kind as a user types it."""
-        return self.kind.title.lower() if self.kind.role else self.kind.singular
 
 
 def split(words: Sequence[str]) -> tuple[Kind | None, list[str]]:
@@ -217,45 +193,29 @@ def no_namespace(namespace: str) -> str:
     return f"there is no namespace {namespace}; make it with {make}"
 
 
-async def pods_of(kube: Kube, job: Found) -> list[Object]:
-    """Return the job's pods by type and index, without those of a former job of its name."""
-    metadata = job.object["metadata"]
-    listed = (await kube.list(PODS, namespace=metadata["namespace"], labels=f"{JOB_NAME}={metadata['name']}")).items
-    own = [pod for pod in listed if any(owner.get("uid") == metadata["uid"] for owner in pod["metadata"].get("ownerReferences") or ())]
-    return sorted(own, key=_place)
-
-
-def _place(pod: Object) -> tuple[str, int, str]:
-    labels = pod["metadata"].get("labels") or {}
-    index = str(labels.get(REPLICA_INDEX, ""))
-    return str(labels.get(REPLICA_TYPE, "")), int(index) if is_number(index) else 0, pod["metadata"]["name"]
-
-
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
     """Return the Events of the job and its pods, the oldest first. Events stay for an hour."""
-    owners = [owner.get("uid") for owner in job.object["metadata"].get("ownerReferences") or ()] if job.kind.role else []
-    uids = {job.object["metadata"]["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
-    listed = (await kube.list(EVENTS, namespace=job.object["metadata"]["namespace"])).items
-    name = job.object["metadata"]["name"]
+    metadata = job.object["metadata"]
+    owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()] if job.kind.role else []
+    uids = {metadata["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
+    start = f"{metadata['name']}-"
 
-    def is_of(event: Object) -> bool:
-        about = event.get("involvedObject") or {}
-        return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(f"{name}-") and not pods)
+    def is_of(about: Object) -> bool:
+        return about.get("uid") in uids or (about.get("kind") == "Pod" and str(about.get("name", "")).startswith(start) and not pods)
 
-    return sorted((event for event in listed if is_of(event)), key=moment_of)
+    return await _events(kube, metadata["namespace"], is_of)
 
 
 async def events_of_jobs(kube: Kube, namespace: str | None) -> list[Object]:
     """Return the Events of all jobs and their pods, also of those that are gone, the oldest first."""
+    uids = {pod["metadata"]["uid"] for pod in (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items}
+    kinds = (*KINDS, TRAIN_JOB_RESOURCE.kind)
+    return await _events(kube, namespace, lambda about: about.get("kind") in kinds or about.get("uid") in uids)
+
+
+async def _events(kube: Kube, namespace: str | None, is_of: Callable[[Object], bool]) -> list[Object]:
     listed = (await kube.list(EVENTS, namespace=namespace)).items
-    pods = (await kube.list(PODS, namespace=namespace, labels=JOB_NAME)).items
-    uids = {pod["metadata"]["uid"] for pod in pods}
-
-    def is_of(event: Object) -> bool:
-        about = event.get("involvedObject") or {}
-        return about.get("kind") in (*KINDS, TRAIN_JOB_RESOURCE.kind) or about.get("uid") in uids
-
-    return sorted((event for event in listed if is_of(event)), key=moment_of)
+    return sorted((event for event in listed if is_of(event.get("involvedObject") or {})), key=moment_of)
 
 
 def moment_of(event: Object) -> str:

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from dataclasses import dataclass
 
 import click
 
-from elastic.api.template import default_container
 from elastic.cli.arguments import JOB, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.beginning import until_begun
-from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.following import followed
-from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.found import NotFound
 from elastic.cli.jobs.milestone import Wait
 from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
+from elastic.client import verbs
 from elastic.client.explanation import waits_for
 from elastic.client.summary import pod_state, ranks, summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, Line, Ranks
-from elastic.kube.lines import Lines
 from elastic.kube.resources import Object
 
 
@@ -64,7 +62,7 @@ def logs(
             if not isinstance(begun, Found):
                 raise NotFound(f"{job.title} has no pods of ours, and so no logs; it has ended or was deleted")
             job = begun
-        pods = await found.pods_of(kube, job)
+        pods = await verbs.pods_of(kube, job)
         if follows:
             wanted = _wanted(job, pods, rank=rank, index=index, pod_name=pod_name)
             printer.know(*(pod["metadata"]["name"] for pod in pods))
@@ -84,7 +82,7 @@ def logs(
 
 def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | None, pod_name: str | None) -> list[Object]:
     if rank is not None or index is not None:
-        return [worker(job, pods, index=index, rank=rank)]
+        return [verbs.worker(job, pods, index=index, rank=rank)]
     if pod_name is None:
         return pods
     named = [pod for pod in pods if pod["metadata"]["name"] == pod_name]
@@ -130,29 +128,18 @@ async def _next_line(job: Found) -> Wait:
 
 
 async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail: int | None, previous: bool) -> None:
-    metadata = pod["metadata"]
-    container = default_container(pod, job.kind)["name"]
+    name = pod["metadata"]["name"]
     if pod["status"].get("phase") == "Pending":
         why = waits_for(summary(job.kind, job.object), [pod]) or pod_state(pod)
-        _aside(f"{metadata['name']} has printed nothing, for it has not started; it waits for {why}")
+        _aside(f"{name} has printed nothing, for it has not started; it waits for {why}")
         return
-    lines, kept = Lines(), deque[str](maxlen=tail)
     try:
-        async for chunk in kube.logs(metadata["name"], namespace=metadata["namespace"], container=container, previous=previous):
-            for text, is_passing in lines.of(chunk):
-                if is_passing:  # what stands in its place in the end is shown
-                    continue
-                if tail is None:
-                    printer.line(metadata["name"], text)
-                else:
-                    kept.append(text)
+        async for lines in verbs.log_of(kube, pod, job.kind, tail=tail, previous=previous):
+            for text in lines:
+                printer.line(name, text)
     except KubeError as error:
         later = f"; what it printed since its start is in `elastic logs {job.key.name}`" if previous and error.code == 400 else ""
-        _aside(f"{metadata['name']}: {error.message}{later}")
-        return
-    kept.extend(line.text for line in lines.last())
-    for text in kept:
-        printer.line(metadata["name"], text)
+        _aside(f"{name}: {error.message}{later}")
 
 
 class Printer:

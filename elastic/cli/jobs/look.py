@@ -13,13 +13,14 @@ from elastic.cli import completion, screen
 from elastic.cli.arguments import EVERYWHERE, JOBS, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.watching import watch
 from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
+from elastic.client import verbs
 from elastic.client.ages import age
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import Summary, conditions_of, pod_restarts, pod_state, rank_of, summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.resources import TRAIN_JOBS as TRAIN_JOB_RESOURCE
 from elastic.kube.resources import Object
@@ -136,7 +137,7 @@ def describe(words: tuple[str, ...], output: str, cluster: Cluster) -> None:
         jobs = await found.some(kube, namespace, words)
         if output in DATA:
             jobs = await found.with_train_jobs(kube, namespace, jobs)
-        pods = [await found.pods_of(kube, job) for job in jobs]
+        pods = [await verbs.pods_of(kube, job) for job in jobs]
         return [(job, its, await found.events_of(kube, job, its)) for job, its in zip(jobs, pods, strict=True)]
 
     there = cluster.ask(read)
@@ -204,7 +205,7 @@ def events(words: tuple[str, ...], everywhere: bool, output: str, cluster: Clust
     async def read(kube: Kube, namespace: str) -> list[Object]:
         if words:
             job = await found.one(kube, namespace, words)
-            return await found.events_of(kube, job, await found.pods_of(kube, job))
+            return await found.events_of(kube, job, await verbs.pods_of(kube, job))
         if not everywhere:
             await found.check_namespace(kube, namespace)
         return await found.events_of_jobs(kube, None if everywhere else namespace)

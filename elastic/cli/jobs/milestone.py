@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.cli.jobs.found import Found
 from elastic.client.live import NoAnswer, ask, of_laptop
 from elastic.client.sample import Sample
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.following import Happening, Line
 from elastic.local.files import Layout
 

@@ -17,10 +17,11 @@ from elastic.api.template import default_container
 from elastic.cli.arguments import JOB, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.change import worker
-from elastic.cli.jobs.found import Found, NotFound
+from elastic.cli.jobs.found import NotFound
 from elastic.cli.printing import as_data, output_option, plain
+from elastic.client import verbs
 from elastic.client.summary import pod_state, rank_of, summary
+from elastic.client.verbs import Found
 from elastic.kube import executing
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -66,7 +67,7 @@ def stacks(words: tuple[str, ...], rank: int | None, output: str, cluster: Clust
 
     async def read(kube: Kube, namespace: str) -> list[Read]:
         job = await found.one(kube, namespace, words)
-        pods = _chosen(job, await found.pods_of(kube, job), rank)
+        pods = _chosen(job, await verbs.pods_of(kube, job), rank)
         room = asyncio.Semaphore(AT_ONCE)
 
         async def one(pod: Object) -> Read:
@@ -99,7 +100,7 @@ def _chosen(job: Found, pods: list[Object], rank: int | None) -> list[Object]:
     per_pod = processes_per_worker(job.object.get("spec") or {})
     if rank is None or per_pod is None or all(rank_of(pod, job.object) is None for pod in running):
         return running
-    return [worker(job, running, index=None, rank=rank // per_pod)]
+    return [verbs.worker(job, running, index=None, rank=rank // per_pod)]
 
 
 async def _read(kube: Kube, job: Found, pod: Object, rank: int | None) -> Read:

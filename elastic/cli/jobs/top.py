@@ -14,14 +14,15 @@ from elastic.cli import completion, screen
 from elastic.cli.arguments import EVERYWHERE, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.look import world_of
 from elastic.cli.jobs.watching import watch
 from elastic.cli.printing import as_data, output_option, plain, table
+from elastic.client import verbs
 from elastic.client.ages import duration
 from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.quantity import parse
@@ -76,7 +77,7 @@ def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, ur
         jobs = await (found.named(kube, where, kind, names) if names else found.listed(kube, where, kind))
         if not jobs and where is not None:
             await found.check_namespace(kube, where)
-        pods = [(job, await found.pods_of(kube, job)) for job in jobs]
+        pods = [(job, await verbs.pods_of(kube, job)) for job in jobs]
         warnings: list[str] = []
         usage = await _usage(kube, where)
         return Seen(pods, usage, await live(kube, cluster, url, warn=warnings.append), warnings)

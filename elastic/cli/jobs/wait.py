@@ -14,14 +14,15 @@ from elastic.cli.jobs import found
 from elastic.cli.jobs.beginning import until_begun
 from elastic.cli.jobs.change import until_gone
 from elastic.cli.jobs.following import followed
-from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, output_option, plain
+from elastic.client import verbs
 from elastic.client.explanation import findings
 from elastic.client.sample import Sample
 from elastic.client.summary import summary
+from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.following import Condition, Happening, Outcome
 from elastic.kube.resources import Object
@@ -128,7 +129,7 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
 
     async def read(kube: Kube, namespace: str) -> tuple[Found, list[Object], Sample | None]:
         job = await found.one(kube, namespace, words)
-        return job, await found.pods_of(kube, job), (await live(kube, cluster, url)).get(job.key.uid)
+        return job, await verbs.pods_of(kube, job), (await live(kube, cluster, url)).get(job.key.uid)
 
     job, pods, sample = cluster.ask(read)
     told = summary(job.kind, job.object)

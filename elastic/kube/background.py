@@ -1,0 +1,125 @@
+"""Run a Kube in a thread for callers that wait: programs, and notebooks whose own event loop runs already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from concurrent import futures
+from typing import Any, TypeVar
+
+from elastic.kube.access import Access
+from elastic.kube.client import Kube
+
+T = TypeVar("T")
+Started = futures.Future[tuple[asyncio.Event, Kube]]
+AHEAD = 16
+"""Number of items that are read before the caller takes them."""
+LOOK_EVERY_S = 1.0
+"""Seconds until a caller that waits looks whether the thread still runs."""
+END_S = 5.0
+
+
+class Closed(Exception):
+    """The thread has ended; what was started in it is never done."""
+
+
+class Background:
+    """An event loop with a Kube, in a daemon thread. It ends with `close`, with the last reference to it, or with the process."""
+
+    def __init__(self, access: Access) -> None:
+        started: Started = futures.Future()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self._loop, access, started), name="elastic-client", daemon=True)
+        self._thread.start()
+        stop, self.kube = started.result()
+        self.pid = os.getpid()
+        """The process that has the thread; a fork of it has none."""
+        self.close = weakref.finalize(self, _end, self._loop, stop, self._thread)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine. Ctrl-C cancels it."""
+        future = self._start(coroutine)
+        try:
+            while not futures.wait([future], LOOK_EVERY_S).done:
+                self._check()
+            return _result(future)
+        finally:
+            future.cancel()
+
+    def each(self, items: AsyncGenerator[T, None], every_s: float = LOOK_EVERY_S) -> Iterator[T | None]:
+        """Yield what a generator yields, and None after each silence of every_s seconds. The generator ends with this iterator."""
+        room, come = asyncio.Semaphore(AHEAD), queue.SimpleQueue[tuple[T] | None]()
+        reading = self._start(_read(items, come, room))
+        reading.add_done_callback(lambda _: come.put(None))
+        try:
+            while True:
+                try:
+                    found = come.get(timeout=every_s)
+                except queue.Empty:
+                    self._check()
+                    yield None
+                    continue
+                if found is None:
+                    return _result(reading)
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(room.release)
+                yield found[0]
+        finally:
+            reading.cancel()
+
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            coroutine.close()
+            raise Closed from error
+
+    def _check(self) -> None:
+        if not self._thread.is_alive():
+            raise Closed
+
+
+def _result(future: futures.Future[T]) -> T:
+    try:
+        return future.result()
+    except futures.CancelledError:
+        raise Closed from None
+
+
+async def _read(items: AsyncGenerator[T, None], come: queue.SimpleQueue[tuple[T] | None], room: asyncio.Semaphore) -> None:
+    async with contextlib.aclosing(items):
+        async for item in items:
+            await room.acquire()
+            come.put((item,))
+
+
+def _serve(loop: asyncio.AbstractEventLoop, access: Access, started: Started) -> None:
+    try:
+        loop.run_until_complete(_work(access, started))
+    finally:
+        loop.close()
+
+
+async def _work(access: Access, started: Started) -> None:
+    """Let coroutines run until the end; then cancel those that are left."""
+    stop = asyncio.Event()
+    async with Kube(access) as kube:
+        started.set_result((stop, kube))
+        await stop.wait()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=END_S / 2)
+
+
+def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
+    with contextlib.suppress(RuntimeError):  # it has ended
+        loop.call_soon_threadsafe(stop.set)
+    if thread is not threading.current_thread():  # the garbage collector may run in any thread
+        thread.join(END_S)
