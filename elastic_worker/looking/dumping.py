@@ -24,7 +24,7 @@ WITHIN_S = 3.0
 PAUSE_S = 0.005
 LONGEST = 1 << 20
 PY_SPY_S = 5.0
-RECORDER_S = 1.0
+RECORDER_S = 3.0
 """Seconds that a process may take to say what torch's flight recorder knows."""
 LONGEST_RECORDER = 8192
 LONGEST_NATIVE = 32 * 1024

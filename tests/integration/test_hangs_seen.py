@@ -112,8 +112,9 @@ def test_a_loop_of_python_is_named_with_its_lines_and_never_still(start: Start) 
     assert (other["kind"], other["does"]) == ("collective", "waits in backward for the gradients of other ranks")
 
 
-def test_the_flight_recorder_says_which_rank_began_no_further_collective(start: Start) -> None:
+def test_the_flight_recorder_says_which_rank_began_no_further_collective(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank has begun fewer operations than the others of its group, which wait for it."""
+    monkeypatch.setattr(dumping, "RECORDER_S", 60.0)
     ranks = start("sleep", TORCH_FR_BUFFER_SIZE="2000")
     ranks.wait_for("at", 1)
     ranks.look_until(0, lambda look: look["kind"] == "collective")

@@ -123,7 +123,8 @@ def program() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_another_process_asks_and_gets_the_newest_answer(program: subprocess.Popen[str]) -> None:
+def test_another_process_asks_and_gets_the_newest_answer(program: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumping, "RECORDER_S", 60.0)
     for count in (1, 2, 3):
         assert dumping.of_recorder(program.pid) == f"group 0: collective {count} begun, ? completed"
     files = [stack_signal.of_descriptor(str(path.readlink()))[0] for path in Path(f"/proc/{program.pid}/fd").iterdir()]

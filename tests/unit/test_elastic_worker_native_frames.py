@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from test_elastic_worker_describing import process as process_of
 
-from elastic_worker.gloo_deadlock import procfs
 from elastic_worker.looking import dumping, stacks, watching
 from elastic_worker.looking.sight import Sight
 
@@ -30,9 +29,11 @@ def sleeper() -> Iterator[int]:
     with subprocess.Popen(["sh", "-c", "echo begun; exec sleep 600"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
-        deadline = time.monotonic() + 60
-        while (seen := procfs.stat(process.pid)).state != "S" or Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
-            assert time.monotonic() < deadline, seen
+        folder, deadline = Path(f"/proc/{process.pid}"), time.monotonic() + 60
+        while (folder / "comm").read_text() != "sleep\n" or "nanosleep" not in (folder / "wchan").read_text():
+            if time.monotonic() > deadline:
+                process.kill()
+                pytest.skip("this kernel does not say in which function a process waits")
             time.sleep(0.01)
         yield process.pid
         process.kill()
@@ -65,8 +66,7 @@ def test_without_native_frames_the_kernel_names_its_function(
     else:
         install(tmp_path, monkeypatch, ending)
     function = Path(f"/proc/{sleeper}/wchan").read_text()
-    expected = f"It waits in the function {function} of the kernel." if function not in ("", "0") else ""
-    assert dumping.below_python(sleeper) == expected
+    assert dumping.below_python(sleeper) == f"It waits in the function {function} of the kernel."
 
 
 def test_a_process_that_has_ended_has_no_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
