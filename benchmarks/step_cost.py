@@ -5,6 +5,7 @@ tests plays, and one by plain DDP. Both report nothing but the step. Rank 0 of a
 answers at once.
 
     python -m benchmarks.step_cost
+    python -m benchmarks.step_cost --pace     the library that measures its pace for stragglers, against the library that does not
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ GOAL_US = 60.0
 BLOCK = 100
 """Steps in a row by one way. A slow moment of the machine meets both."""
 SAMPLES = 8
+PACE_S = 0.02
+"""Seconds of a window. A block so begins a measurement and sends messages too, hundreds of times as often as in a job."""
 
 
 def main() -> None:
@@ -44,13 +47,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000, help="steps of each way")
     parser.add_argument("--width", type=int, default=64, help="width of the network")
+    parser.add_argument("--pace", action="store_true", help="compare the library with and without measuring its pace")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         plane = Plane(f"{folder}/door", 1)
         with _peer(f"{folder}/reports"):
             os.environ.update({settings.WORLD: f"{folder}/door", settings.REPORTS: f"{folder}/reports"})
-            print(_compare(given.steps, given.width), flush=True)
+            print((_compare_pace if given.pace else _compare)(given.steps, given.width), flush=True)
         plane.close()
 
 
@@ -68,12 +72,33 @@ def _compare(steps: int, width: int) -> str:
         ours.append(_cpu_us(lambda: _ours(run, next(loop), optimizer)))
         theirs.append(_cpu_us(lambda: _plain(plain, other_optimizer)))
     assert next(loop, None) is None, "the loop has ended, and so its group"
+    return _sentence("plain DDP", theirs, "the library", ours)
+
+
+def _compare_pace(steps: int, width: int) -> str:
+    """Return the figures of a library that measures its pace and of one that does not, with a loader."""
+    model, optimizer = _model(width)
+    run = Run(model, optimizer, batch=SAMPLES, data=torch.utils.data.TensorDataset(torch.ones(64 * SAMPLES, 16)))
+    loop = iter(run.steps(1 + 2 * (steps // BLOCK * BLOCK)))
+    _loaded(run, next(loop), optimizer)
+    assert run._control is not None
+    times: dict[float, list[float]] = {PACE_S: [], 0.0: []}
+    for _ in range(steps // BLOCK):
+        for pace_s, found in times.items():
+            run._control.pace_s = pace_s
+            found.append(_cpu_us(lambda: _loaded(run, next(loop), optimizer)))
+    assert next(loop, None) is None, "the loop has ended, and so its group"
+    return _sentence("without pace", times[0.0], "with pace", times[PACE_S])
+
+
+def _sentence(other: str, theirs: list[float], own: str, ours: list[float]) -> str:
+    """Return the difference of two ways in words."""
     costs = sorted(a - b for a, b in zip(ours, theirs, strict=True))
-    tenth = len(costs) // 10
+    tenth, mean = len(costs) // 10, statistics.mean(theirs)
     return (
-        f"{len(ours) * BLOCK} steps of each way: plain DDP {statistics.mean(theirs):.0f} us of CPU per step, "
-        f"the library {statistics.mean(costs):+.0f} us (median {statistics.median(costs):+.0f}, "
-        f"middle 80 % {costs[tenth]:+.0f} to {costs[-1 - tenth]:+.0f}); goal: at most {GOAL_US:.0f} us; load {os.getloadavg()[0]:.1f}"
+        f"{len(ours) * BLOCK} steps of each way: {other} {mean:.0f} us of CPU per step, "
+        f"{own} {statistics.mean(costs):+.1f} us ({statistics.mean(ours) / mean:.3f} times; median {statistics.median(costs):+.1f}, "
+        f"middle 80 % {costs[tenth]:+.1f} to {costs[-1 - tenth]:+.1f}); goal: at most {GOAL_US:.0f} us; load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -98,6 +123,14 @@ def _ours(run: Run, step: Step, optimizer: torch.optim.Optimizer) -> None:
     with step:
         loss = (run.model(INPUTS) ** 2).mean()
         step.backward(loss, samples=SAMPLES)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _loaded(run: Run, step: Step, optimizer: torch.optim.Optimizer) -> None:
+    with step:
+        for (inputs,) in step.batches():
+            step.backward((run.model(inputs) ** 2).mean(), samples=len(inputs))
         optimizer.step()
         optimizer.zero_grad()
 

@@ -9,8 +9,8 @@ from controller.deciding.actions import Create, Delete, Forget, Plan, SetExpecta
 from controller.deciding.derivation import derive
 from controller.deciding.objects import pods
 from controller.deciding.plan import plan
-from controller.deciding.settings import Rendezvous, Settings
-from controller.watching.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from, pod_from
+from controller.facts.settings import Rendezvous, Settings
+from controller.facts.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from, pod_from
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus, Object, to_object
 from elastic.api.kinds import KINDS

@@ -14,8 +14,8 @@ from pathlib import Path
 from control_plane import ROOT, SYSTEM, controller, install_crds, running
 from rights_used import Use
 
-from controller.watching.keys import JOBS
-from controller.watching.snapshot import pod_from
+from controller.facts.keys import JOBS
+from controller.facts.snapshot import pod_from
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.words import IN_WORLD
@@ -59,9 +59,9 @@ DRIFT: dict[Resource, Object] = {
     VOLCANO_POD_GROUPS: {"spec": {"minMember": 7}},
     SERVICES: {"spec": {"ports": [{"name": "changed", "port": 7}]}},
 }
-"""What somebody might do to our objects, and the controller undoes."""
+"""Changes of our objects that the controller undoes."""
 MADE = {PODS, *DRIFT} - {VOLCANO_POD_GROUPS}
-"""Where the other gang scheduler is in use."""
+"""Kinds that are made if the other gang scheduler is in use."""
 
 
 def pytorch(name: str, backend: str) -> Object:
@@ -98,7 +98,7 @@ def short_lived() -> list[Object]:
 
 
 async def prepare(kubeconfig: Path) -> None:
-    """What an administrator brings: the kinds, those of gang schedulers, and the webhook's configuration."""
+    """Create the objects of an administrator: the kinds, those of gang schedulers, and the webhook's configuration."""
     await install_crds(kubeconfig, ROOT / "tests" / "operator" / "podgroup-crds.yaml")
     async with connect(kubeconfig) as kube:
         await kube.create(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.configuration({"url": "https://127.0.0.1:1/"}))
@@ -106,7 +106,7 @@ async def prepare(kubeconfig: Path) -> None:
 
 @contextlib.contextmanager
 def rendezvous(installation: Path, folder: Path) -> Iterator[str]:
-    """The rendezvous server; yields where it listens."""
+    """Run the rendezvous server. Yield its address."""
     ready = folder / "rendezvous.ready"
     args = ["rendezvous.main", "--installation", str(installation), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
     with running("rendezvous", args, folder=folder, ready=ready):
@@ -115,7 +115,7 @@ def rendezvous(installation: Path, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def control_plane(account: Path, folder: Path, *, gang_scheduler: str) -> Iterator[None]:
-    """Controller and rendezvous server, with everything turned on that takes a right of its own."""
+    """Run controller and rendezvous server, with everything turned on that needs a right of its own."""
     ensure_installation(folder / "installation", addresses=())
     port = free_port()
     with rendezvous(folder / "installation", folder) as address:
@@ -126,7 +126,7 @@ def control_plane(account: Path, folder: Path, *, gang_scheduler: str) -> Iterat
 
 
 async def owned(kube: Kube, owners: set[str]) -> list[tuple[Resource, Object]]:
-    """What the controller made for these jobs."""
+    """Return the objects that the controller made for these jobs."""
     found = []
     for resource in (PODS, *DRIFT):
         for item in (await kube.list(resource, namespace="default")).items:
@@ -136,7 +136,7 @@ async def owned(kube: Kube, owners: set[str]) -> list[tuple[Resource, Object]]:
 
 
 async def made(kube: Kube, owners: set[str], *, of: set[Resource]) -> list[tuple[Resource, Object]]:
-    """The same, once there is something of every kind."""
+    """Return the same, once there is an object of every kind."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             found = await owned(kube, owners)
@@ -205,7 +205,7 @@ async def live(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) ->
 
 
 async def give_up(kube: Kube, wanted: Object) -> None:
-    """A job whose worker runs and whose group is let end."""
+    """Let a job end whose worker runs."""
     found = await made(kube, await begin(kube, [wanted]), of={PODS})
     resource, name = JOBS[wanted["kind"]], wanted["metadata"]["name"]
     for _, pod in found:
@@ -217,7 +217,7 @@ async def give_up(kube: Kube, wanted: Object) -> None:
 
 
 async def live_in_gangs(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) -> None:
-    """The same for pod groups alone: a controller makes those of one gang scheduler."""
+    """Do the same for pod groups alone: a controller makes those of one gang scheduler."""
     wanted = [pytorch("a-gang", "elastic")]
     found = await made(kube, await begin(kube, wanted), of={VOLCANO_POD_GROUPS})
     await take_names(kube, found)

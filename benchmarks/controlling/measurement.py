@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.controlling.kubelets import Kubelets
 from benchmarks.controlling.process import Controller
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
@@ -29,7 +29,7 @@ QUIET_S = 3.0
 
 @dataclass(frozen=True)
 class Load:
-    """So many jobs of so many pods; at most `waiting` of them at a time have been made and do not run yet."""
+    """A number of jobs with a number of pods each. At most `waiting` of them at a time have been created and do not run yet."""
 
     jobs: int
     pods: int
@@ -112,7 +112,7 @@ def _state(job: dict[str, Any]) -> str:
 
 
 def _longest(before: dict[str, float], after: dict[str, float]) -> str:
-    """The bound of the bucket that holds every round there was meanwhile."""
+    """Return the bound of the bucket that holds every round since then."""
     new = {bound: count - before.get(bound, 0) for bound, count in after.items()}
     everything = max(new.values(), default=0)
     return min((bound for bound, count in new.items() if count == everything), key=float, default="?")

@@ -26,12 +26,13 @@ from controller.deciding.actions import (
     normal,
     warning,
 )
-from controller.deciding.objects.differences import OWNED_LABEL, merge_patch
+from controller.deciding.objects.differences import merge_patch
 from controller.deciding.rendezvous import trainer_status
 from controller.deciding.replicas import loss_backoff
-from controller.watching.keys import JOBS, Key, owner_uid
+from controller.facts.keys import JOBS, Key, owner_uid
+from controller.facts.owned import OWNED_LABEL
+from controller.facts.snapshot import NotCreated
 from controller.watching.observe import WatchScope
-from controller.watching.snapshot import NotCreated
 from elastic.api.job import JobStatus
 from elastic.api.names import REPLICA_TYPE
 from elastic.kube.client import Patch
@@ -130,10 +131,10 @@ class Applier:
             await self._write(key, job, plan.status, old=old, outcome=outcome)
         # Events about what was done are written now; those about the status follow its patch.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
-        await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now, strict=plan.is_strict)
+        await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
             await self._act(key, job, DeleteJob(), outcome)
-            await self._events.tell(job, outcome.news, now=now, strict=plan.is_strict)
+            await self._events.tell(job, outcome.news, now=now)
         return outcome
 
     def forget(self, job_uid: str) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from controller.deciding.actions import JobEvent
-from controller.watching.keys import Key
-from elastic.api.kinds import API_VERSION, KINDS
+from controller.facts.keys import Key
+from elastic.api.kinds import API_VERSION
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import is_lapse
@@ -32,13 +32,12 @@ class EventRecorder:
         self._kube = kube
         self._told: dict[str, OrderedDict[str, None]] = {}
 
-    async def tell(self, job: Object, news: Iterable[JobEvent], *, now: datetime, strict: bool = False) -> None:
-        component = KINDS[job["kind"]].operator_name if strict else COMPONENT
+    async def tell(self, job: Object, news: Iterable[JobEvent], *, now: datetime) -> None:
         uid = job["metadata"]["uid"]
         told = self._told.get(uid, OrderedDict[str, None]())
         fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in told}
-        for digests in [[digest] for digest in fresh] if strict else _sorts(fresh):
-            event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now, component=component)
+        for digests in _sorts(fresh):
+            event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now)
             if await self._is_written(event):
                 self._remember(uid, digests)
 
@@ -89,7 +88,7 @@ def _digest(uid: str, news: JobEvent) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def event_for(job: Object, news: JobEvent, *, now: datetime, component: str) -> Object:
+def event_for(job: Object, news: JobEvent, *, now: datetime) -> Object:
     metadata = job["metadata"]
     digest = _digest(metadata["uid"], news)
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -109,8 +108,8 @@ def event_for(job: Object, news: JobEvent, *, now: datetime, component: str) -> 
         "type": news.type,
         "reason": news.reason,
         "message": news.message[:LONGEST_MESSAGE],
-        "source": {"component": component},
-        "reportingComponent": component,
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,

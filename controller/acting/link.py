@@ -10,8 +10,8 @@ from typing import Protocol
 
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import World
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import World
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
@@ -191,6 +191,7 @@ def _budget(budget: Budget) -> wire.Budget:
         hang_s=budget.hang_s,
         first_step_s=budget.first_step_s,
         same_error=None if budget.same_error is None else _count(budget.same_error),
+        pace_s=budget.pace_s,
     )
 
 
@@ -229,6 +230,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
         hosts=heard.hosts if isinstance(heard.hosts, HostState) else None,
         fault=heard.fault,
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
+        stragglers=heard.stragglers,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the controller's words about a job go: to the rendezvous server, or into the etcd where the job meets. Both are links."""
+"""Send the controller's messages about a job to the rendezvous server, or to the etcd where the job meets. Both are links."""
 
 import asyncio
 from collections import ChainMap
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from controller.acting.link import RendezvousLink
 from controller.deciding.actions import SetExpectation
-from controller.watching.snapshot import World
+from controller.facts.snapshot import World
 from elastic.etcd.place import Place
 from elastic.membership.phases import WorldPhase
 
@@ -16,7 +16,7 @@ ETCD_AT_ONCE = 100_000
 
 
 class Places(Protocol):
-    """What is needed of elastic.etcd.thread.EtcdThread."""
+    """The part of elastic.etcd.thread.EtcdThread that is needed here."""
 
     def meet_at(self, job_uid: str, place: Place) -> None: ...
 
@@ -33,7 +33,7 @@ class Links:
         self.last_steps: Mapping[str, int] = ChainMap(*(link.last_steps for link in self._all()))
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
-        """True once it is acknowledged. An etcd that is out of reach is not waited for: the job's pods are counted."""
+        """Return whether the expectation is acknowledged. Do not wait for an etcd out of reach: the job's pods are counted instead."""
         if told.place is None:
             return self._server is None or self._server.tell(job_uid, told, is_awaited=is_awaited)
         self._places.meet_at(job_uid, told.place)
@@ -56,7 +56,7 @@ class Links:
         return any(job_uid in link.forgotten for link in self._all())
 
     async def run(self, changed: Callable[[str], None]) -> None:
-        """Until cancelled."""
+        """Send and hear until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for link in self._all():
                 tasks.create_task(link.run(changed))

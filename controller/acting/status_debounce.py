@@ -28,14 +28,14 @@ class PendingStatus:
 
 
 def believed(held: PendingStatus | None, *, uid: str, stored: JobStatus) -> JobStatus:
-    """What the next decision starts from: a start that is held back does not move on with each look. Not once something else is stored."""
+    """Return the status that the next decision starts from: the one held back, unless something else has been stored since."""
     return held.status if held is not None and (held.uid, held.stored) == (uid, stored) else stored
 
 
 def held_back(held: PendingStatus | None, job: Job, planned: Plan, *, stored: JobStatus, now: float) -> PendingStatus | None:
-    """What is held back from now on; None where the plan's status must be written, or says nothing new."""
+    """Return the status that is held back from now on; None if the plan's status must be written, or says nothing new."""
     status = planned.status
-    if status is None or status == stored or planned.is_strict or not can_wait(job, stored, status):
+    if status is None or status == stored or not can_wait(job, stored, status):
         return None
     # Events about deletions can be written only now.
     if any(isinstance(action, Delete) for action in planned.actions):
@@ -54,7 +54,7 @@ def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
     if job.elastic is not None or new.conditions[:count] != stored.conditions or stored.start_time not in (None, new.start_time):
         return False
     said = {ConditionType(condition.type) for condition in new.conditions[count:]}
-    # Of a job that runs as a whole there is nothing to wait for.
+    # Nothing is left to wait for if the whole job runs.
     waits = {ConditionType.CREATED} if _all_run(job, new) else {ConditionType.CREATED, ConditionType.RUNNING}
     others = msgspec.structs.replace(
         new, conditions=stored.conditions, start_time=stored.start_time, replica_statuses=stored.replica_statuses
@@ -63,7 +63,7 @@ def can_wait(job: Job, stored: JobStatus, new: JobStatus) -> bool:
 
 
 def without_what_waits(planned: Plan) -> Plan:
-    """The plan as it is carried out meanwhile. Events about its actions are written at once; the next reconcile finds the others again."""
+    """Return the plan without its status. Events about its actions are written at once; the next reconcile finds the others again."""
     return replace(planned, status=None, news=planned.news if planned.actions else ())
 
 

@@ -97,6 +97,7 @@ class Budget:
     hang_s: int | None = None
     first_step_s: int = 600
     same_error: int | None = None
+    pace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,6 @@ class Plan:
     """The status is written only when every action has succeeded: once it stands, nothing repeats them."""
     rests_on: tuple[Seen, ...] = ()
     """These are read again before anything is done; if one has changed since, the plan is dropped, and the next reconcile makes another."""
-    is_strict: bool = False
-    """Events are written as by the Training Operator: one for each object, in the name of its controller."""
 
 
 def normal(reason: str, message: str, about: str = "") -> JobEvent:

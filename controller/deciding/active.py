@@ -1,14 +1,17 @@
-"""Keeps an active job as it should be: counts ends of pods, chooses replicas, makes and deletes objects and pods, writes the status.
+"""Keep an active job as it should be: count ends of pods, choose replicas, make and delete objects and pods, write the status.
 
-Its parts stand in the modules that they are imported from; this one only puts them into order.
+The rules are in the modules that are imported here. This module puts them into order, as stages that add to one ledger.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from datetime import datetime
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from controller.deciding import autoscaling, compat
+from controller.deciding import autoscaling
 from controller.deciding.actions import Action, Create, JobEvent, Plan
 from controller.deciding.events import in_words, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
@@ -40,54 +43,154 @@ from controller.deciding.rendezvous import (
     latecomers,
     lost_state,
     readiness,
+    straggler_replacement,
+    stragglers,
     worker_library,
     world_status,
 )
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, node_numbers, pod_revision, spare_workers
-from controller.deciding.replicas.replica_plan import ReplicaPlan, plan_replicas
+from controller.deciding.replicas.replica_plan import ReplicaPlan, ReplicaSlot, plan_replicas
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.facts.snapshot import Pod
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Pod
 from elastic.api.job import ElasticStatus, JobStatus, Object
 from elastic.api.words import ConditionType
 from elastic.kube.resources import PODS
 
 
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Entries of one round: the choices made at its start, and the entries that the stages have added so far."""
+
+    known: ElasticStatus
+    """status.elastic before this round."""
+    lost: tuple[Verdict, ...]
+    """Ends of pods that are made again."""
+    replicas: ReplicaPlan
+    stale: tuple[Pod, ...]
+    doomed: DoomedPods
+    made: tuple[ReplicaSlot, ...]
+    """The missing pods that are made now. The others wait."""
+    elastic: ElasticStatus
+    status: JobStatus
+    restarts: tuple[JobEvent, ...] = ()
+    objects: tuple[Action, ...] = ()
+
+    @property
+    def going(self) -> list[Pod]:
+        """Pods that are deleted: only if their end stands in the status, so that a crash neither counts it twice nor loses it."""
+        counted = frozenset(self.known.counted)
+        replaced = [verdict.pod for verdict in self.lost if verdict.pod.uid in counted]
+        return [*replaced, *self.replicas.to_delete, *self.doomed.may_go]
+
+
+class Stage(NamedTuple):
+    """A step of the round. after: the stages whose entries it reads."""
+
+    name: str
+    enter: Callable[[JobView, Ledger], Ledger]
+    after: tuple[str, ...] = ()
+
+
 def keep_running(view: JobView) -> Plan:
-    """Failed pods are counted, then made again; missing replicas are made, and surplus ones deleted."""
+    """Count failed pods, then make them again; make missing replicas, and delete surplus ones."""
+    ledger = opened(view)
+    for stage in STAGES:
+        ledger = stage.enter(view, ledger)
+    return closed(view, ledger)
+
+
+def opened(view: JobView) -> Ledger:
+    """Return the ledger with the choices that depend on the view alone."""
+    replicas = plan_replicas(view)
     known = view.status.elastic or ElasticStatus()
-    counted = frozenset(known.counted)
-    lost = [verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN]
-    replicas, stale, doomed = plan_replicas(view), pod_revision.stale_pods(view), doomed_pods(view)
-    made = creation_backoff.made_now(view, replicas.missing)
-    elastic = autoscaling.recorded(view.job, _with_rendezvous(view, failure.with_ends_counted(view), replicas, doomed, lost))
-    elastic = collateral.recorded(view, disruption_log.recorded(view, known, elastic))
-    objects = list(_object_changes(view))
-    store = [(loss_backoff.STORE, 0) for action in objects if isinstance(action, Create) and action.resource == PODS]
-    # A pod that goes with its node is lost to it, also if we delete it. A place that loses all its new pods so waits between tries.
-    parted = [*stale, *(pod for pod in replicas.to_delete if pod.name not in view.notices)]
-    elastic = loss_backoff.with_made(view, elastic, [*made, *store], parted=parted)
-    restarts = tuple(failure.restart_event(view.job, verdict) for verdict in lost if verdict.pod.uid not in counted)
+    return Ledger(
+        known=known,
+        lost=tuple(verdict for verdict in view.verdicts if verdict.fate is Fate.AGAIN),
+        replicas=replicas,
+        stale=tuple(pod_revision.stale_pods(view)),
+        doomed=doomed_pods(view),
+        made=tuple(creation_backoff.made_now(view, replicas.missing)),
+        elastic=known,
+        status=view.status,
+    )
+
+
+def _ends(view: JobView, ledger: Ledger) -> Ledger:
+    """Count the ends of pods, and tell of those that are made again."""
+    fresh = (verdict for verdict in ledger.lost if verdict.pod.uid not in ledger.known.counted)
+    restarts = tuple(failure.restart_event(view.job, verdict) for verdict in fresh)
+    return replaced(ledger, elastic=failure.with_ends_counted(view), restarts=restarts)
+
+
+def _world(view: JobView, ledger: Ledger) -> Ledger:
+    """Enter the state of the rendezvous, or of the group that restarts as a whole, and the autoscaler's decision."""
+    elastic = autoscaling.recorded(view.job, _with_rendezvous(view, ledger.elastic, ledger.replicas, ledger.doomed, ledger.lost))
+    restarts = ledger.restarts
     if not restarts and view.restarts_as_a_whole:
         restarts = tuple(gang_restart.gang_restart_events(view.job, elastic))
-    held = creation_backoff.types_held_back(view, replicas.missing, made)
+    return replaced(ledger, elastic=elastic, restarts=restarts)
+
+
+def _disruptions(view: JobView, ledger: Ledger) -> Ledger:
+    """Enter the announced disruptions of the workers that leave, and the losses that explain failures of others."""
+    return replaced(ledger, elastic=collateral.recorded(view, disruption_log.recorded(view, ledger.known, ledger.elastic)))
+
+
+def _objects(view: JobView, ledger: Ledger) -> Ledger:
+    """Choose the changes of objects other than the replicas' pods and services."""
+    changes = reconciled(view.snapshot, list(_wanted_objects(view)), managed=cleanup.ACTIVE_ONLY)
+    return replaced(ledger, objects=tuple(creation_backoff.without_waiting(changes, view.status, view.snapshot.now)))
+
+
+def _losses(view: JobView, ledger: Ledger) -> Ledger:
+    """Enter the pods that are made now. A place that loses all its new pods waits between tries."""
+    store = [(loss_backoff.STORE, 0) for action in ledger.objects if isinstance(action, Create) and action.resource == PODS]
+    # A pod that goes with its node is lost to it, also if we delete it.
+    parted = [*ledger.stale, *(pod for pod in ledger.replicas.to_delete if pod.name not in view.notices)]
+    return replaced(ledger, elastic=loss_backoff.with_made(view, ledger.elastic, [*ledger.made, *store], parted=parted))
+
+
+def _conditions(view: JobView, ledger: Ledger) -> Ledger:
+    """Write the status: counts, conditions, and the reasons for which the job waits."""
+    held = creation_backoff.types_held_back(view, ledger.replicas.missing, ledger.made)
     pause = _pause_in_words(view, held=held)
-    status = _with_conditions(view, restarting=restarts, is_apart=gang_restart.is_apart(view, elastic), pause=pause)
-    elastic = replace(elastic, waits_for=missing_workers.in_words(view, held=held), waiting=pause)
-    if elastic != known:
-        status = replace(status, elastic=elastic)
-    # A pod is deleted only when its end stands in the status, so that no crash in between makes it count twice, or never.
-    replaced = [verdict.pod for verdict in lost if verdict.pod.uid in counted]
-    going = [*replaced, *replicas.to_delete, *doomed.may_go]
-    ready = readiness.of_workers(view, going=[*going, *stale])
-    first = _first_pod_events(view) if replicas.missing else ()
-    news = (*view.news, *first, *restarts, *of_rescale(view.job, known=known, new=elastic), *of_shortage(view.job, view.counts))
-    news = (*news, *disruption_log.events(view.job, known=known, new=elastic), *hangs.events(view.job, known=known, new=elastic))
-    news = (*news, *of_missing_etcd(etcd.missing(view)))
-    marks = spare_workers.marks(view, going=(*going, *stale), leaving=replicas.leaving)
-    actions = (*_actions(view, replicas, objects, going=going, stale=stale), *ready.changes, *marks)
-    return Plan(actions, status, news, _next_look(view, replicas, ready, doomed))
+    is_apart = gang_restart.is_apart(view, ledger.elastic)
+    status = _with_conditions(view, restarting=ledger.restarts, is_apart=is_apart, pause=pause)
+    elastic = replace(ledger.elastic, waits_for=missing_workers.in_words(view, held=held), waiting=pause)
+    return replaced(ledger, elastic=elastic, status=replace(status, elastic=elastic) if elastic != ledger.known else status)
+
+
+STAGES = (
+    Stage("ends", _ends),
+    Stage("world", _world, after=("ends",)),
+    Stage("disruptions", _disruptions, after=("world",)),
+    Stage("objects", _objects),
+    Stage("losses", _losses, after=("ends", "objects")),
+    Stage("conditions", _conditions, after=("world", "disruptions", "losses")),
+)
+
+
+def closed(view: JobView, ledger: Ledger) -> Plan:
+    """Return the plan: the actions, the status, the Events, and the time to look again."""
+    job, known, elastic, replicas = view.job, ledger.known, ledger.elastic, ledger.replicas
+    going = [*ledger.going, *ledger.stale]
+    ready = readiness.of_workers(view, going=going)
+    news = (
+        *view.news,
+        *(_first_pod_events(view) if replicas.missing else ()),
+        *ledger.restarts,
+        *of_rescale(job, known=known, new=elastic),
+        *of_shortage(job, view.counts),
+        *disruption_log.events(job, known=known, new=elastic),
+        *hangs.events(job, known=known, new=elastic),
+        *stragglers.events(job, known=known, new=elastic),
+        *of_missing_etcd(etcd.missing(view)),
+    )
+    marks = spare_workers.marks(view, going=going, leaving=replicas.leaving)
+    actions = (*_actions(view, ledger), *ready.changes, *marks)
+    return Plan(actions, ledger.status, news, _next_look(view, replicas, ready, ledger.doomed))
 
 
 def _with_rendezvous(
@@ -111,23 +214,17 @@ def _with_rendezvous(
     return elastic
 
 
-def _object_changes(view: JobView) -> Iterator[Action]:
-    objects = reconciled(view.snapshot, list(_objects(view)), managed=cleanup.ACTIVE_ONLY)
-    return creation_backoff.without_waiting(objects, view.status, view.snapshot.now)
-
-
-def _actions(view: JobView, replicas: ReplicaPlan, objects: Sequence[Action], *, going: list[Pod], stale: list[Pod]) -> Iterator[Action]:
-    yield from replicas.expectations
-    yield from objects
-    yield from cleanup.deletions(going)
-    yield from cleanup.deletions(stale, makes_room=True)
-    yield from services(view, replicas.filled)
-    made = (pod_for(view, type, index) for type, index in creation_backoff.made_now(view, replicas.missing))
-    for pod in node_numbers.numbered(view, made):
+def _actions(view: JobView, ledger: Ledger) -> Iterator[Action]:
+    yield from ledger.replicas.expectations
+    yield from ledger.objects
+    yield from cleanup.deletions(ledger.going)
+    yield from cleanup.deletions(list(ledger.stale), makes_room=True)
+    yield from services(view, ledger.replicas.filled)
+    for pod in node_numbers.numbered(view, (pod_for(view, type, index) for type, index in ledger.made)):
         yield Create(PODS, pod)
 
 
-def _objects(view: JobView) -> Iterator[Object]:
+def _wanted_objects(view: JobView) -> Iterator[Object]:
     """Yield the objects of an active job other than pods and services, in the order in which they are made."""
     job, snapshot = view.job, view.snapshot
     yield from pod_group.pod_group(job, snapshot)
@@ -144,7 +241,7 @@ def _first_pod_events(view: JobView) -> Iterator[JobEvent]:
     job, settings = view.job, view.snapshot.settings
     yield from of_templates(job, settings)
     yield from pod_group.of_schedulers(job, settings)
-    yield from left_out(job, settings)
+    yield from left_out(job)
     yield from worker_library.events(view)
     if view.backend is RendezvousBackend.STORE:
         yield from c10d_store.unguarded(job)
@@ -163,15 +260,15 @@ def _pause_in_words(view: JobView, *, held: Collection[str]) -> str:
 def _with_conditions(view: JobView, *, restarting: Sequence[JobEvent], is_apart: bool, pause: str) -> JobStatus:
     """Return the status with its counts and the condition that follows from them.
 
-    A group being restarted is not Running even if some of its pods still are, nor is one with fewer workers than it needs, except in strict
-    compatibility. A job that has not begun stays as it is while its first pods start. `pause` says what the job waits for.
+    A group being restarted is not Running even if some of its pods still are. Nor is a group with fewer workers than it needs. A job that
+    has not begun stays as it is while its first pods start. `pause` says what the job waits for.
     """
     job, now = view.job, view.snapshot.now
     status = replace(view.status, replica_statuses=replica_statuses(job, view.counts))
     is_active = not is_apart and is_running(job, view.counts)
     missing = missing_workers.obstacles_in_words(view)
     remarks = in_words(job, view.snapshot) + (f" Missing {missing}." if missing else "") + pause
-    waits = shortage(job, view.counts) if compat.says_that_workers_are_missing(view.snapshot.settings) else ""
+    waits = shortage(job, view.counts)
     if is_active and not waits:
         message = f"{job.kind.name} {FRAMEWORKS[job.kind.name].called(job)} is running.{remarks}"
         status = with_condition(status, ConditionType.RUNNING, reason=reason_of(job, "Running"), message=message, now=now)
@@ -197,6 +294,7 @@ def _next_look(view: JobView, replicas: ReplicaPlan, ready: readiness.Readiness,
         gang_restart.pause_until(view),
         latecomers.look_again_at(view),
         lost_state.look_again_at(view),
+        straggler_replacement.look_again_at(view),
         creation_backoff.next_try(view.status, now),
         hpa_trouble.look_again_at(view.job, view.snapshot),
     )

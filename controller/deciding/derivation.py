@@ -8,34 +8,34 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from controller.deciding import compat
 from controller.deciding.events import of_limits, of_membership, of_pods, of_remarks, of_signals, of_strays
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import acceptance, collateral, failure, gang_restart, suspension
 from controller.deciding.lifecycle.disruption import notices
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.objects import hpa_trouble
-from controller.deciding.rendezvous import c10d_recovery
+from controller.deciding.rendezvous import c10d_recovery, straggler_replacement
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import creation_backoff, pod_revision
 from controller.deciding.replicas.tally import tally
-from controller.deciding.settings import Settings
+from controller.facts.snapshot import Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import Job
 
 
 def derive(job: Job, snapshot: Snapshot) -> JobView:
-    settings = snapshot.settings
-    backend = FRAMEWORKS[job.kind.name].backend(job, settings)
+    backend = FRAMEWORKS[job.kind.name].backend(job, snapshot.settings)
     view = JobView(
         job=job,
         snapshot=snapshot,
         status=acceptance.accepted(job, snapshot),
         backend=backend,
-        restarts_as_a_whole=gang_restart.restarts_as_a_whole(job, settings),
-        has_interchangeable_workers=_has_interchangeable_workers(job, settings, backend),
-        notices=notices(snapshot, job.status.elastic.leaving if job.status.elastic is not None else ()),
+        restarts_as_a_whole=gang_restart.restarts_as_a_whole(job),
+        has_interchangeable_workers=_has_interchangeable_workers(job, backend),
+        notices={
+            **straggler_replacement.notices(job, snapshot, backend),
+            **notices(snapshot, job.status.elastic.leaving if job.status.elastic is not None else ()),
+        },
         answerable=(),
         verdicts=(),
         counted=frozenset(job.status.elastic.counted if job.status.elastic is not None else ()),
@@ -45,8 +45,8 @@ def derive(job: Job, snapshot: Snapshot) -> JobView:
     return _with_ends(view)
 
 
-def _has_interchangeable_workers(job: Job, settings: Settings, backend: RendezvousBackend) -> bool:
-    if job.elastic is None or not job.kind.native_elastic or not compat.has_interchangeable_workers(settings):
+def _has_interchangeable_workers(job: Job, backend: RendezvousBackend) -> bool:
+    if job.elastic is None or not job.kind.native_elastic:
         return False
     return backend is not RendezvousBackend.NONE or FRAMEWORKS[job.kind.name].has_interchangeable_workers(job)
 

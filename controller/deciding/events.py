@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.objects import hpa_trouble
 from controller.deciding.rendezvous import etcd
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
+from controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic.api.counting import continued, counted, killed_late
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
@@ -42,8 +41,6 @@ def of_pods(job: Job, pods: Sequence[Pod]) -> Iterator[JobEvent]:
 
 def of_limits(snapshot: Snapshot) -> Iterator[JobEvent]:
     """Yield the Events about pods that the kubelet evicted because they exceeded a storage limit of their own."""
-    if not compat.explains_failures(snapshot.settings):
-        return
     for pod in (pod for pod in snapshot.pods if pod.exceeded):
         words = f"pod {pod.name} was evicted because of its own storage limit, which counts as a failure of the job"
         yield warning("StorageLimitExceeded", f"{words}: {printable(pod.exceeded)}", about=pod.uid)
@@ -142,8 +139,6 @@ def shortage(job: Job, counts: Mapping[str, Tally]) -> str:
 
 def of_signals(job: Job, snapshot: Snapshot) -> Iterator[JobEvent]:
     """Yield the signals of the job's pods and their nodes that ask nothing of anybody."""
-    if not compat.records_disruptions(snapshot.settings):
-        return
     for pod in (pod for pod in snapshot.pods if not pod.is_over):
         node = snapshot.nodes.get(pod.node)
         for sight in (*pod.sights, *(node.sights if node is not None else ())):

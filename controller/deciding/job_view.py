@@ -13,7 +13,7 @@ from controller.deciding.lifecycle.verdicts import Loss, Verdict
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import Pod, Snapshot
+from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.job import Job, JobStatus
 from elastic.membership.phases import WorldPhase
 

@@ -21,7 +21,6 @@ A plan is carried out in this order: expectation, objects, status, Events; delet
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from controller.deciding import compat
 from controller.deciding.actions import Plan
 from controller.deciding.active import keep_running
 from controller.deciding.derivation import activated, derive
@@ -36,7 +35,7 @@ from controller.deciding.lifecycle.termination import deadline_exceeded, fail, f
 from controller.deciding.objects.pod_group import wait_for_gang
 from controller.deciding.rendezvous.c10d_recovery import restart_on_fresh_store
 from controller.deciding.rendezvous.worker_library import fall_back_to_c10d
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job
 
 Step = Callable[[JobView], Plan | None]
@@ -57,12 +56,10 @@ ACTIVE: tuple[Step, ...] = (
 
 
 def plan(job: Job, snapshot: Snapshot) -> Plan:
-    view = derive(job, compat.as_chosen(job, snapshot))
+    view = derive(job, snapshot)
     planned = _first(NOT_ACTIVE, view) or _first(ACTIVE, activated(view)) or Plan()
     planned = force_delete_on_lost_nodes(view, planned)
-    return dataclasses.replace(
-        planned, status=with_restart_count(planned.status), is_strict=compat.has_upstream_events(view.snapshot.settings)
-    )
+    return dataclasses.replace(planned, status=with_restart_count(planned.status))
 
 
 def _first(steps: Iterable[Step], view: JobView) -> Plan | None:

@@ -5,11 +5,10 @@ A config map names the workers to the launcher: `hostfile` those that should be,
 
 from collections.abc import Mapping, Sequence
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh, train_jobs
 from controller.frameworks.mpi_hosts import LAUNCHER
 from controller.frameworks.protocol import Framework, Replica
@@ -26,7 +25,7 @@ class Mpi(Framework):
     template_reason = "SettedPodTemplate"
 
     def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
-        is_served = job.elastic is not None and settings.rendezvous is not None and compat.has_our_rendezvous(settings)
+        is_served = job.elastic is not None and settings.rendezvous is not None
         return RendezvousBackend.HOSTS if is_served else RendezvousBackend.NONE
 
     def hosts(self, view: JobView, leaving: Sequence[Leaving]) -> Sequence[Host]:

@@ -12,8 +12,8 @@ from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.deadlines import waits_for_replacement
 from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
+from controller.facts.snapshot import Pod
 from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
-from controller.watching.snapshot import Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER

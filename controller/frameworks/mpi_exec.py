@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from controller.frameworks import mpi_discovery
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.mpi_hosts import (
@@ -42,10 +41,8 @@ def launcher(job: Job, pod: Object, settings: Settings) -> Object:
     spec["initContainers"] = [*(spec.get("initContainers") or ()), _delivery(job, spec, mounts, settings)]
     first = spec["containers"][0]
     with_environment({"spec": {"containers": [first]}}, _environment(job, first))
-    files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE}
-    if not compat.has_upstream_launcher(settings):
-        with_missing(pod, _of_other_implementations(job, spec), only=first["name"])
-        files["hostfile.hydra"] = READABLE
+    with_missing(pod, _of_other_implementations(job, spec), only=first["name"])
+    files = {"kubexec.sh": EXECUTABLE, "hostfile": READABLE, "discover_hosts.sh": EXECUTABLE, "hostfile.hydra": READABLE}
     with_volume(spec, {"name": KUBECTL_VOLUME, "emptyDir": {}}, at=KUBECTL_PATH)
     with_config(spec, job, files)
     return pod
@@ -89,7 +86,7 @@ def _environment(job: Job, container: Object) -> Iterator[Variable]:
 
 
 def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
-    """What upstream leaves out. An mpirun without hosts starts all ranks in the launcher, and the job succeeds that way."""
+    """Yield the variables that upstream leaves out. Without hosts, mpirun would start all ranks in the launcher and succeed."""
     yield variable("OMPI_MCA_routed_radix", FAN_OUT)
     # Open MPI 5 reads none of the names of version 4.
     yield variable("PRTE_MCA_plm_ssh_agent", REMOTE_SHELL)
@@ -114,10 +111,8 @@ def objects(view: JobView) -> Iterator[Object]:
     account = job.replicas[LAUNCHER].template["spec"].get("serviceAccountName")
     rbac = "rbac.authorization.k8s.io"
     # A WebSocket begins with a GET, and our own client in the launcher, as any of today, knows nothing older.
-    settings = snapshot.settings
-    exec_verbs = ["create"] if compat.has_upstream_launcher(settings) and not settings.kubectl_command else ["create", "get"]
     owned = owned_workers(snapshot)
-    in_workers = {"verbs": exec_verbs, "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": owned}
+    in_workers = {"verbs": ["create", "get"], "apiGroups": [""], "resources": ["pods/exec"], "resourceNames": owned}
     if not account:
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(job, launcher_name(job))}
     yield config_map(job, _files(view))
@@ -149,13 +144,13 @@ def has_rights(view: JobView) -> bool:
 
 
 def _files(view: JobView) -> dict[str, str]:
-    job, is_upstream = view.job, compat.has_upstream_launcher(view.snapshot.settings)
-    files = {
+    job = view.job
+    return {
         "hostfile": _hostfile(view, " slots="),
-        "kubexec.sh": _upstream_kubexec(job) if is_upstream else _kubexec(job),
+        "kubexec.sh": _kubexec(job),
         "discover_hosts.sh": mpi_discovery.script(view) if mpi_discovery.is_chosen(view) else _discover(view),
+        "hostfile.hydra": _hostfile(view, ":"),
     }
-    return files if is_upstream else {**files, "hostfile.hydra": _hostfile(view, ":")}
 
 
 def _hostfile(view: JobView, between: str) -> str:
@@ -166,23 +161,15 @@ def _hostfile(view: JobView, between: str) -> str:
 
 
 def _kubexec(job: Job) -> str:
-    """The script becomes the client, for a signal must reach that. The container is named, for a cluster may put others into the pod."""
+    """Return a script that becomes the client, so that signals reach it. It names the container, because a pod may have others."""
     templates = (spec.template for type, spec in job.replicas.items() if type == WORKER)
     container = job.options.main_container or next((template["spec"]["containers"][0]["name"] for template in templates), "")
-    return _script(f"exec /opt/kube/kubectl exec ${{POD_NAME}} --container {container}")
-
-
-def _upstream_kubexec(job: Job) -> str:
-    container = f" --container {job.options.main_container}" if job.options.main_container else ""
-    return _script(f"/opt/kube/kubectl exec ${{POD_NAME}}{container}")
-
-
-def _script(start: str) -> str:
-    return f'#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{start} -- /bin/sh -c "$*"'
+    command = f'exec /opt/kube/kubectl exec ${{POD_NAME}} --container {container} -- /bin/sh -c "$*"'
+    return f"#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n{command}"
 
 
 def _discover(view: JobView) -> str:
-    """The hosts that elastic Horovod may use, as upstream lists them."""
+    """Return a script that prints the hosts that elastic Horovod may use, as upstream lists them."""
     job, slots = view.job, view.job.options.slots_per_worker
     script = "#!/bin/sh"
     if mpi_discovery.launcher_has_gpu(job):

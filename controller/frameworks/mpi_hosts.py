@@ -1,9 +1,9 @@
-"""Who takes part in an MPI job and under which names, for either transport: launcher, workers, and the config map that lists them."""
+"""Name the members of an MPI job for both transports: launcher, workers, and the config map that lists them."""
 
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.replicas import replica_slots
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -18,18 +18,18 @@ def launcher_name(job: Job) -> str:
 
 
 def workers(view: JobView) -> list[str]:
-    """The workers that should be, by the names of their pods."""
+    """Return the pod names of the workers that should exist."""
     return [pod_name(view.job.kind, view.job.metadata.name, WORKER, index) for index in replica_slots.of_hosts(view)]
 
 
 def running_workers(view: JobView) -> list[str]:
-    """Those that run and stay: one that leaves is off the list before it goes."""
+    """Return the workers that run and stay. A worker that leaves is off the list before it ends."""
     wanted = set(workers(view))
     return sorted(pod.name for pod in view.snapshot.pods if pod.is_active and pod.name in wanted)
 
 
 def owned_workers(snapshot: Snapshot) -> list[str]:
-    """The workers' pods that are there and belong to this very job: the name alone may be that of another job's pod."""
+    """Return the existing worker pods that belong to this job. A name alone may be that of another job's pod."""
     return [pod.name for pod in sorted(snapshot.pods, key=lambda pod: pod.index) if pod.type == WORKER.lower()]
 
 
@@ -42,7 +42,7 @@ def config_map(job: Job, files: dict[str, str]) -> Object:
 
 
 def with_config(spec: Object, job: Job, modes: dict[str, int]) -> None:
-    """Puts these files of the config map into the first container of a pod's spec."""
+    """Put these files of the config map into the first container of a pod's spec."""
     items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
     source = {"name": f"{job.metadata.name}-config", "items": items}
     with_volume(spec, {"name": CONFIG_VOLUME, "configMap": source}, at=CONFIG_PATH)

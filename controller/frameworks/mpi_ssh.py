@@ -7,7 +7,8 @@ needs an account of the cluster's API.
 from collections.abc import Iterator, Sequence
 
 from controller.deciding.job_view import JobView
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
+from controller.facts.snapshot import KeyPair, Snapshot
 from controller.frameworks import mpi_discovery
 from controller.frameworks.environment import Variable, variable, with_missing
 from controller.frameworks.mpi_hosts import (
@@ -24,7 +25,6 @@ from controller.frameworks.mpi_hosts import (
     workers,
 )
 from controller.frameworks.protocol import Replica
-from controller.watching.snapshot import KeyPair, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.names import job_labels
 from elastic.api.words import MpiImplementation, MpiTransport
@@ -47,7 +47,7 @@ def secret_name(job: Job) -> str:
 
 
 def lacks_keys(job: Job, snapshot: Snapshot) -> bool:
-    """Must a key pair be made before the next round? One that is there is kept for the job's whole life."""
+    """Return whether a key pair must be made before the next round. An existing pair is kept for the job's whole life."""
     return is_chosen(job) and _kept(job, snapshot) is None
 
 
@@ -141,7 +141,7 @@ def objects(view: JobView) -> Iterator[Object]:
 
 
 def _kept(job: Job, snapshot: Snapshot) -> KeyPair | None:
-    """The pair in the job's Secret, if both halves are there."""
+    """Return the pair in the job's Secret, if both halves are there."""
     there = snapshot.find("Secret", secret_name(job))
     data = (there.raw.get("data") or {}) if there is not None else {}
     return KeyPair(data[PRIVATE], data[PUBLIC]) if data.get(PRIVATE) and data.get(PUBLIC) else None

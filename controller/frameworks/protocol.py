@@ -1,4 +1,4 @@
-"""What differs between the kinds: which variables a replica gets, whose end is the job's end, and what else the job needs.
+"""Differences between the kinds: the variables of a replica, the replica whose end is the job's end, and the other needs of the job.
 
 The defaults here are right for most kinds. A framework knows nothing of reconciles, budgets or other objects' lives.
 """
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.tally import Tally
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Pod
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.membership.hosts import Host
@@ -25,19 +25,17 @@ class Replica:
 
 
 class Framework:
-    """The common case: workers that end together, nothing of their own beside pods and services."""
+    """The common case: workers that end together, with no objects of their own other than pods and services."""
 
     failed_reason: str = "Failed"
-    """What follows the kind in the reason of a job that failed by its pods."""
+    """Word that follows the kind in the reason of a job that failed by its pods."""
     template_reason: str = "SetPodTemplate"
-    """What upstream's reasons of Events about a field of the pod template begin with."""
+    """Beginning of upstream's reasons of Events about a field of the pod template."""
     has_selector: bool = False
     """Upstream writes a selector into each of the job's replicaStatuses."""
-    has_upstream_autoscaler: bool = False
-    """The Training Operator makes a HorizontalPodAutoscaler for this kind."""
 
     def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
-        """Through what elastic workers of this kind find each other."""
+        """Return how elastic workers of this kind find each other."""
         return RendezvousBackend.NONE
 
     def has_interchangeable_workers(self, job: Job) -> bool:
@@ -53,7 +51,7 @@ class Framework:
         raise NotImplementedError
 
     def leader_type(self, job: Job) -> str | None:
-        """The type whose success is the job's success and whose running is the job's running; None: the workers together."""
+        """Return the type whose success and running are the job's; None: the workers together."""
         return None
 
     def called(self, job: Job) -> str:
@@ -62,11 +60,11 @@ class Framework:
         return name if self.leader_type(job) is not None else f"{job.metadata.namespace}/{name}"
 
     def failed_subject(self, job: Job) -> str:
-        """The name and verb in upstream's message that the job failed."""
+        """Return the name and verb in upstream's message that the job failed."""
         return f"{job.metadata.name} is"
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
-        """A rule of its own for success; None: the common rule for the head or the workers.
+        """Return whether the job has succeeded by a rule of its own; None: the common rule for the head or the workers holds.
 
         `failed` are the uids of pods that have failed for good.
         """
@@ -81,11 +79,11 @@ class Framework:
         return False
 
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
-        """The counts as the job's status shows them."""
+        """Return the counts as the job's status shows them."""
         return counts
 
     def hosts(self, view: JobView, leaving: Sequence[Leaving]) -> Sequence[Host]:
-        """Where a launcher starts the workers on listed hosts: every pod that may be one, or has workers."""
+        """Return every pod that may be a host or has workers, if a launcher starts the workers on listed hosts."""
         return ()
 
     def objects(self, view: JobView) -> Sequence[Object]:

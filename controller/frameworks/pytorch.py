@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import c10d_store, etcd, readiness, worker_library
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Snapshot
 from controller.frameworks import train_jobs
 from controller.frameworks.environment import Variable, variable, with_environment, with_missing
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.watching.snapshot import Snapshot
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import host_name, pod_name
@@ -27,7 +27,6 @@ INIT_CONTAINER = "init-pytorch"
 
 class PyTorch(Framework):
     has_selector = True
-    has_upstream_autoscaler = True
 
     def backend(self, job: Job, settings: Settings) -> RendezvousBackend:
         return backend_in_use(job, settings)

@@ -7,9 +7,9 @@ import json
 from collections.abc import Collection, Sequence
 
 from controller.deciding.job_view import JobView
+from controller.facts.snapshot import Phase, Pod
 from controller.frameworks.environment import variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
-from controller.watching.snapshot import Phase, Pod
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
@@ -32,7 +32,7 @@ class TensorFlow(Framework):
         return next((type for type in LEADERS if type in job.replicas), None)
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
-        """Where failures are tolerated, the work is done when no worker is left that could do more, and one has succeeded."""
+        """Return True, if failures are tolerated, once no worker could do more work and one has succeeded."""
         if self.leader_type(job) is not None or WORKER not in job.replicas:
             return None
         workers = [pod for pod in pods if pod.type == WORKER.lower() and not pod.is_deleting]
@@ -73,7 +73,7 @@ def _full(job: Job, replica: Replica, domain: str) -> Object:
 
 
 def _sparse(job: Job, replica: Replica, domain: str) -> Object:
-    """A worker knows itself and the parameter servers, a parameter server only itself, all others nothing."""
+    """Return the sparse cluster: a worker knows itself and the parameter servers, a parameter server itself, the others nothing."""
     cluster: Object = {"worker": {}, "ps": []}
     if replica.type == WORKER:
         cluster["worker"][str(replica.index)] = _address(job, WORKER, replica.index, domain)

@@ -5,11 +5,11 @@ import base64
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller.watching.snapshot import KeyPair
+from controller.facts.snapshot import KeyPair
 
 
 def new_key_pair() -> KeyPair:
-    """Of the sort that the MPI Operator makes, and that every ssh of the last ten years takes, in FIPS mode too."""
+    """Return a new pair of the type that the MPI Operator makes. Every ssh of the last ten years takes it, in FIPS mode too."""
     key = ec.generate_private_key(ec.SECP521R1())
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

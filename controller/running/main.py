@@ -19,6 +19,7 @@ from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
 from elastic.runtime.flags import chosen_kinds, identity
+from rendezvous.engine.messages.pace import WINDOW_S
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -85,9 +86,7 @@ log = logging.getLogger("controller")
     help="Brings the exec client into MPI launchers; own: the worker image brings ours.",
 )
 @click.option("--workers", default=16, show_default=True, type=click.IntRange(1, 256), help="Jobs worked on at a time.")
-@click.option(
-    "--compat", default="default", show_default=True, type=click.Choice(["default", "strict"]), help="strict: upstream's exact objects."
-)
+@click.option("--compat", hidden=True, type=click.Choice(["default", "strict"]))
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
 @click.option("--webhook-port", default=0, show_default=True, help="Port of the admission webhook; 0: none.")
@@ -114,10 +113,22 @@ log = logging.getLogger("controller")
     help="Seconds without a sign of its holder after which another one takes the Lease.",
 )
 @click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
+@click.option(
+    "--straggler-window",
+    "straggler_window_s",
+    default=WINDOW_S,
+    show_default=True,
+    envvar="ELASTIC_STRAGGLER_WINDOW",
+    type=click.FloatRange(0.2, 3600.0),
+    metavar="SECONDS",
+    help="Over how long workers measure their steps. A straggler is slow for five such windows in a row.",
+)
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
-def main(*, log_level: str, kinds: str, train_jobs: str, **flags: Any) -> None:
+def main(*, log_level: str, kinds: str, train_jobs: str, compat: str | None, **flags: Any) -> None:
     """Keep training jobs of group kubeflow.org/v1 as their specs say."""
     log_to(sys.stderr, level=log_level)
+    if compat is not None:
+        log.warning("--compat has no effect; remove it, the next release refuses it", extra={"value": compat})
     # kopf logs each event that it hands over; our logs say what followed.
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
     options = Options(kinds=chosen_kinds(kinds), identity=identity(), train_jobs=Mode(train_jobs), **flags)

@@ -31,7 +31,6 @@ class Options:
     init_tries: int
     kubectl_image: str
     workers: int
-    compat: str
     health_port: int
     metrics_port: int
     webhook_port: int
@@ -42,6 +41,7 @@ class Options:
     leader_elect: bool
     lease_namespace: str
     lease_duration_s: float
+    straggler_window_s: float
     identity: str
 
 

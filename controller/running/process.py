@@ -19,17 +19,17 @@ from controller.acting.fenced_link import FencedServer
 from controller.acting.leading import give_signs
 from controller.acting.link import RendezvousLink, Server
 from controller.acting.links import ETCD_AT_ONCE, Links
+from controller.acting.secrets import Secrets, data_of
 from controller.acting.table_warnings import warn_of_rows
-from controller.deciding.settings import Rendezvous, Settings
+from controller.facts.keys import Key
+from controller.facts.settings import Rendezvous, Settings
 from controller.running.metrics import Metrics
 from controller.running.options import Options
 from controller.running.reconcile import Reconciler
 from controller.running.train_jobs import TrainJobs
 from controller.running.trainer_turn import OtherLeases, TrainerTurn
-from controller.watching.keys import Key
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
-from controller.watching.secrets import Secrets, data_of
 from elastic.api.trainer.modes import TRAINER_LEASE, Mode, holder_of_trainer
 from elastic.etcd.store import Away, Refused
 from elastic.etcd.thread import EtcdThread
@@ -249,7 +249,6 @@ class Process:
             rendezvous=rendezvous,
             etcd=members_of(options.etcd_endpoint),
             worker_image=options.worker_image,
-            strict=options.compat == "strict",
             gang_scheduler=options.gang_scheduler,
             cluster_domain=options.cluster_domain,
             init_image=options.worker_image if options.init_image == OWN else options.init_image,
@@ -257,6 +256,7 @@ class Process:
             init_command=OWN_WAIT if options.init_image == OWN else (),
             kubectl_image=options.worker_image if options.kubectl_image == OWN else options.kubectl_image,
             kubectl_command=OWN_KUBECTL if options.kubectl_image == OWN else (),
+            pace_window_s=options.straggler_window_s,
         )
 
     async def _say_ready(self) -> None:

@@ -15,18 +15,18 @@ import msgspec
 
 from controller.acting import status_debounce
 from controller.acting.apply import Applier, Outcome
+from controller.acting.secrets import Secrets
 from controller.deciding.actions import Plan
 from controller.deciding.lifecycle.invalid import plan_for_invalid
 from controller.deciding.plan import plan
 from controller.deciding.replicas import creation_backoff
-from controller.deciding.settings import Settings
+from controller.facts.keys import Key
+from controller.facts.settings import Settings
+from controller.facts.snapshot import KeyPair, NotCreated, World
 from controller.frameworks import mpi_ssh
 from controller.running.keypair import new_key_pair
 from controller.running.metrics import Metrics
-from controller.watching.keys import Key
 from controller.watching.observe import Observer, WatchScope
-from controller.watching.secrets import Secrets
-from controller.watching.snapshot import KeyPair, NotCreated, World
 from elastic.api import SpecError, parse, status_of
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS

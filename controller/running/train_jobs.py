@@ -13,8 +13,8 @@ from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
 from controller.deciding.trainjobs.nodes import kind_of
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
+from controller.facts.keys import JOBS, owner_uid
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS, owner_uid
 from elastic.api.kinds import INITIALIZERS, OWNED
 from elastic.api.trainer.modes import SELECTOR, Mode
 from elastic.kube.cache import Cache, Change

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 import kopf
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from controller.watching.kopf_answers import ShallowAnswer
 from elastic.kube.access import Access
 from elastic.kube.answering import Answering
@@ -37,7 +37,7 @@ REQUEST_S = 30.0
 
 
 class Feed(Protocol):
-    """Where the jobs of one kind go."""
+    """The receiver of the jobs of one kind."""
 
     def take(self, type: str | None, item: Object) -> None: ...
 
@@ -53,7 +53,7 @@ class KopfWatch:
         self._namespace = namespace
 
     async def run(self) -> None:
-        """Feeds until cancelled. A kind that cannot be listed keeps no other from being watched: it is added when it can be."""
+        """Feed until cancelled. A kind that cannot be listed does not delay the others: it is added when it can be."""
         back_off_s = FIRST_BACK_OFF_S
         while True:
             kinds = [kind for kind in self._feeds if await self._can_be_listed(kind)]
@@ -72,7 +72,7 @@ class KopfWatch:
                 back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
 
     async def _one_more(self, missing: Iterable[str]) -> None:
-        """Returns when one of these kinds can be listed after all."""
+        """Wait until one of these kinds can be listed after all."""
         if not missing:
             await asyncio.Event().wait()
         while True:

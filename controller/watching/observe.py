@@ -10,11 +10,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from controller.deciding.objects.differences import OWNED_LABEL, RESOURCES, UNMARKED
-from controller.deciding.settings import Settings
+from controller.facts.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
+from controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
-from controller.watching.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
 from elastic.api.names import OPERATOR_NAME, REPLICA_TYPE
 from elastic.api.rights import MPI
 from elastic.kube.cache import Cache, Change
@@ -53,7 +53,7 @@ class _Mine:
 
 
 class WatchScope(NamedTuple):
-    """Where an object comes into view: pods are seen as a job's replicas, or beside them, each through a watch of its own."""
+    """The watch that shows an object. The pods of replicas and other pods of a job have a watch each."""
 
     resource: Resource
     is_beside: bool
@@ -95,7 +95,7 @@ class Observer:
         return [*self.jobs.values(), *self._mine, *nodes]
 
     async def run(self, changed: Callable[[Key], None]) -> None:
-        """Keeps the caches until cancelled; calls `changed` for every job that an object's change concerns."""
+        """Keep the caches until cancelled. Call `changed` for every job that an object's change concerns."""
         changed = self._of_own_kinds(changed)
         for kind, jobs in self.jobs.items():
             jobs.subscribe(_telling(kind, changed))
@@ -129,7 +129,7 @@ class Observer:
             await cache.wait_synced()
 
     def lacking(self) -> list[str]:
-        """What has not been seen yet, by the names of definitions."""
+        """Return the names of definitions whose objects have not been seen yet."""
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
     def job_keys(self) -> list[Key]:
@@ -157,7 +157,10 @@ class Observer:
         return cache is None or cache.has_reached(version)
 
     def when_reached(self, scope: WatchScope, version: str, *, key: Key, call: Callable[[], None]) -> None:
-        """Calls back once when it is. Of one job and one scope the last version counts. Changes of the job itself are reported anyway."""
+        """Call back once when the scope has reached the version.
+
+        Only the last version of a job and scope counts. Changes of the job itself are reported anyway.
+        """
         cache = self._cache_in(scope)
         if cache is not None:
             cache.when_reached(version, waiter=key, call=call)
@@ -214,7 +217,7 @@ class Observer:
         )
 
     def _left_behind(self, key: Key, uid: str) -> Iterator[Pod]:
-        """Pods of an earlier job of that name: replicas, and what it had beside them."""
+        """Yield the pods of an earlier job of that name: its replicas and its other pods."""
         for cache in (self._pods, self._others[PODS]):
             for mine in cache.by(BY_JOB, str(key)):
                 if mine.owner != uid and isinstance(mine.what, Pod):
@@ -266,7 +269,7 @@ def _service(raw: Object) -> _Mine:
 
 
 def _owned(raw: Object) -> _Mine:
-    """A replica's pod or service is never one of the job's other objects, whatever its labels say."""
+    """Return the job that owns an object. A replica's pod or service is never one of the other objects, whatever its labels say."""
     metadata = raw["metadata"]
     owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
     is_replicas = REPLICA_TYPE in (metadata.get("labels") or {})
@@ -284,7 +287,7 @@ def _without_bulk(raw: Object) -> Object:
 
 
 def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]:
-    """Of which jobs of these kinds may have objects beside their replicas, pods and services among them.
+    """Return the kinds of objects that jobs may have in addition to their replicas, pods and services among them.
 
     Pod groups are watched only where a gang scheduler's kind exists, and objects that only MPIJobs have only if MPIJobs are enabled:
     others need no right to it. Secrets are asked for one by one.

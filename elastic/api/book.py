@@ -189,6 +189,23 @@ class Hang(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
     """Groups of ranks and their activity, the likely cause first."""
 
 
+class Straggler(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A rank that the others wait for."""
+
+    rank: Times
+    local_rank: Times = 0
+    """Number of the worker process in its pod."""
+    pod: Annotated[str, Meta(max_length=253)]
+    pod_uid: PodUid = ""
+    node: Annotated[str, Meta(max_length=253)] = ""
+    kind: Annotated[str, Meta(max_length=32)]
+    """Why it is slow: Compute, DataLoading, OutsideSteps, CPUThrottling or Network."""
+    percent: Times = 0
+    """The time that it needed for a step when this was found, in percent of the usual time."""
+    since: Time | None = None
+    message: Annotated[str, Meta(max_length=1024)] = ""
+
+
 class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The last change of the group, its cause, and where its time went."""
 

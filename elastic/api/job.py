@@ -25,10 +25,12 @@ from elastic.api.book import (
     Rescale,
     Restart,
     Step,
+    Straggler,
     Time,
     Times,
 )
 from elastic.api.kinds import WORKER, Kind
+from elastic.api.restart_budget import RestartBudget
 from elastic.api.scaling import Decision, ProgressSource, ScalingPolicy
 from elastic.api.words import (
     CleanPodPolicy,
@@ -40,6 +42,7 @@ from elastic.api.words import (
     RdzvBackend,
     RestartPolicy,
     RestartScope,
+    Stragglers,
     SuccessPolicy,
     WorkerLibrary,
 )
@@ -135,23 +138,6 @@ class RdzvConf(_Wire, frozen=True, kw_only=True):
     value: Word
 
 
-class RestartBudget(_Wire, frozen=True, kw_only=True):
-    """Limits on restarts, by cause and per time window. A cause without a limit of its own is bounded by maxRestarts only."""
-
-    window_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
-    """Count only restarts of the last so many seconds, here and for maxRestarts. Default: all since the job began."""
-    user: Natural | None = None
-    """Restarts after the training program failed. Default: maxRestarts."""
-    out_of_memory: Natural | None = None
-    """Restarts after a container ran out of memory. Default: maxRestarts."""
-    hang: Natural | None = None
-    """Restarts after training hung. Default: maxRestarts."""
-    same_error: Natural | None = None
-    """Restarts in a row after attempts that ended with the same error before a step was reported. Default: no limit."""
-    disruption: Natural | None = None
-    """Restarts after evictions, preemptions, lost nodes. They never count towards maxRestarts. Default: no limit."""
-
-
 class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Makes the job elastic: its workers may come and go between minReplicas and maxReplicas while it trains."""
 
@@ -193,6 +179,9 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     """Restart, by cause hang, if no further step was reported or a hang was suspected for so long; more than the longest pause."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
     """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
+    stragglers: Stragglers = Stragglers.REPORT
+    """The reaction to a rank that the others wait for: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
+    most once in 10 minutes and 3 times in an hour). Default: Report."""
     ready_after_seconds: Seconds = 30
     """Age of a world at which its new workers are Ready, for a drain, if training reports no steps. Default: 30."""
     wait_for_lost_state_seconds: Seconds = 0
@@ -285,6 +274,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     waits_for: str = ""
     """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
     hang: Hang | None = None
+    stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
+    """Ranks that the others wait for, the slowest first."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

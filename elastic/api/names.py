@@ -37,6 +37,9 @@ INITIALIZER_FAILED = OWN_PREFIX + "initializer-failed"
 STOPPED = OWN_PREFIX + "stopped-with-cluster"
 """Annotation of a suspended job that ran when the laptop cluster ended: when the next cluster noticed that."""
 
+COMPAT = OWN_PREFIX + "compat"
+"""Annotation of 0.4, without effect: strict asked for the exact objects of the Training Operator."""
+
 LONGEST, LONGEST_OBJECT = 63, 253
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")

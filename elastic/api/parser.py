@@ -15,6 +15,7 @@ from elastic.api.errors import Path, Problem, SpecError, Warning, shown
 from elastic.api.extent import crowds_out_its_status, excess
 from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind, as_owned
+from elastic.api.names import COMPAT
 from elastic.api.places import places_of
 from elastic.api.pod_reader import check_schema
 from elastic.api.pod_rules import check_pod
@@ -121,7 +122,10 @@ def _read_metadata(value: object, findings: Findings) -> Metadata:
         if key not in _METADATA_FIELDS and key not in _SERVERS_METADATA:
             findings.unknown(("metadata",), key, _METADATA_FIELDS)
     known = {key: value[key] for key in _METADATA_FIELDS if value.get(key) is not None}
-    return read(known, Metadata, at=("metadata",), findings=findings) or Metadata()
+    metadata = read(known, Metadata, at=("metadata",), findings=findings) or Metadata()
+    if COMPAT in metadata.annotations:
+        findings.warning(("metadata", "annotations", COMPAT), "this annotation has no effect any more; remove it (docs/compat.md)")
+    return metadata
 
 
 _METADATA_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(Metadata))

@@ -114,6 +114,12 @@ REASONS = (
         "Ranks wait for a rank that does not move, or all ranks for each other.",
         "[Look at the rank that is named first](#the-job-runs-and-no-step-comes).",
     ),
+    Reason(
+        "Straggler",
+        (_F, _W),
+        "The other ranks wait for a rank that is slow for a minute.",
+        "[Look at the kind of its slowness](#the-job-is-slow).",
+    ),
     Reason("StepsLost", (_F, _W), "Training fell back after a change.", "Save before a step is reported, and load the save at the start."),
     Reason(
         "RendezvousFault",
@@ -182,6 +188,7 @@ REASONS = (
     Reason("JobTerminated", (_E,), "The job has ended, and its PodGroup is deleted."),
     Reason("Rescaled", (_E,), "The group has another size or other members."),
     Reason("SignalSeen", (_E,), "A signal of the cluster asks nothing of anybody."),
+    Reason("StragglerRecovered", (_E,), "A slow rank is fast again, or its worker has left."),
     Reason("TrainingMoves", (_E,), "Steps come again after a suspected hang."),
 )
 

@@ -167,10 +167,11 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
 def _check_ours_only(elastic: ElasticPolicy, job: Job, findings: Findings) -> None:
     """Refuse the fields that only our rendezvous server acts on."""
     same_error = elastic.restart_budget.same_error if elastic.restart_budget is not None else None
-    ours_only: tuple[tuple[tuple[str, ...], int | None, int | None, str], ...] = (
+    ours_only: tuple[tuple[tuple[str, ...], int | str | None, int | str | None, str], ...] = (
         (("waitForLostStateSeconds",), elastic.wait_for_lost_state_seconds, 0, "wait for the state"),
         (("restartBudget", "sameError"), same_error, None, "compare the errors of its attempts"),
         (("firstStepTimeoutSeconds",), elastic.first_step_timeout_seconds, 600, "find out what its ranks do"),
+        (("stragglers",), elastic.stragglers.value, "Report", "compare its ranks"),
     )
     for path, value, default, deed in ours_only:
         if value != default and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):

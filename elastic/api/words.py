@@ -100,6 +100,14 @@ class WorkerLibrary(enum.Enum):
     NONE = "None"
 
 
+class Stragglers(enum.Enum):
+    """The reaction to a rank that the other ranks of a job wait for."""
+
+    IGNORE = "Ignore"
+    REPORT = "Report"
+    REPLACE = "Replace"
+
+
 class Through(enum.Enum):
     """The process that carries the scaling policy's decision to /scale."""
 

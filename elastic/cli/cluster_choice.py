@@ -6,7 +6,6 @@ It is that of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster i
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from elastic.cli import completion
 from elastic.cli.options import command
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import Layout, layout_of
@@ -76,20 +74,6 @@ class Cluster:
                 return await act(kube, self.namespace or kube.access.namespace)
 
         return asyncio.run(within())
-
-
-def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose cluster and namespace; the command gets a Cluster."""
-
-    @functools.wraps(function)
-    def chosen(*args: Any, data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str | None, **rest: Any) -> Any:
-        return function(*args, cluster=choose(data_dir, kubeconfig, context=context, namespace=namespace), **rest)
-
-    named = click.option(
-        "--namespace", "-n", shell_complete=completion.namespaces, help="Where the job is.  [default: that of the kubeconfig]"
-    )
-    context = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
-    return DATA_DIR(KUBECONFIG(context(named(chosen))))
 
 
 def choose(data_dir: Path | None, kubeconfig: Path | None, *, context: str | None = None, namespace: str | None = None) -> Cluster:

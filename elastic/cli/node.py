@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from elastic.cli.arguments import NODE
 from elastic.cli.node_list import nodes_table, rows_of
-from elastic.cli.options import DATA_DIR, NODE, Seconds, command
+from elastic.cli.options import DATA_DIR, Seconds, command
 from elastic.cli.outcomes import OUTPUT, told
 from elastic.cli.printing import as_data, output_option
 from elastic.kube import connect
@@ -27,7 +28,7 @@ from elastic.signals.signal import Meaning
 
 
 class Played(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no click.Choice[str]
-    """A signal that can be played. Of another one of the table it says why it cannot."""
+    """A signal that can be played. For another signal of the table, the error says why it cannot."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in NOT_PLAYED:

@@ -1,4 +1,4 @@
-"""What several commands have in common: the option that says which cluster is meant, and how to name it in advice."""
+"""Options that several commands share: the data folder of a laptop cluster, and durations."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from pathlib import Path
 
 import click
 
-from elastic.cli import completion
 from elastic.local.cluster import default_data_dir
 from elastic.local.files import layout_of
 
 DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s?)?\Z", re.ASCII)
-EVERYWHERE = click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="Of all namespaces.")
-JOBS = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB...", shell_complete=completion.jobs)
-JOB = click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB", shell_complete=completion.jobs)
-NODE = click.argument("name", shell_complete=completion.nodes)
 SANDBOXES = ("auto", "netns", "loopback")
 
 
 def data_dir() -> Path:
-    """That of the laptop cluster whose kubeconfig `elastic up` told one to export, else the usual one."""
+    """Return the folder of the laptop cluster that $KUBECONFIG names, else the usual one."""
     file = os.environ.get("KUBECONFIG")
     layout = layout_of(Path(file)) if file else None
     return layout.root if layout is not None else default_data_dir()
@@ -57,5 +52,5 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no cl
 
 
 def command(words: str, data_dir: Path) -> str:
-    """A command line for the cluster in that folder."""
+    """Return a command line for the cluster in that folder."""
     return f"elastic {words}" + ("" if data_dir == default_data_dir() else f" --data-dir {data_dir}")

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from elastic.cli import completion
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import set_suspended
 from elastic.cli.outcomes import OUTPUT, Outcomes, told
@@ -77,7 +78,7 @@ async def _resume_stopped(kube: Kube, job: StoredJob, working_dir: str, outcomes
 
 
 def listed(kubeconfig: Path, which: Callable[[StoredJob], bool]) -> list[str]:
-    """The titles of some jobs, and nothing where the cluster does not answer in time: what was asked for goes on without."""
+    """Return the titles of some jobs, or none if the cluster does not answer in time: the command goes on without them."""
 
     async def ask() -> list[str]:
         async with asyncio.timeout(LISTED_S), connect(kubeconfig) as kube:

@@ -109,7 +109,7 @@ def _to_know(state: ClusterState) -> str:
 
 def _without_etcd(job: str, found: str, running: Path | None) -> str:
     """Say that a job would wait for an etcd for ever, and what to do. running: the folder of a cluster that has to start again."""
-    install = "" if etcd.program() is not None else f"install etcd 3.4 or newer ({etcd.ETCD_PACKAGE})"
+    install = "" if etcd.program() is not None else etcd.remedy()
     restart = f"`{command('down', running)}` and `{command('up --detach', running)}`" if running is not None else ""
     own = " and restart the cluster with ".join(filter(None, (install, restart))) if install else f"restart the cluster with {restart}"
     return (

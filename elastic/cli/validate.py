@@ -227,7 +227,7 @@ def _without_etcd(job: Job) -> Iterator[Warning]:
     """Warn of a job that would wait for an etcd on this machine's laptop cluster."""
     if needs_own_etcd(job) and etcd.program() is None:
         words = "asks for an etcd and rdzvHost names none, so the installation must have one; the laptop cluster has none here: "
-        yield Warning(("spec", "elasticPolicy", "rdzvBackend"), f"{words}install etcd 3.4 or newer ({etcd.ETCD_PACKAGE}), or set rdzvHost")
+        yield Warning(("spec", "elasticPolicy", "rdzvBackend"), f"{words}{etcd.remedy()}, or set rdzvHost")
 
 
 def as_lines(report: Report) -> Iterator[str]:

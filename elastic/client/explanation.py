@@ -71,6 +71,10 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
             if job.hang.get("since"):
                 yield Finding(f"It has stood still for {age(job.hang['since'], now)}.")
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
+        for one in job.stragglers:
+            since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
+            message = str(one.get("message")).rstrip(".")
+            yield Finding(f"{message[:1].upper()}{message[1:]}.{since}", "Straggler")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
         if job.unfollowed:

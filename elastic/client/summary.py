@@ -52,11 +52,21 @@ class Summary:
     """The highest that training had reported at the last restart, or at the end of the job."""
     hang: Mapping[str, Any]
     """Why no step comes; empty if steps come, or nobody knows."""
+    stragglers: Sequence[Mapping[str, Any]] = ()
+    """Ranks that the others wait for, the slowest first."""
 
     @property
     def awaits(self) -> str:
-        """Return what keeps workers away, else what keeps steps away; empty if nothing is known to."""
-        return self.waits_for or self.next_step
+        """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to."""
+        return self.waits_for or self.next_step or self.slow_ranks
+
+    @property
+    def slow_ranks(self) -> str:
+        """Return the ranks that the others wait for, in a few words; empty without any."""
+        if self.is_over:
+            return ""
+        named = [f"rank {one.get('rank')} ({one.get('pod')}), which is slow: {one.get('kind')}" for one in self.stragglers]
+        return "; ".join(named)
 
     @property
     def next_step(self) -> str:
@@ -119,6 +129,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         disruptions=tuple(_disruptions(elastic.get("disruptions"))),
         step=_count(elastic["step"], 0) if "step" in elastic else None,
         hang=_dict(elastic.get("hang")),
+        stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
     )
 
 

@@ -24,8 +24,8 @@ from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_ali
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
-NEEDED = ("aiohttp", "celpy", "cryptography", "etcd3", "jsonpatch", "jsonschema_rs", "kopf", "prometheus_client", "uvloop")
-"""What only the extra `local` brings."""
+NEEDED = ("aiohttp", "celpy", "cryptography", "jsonpatch", "jsonschema_rs", "kopf", "prometheus_client", "uvloop")
+"""Packages that only the extra `local` brings."""
 INSTALL = "pip install '.[local]'"
 START_S = 90.0
 QUIET_S = 3.0
@@ -111,7 +111,7 @@ class LocalCluster:
         return self.state.sandbox
 
     def start(self, *, detached: bool = False, say: Callable[[str], None] = lambda words: None) -> None:
-        """Returns when the cluster is ready; `say` gets what a long start waits for. Detached, it outlives this process."""
+        """Return when the cluster is ready; `say` hears why a long start waits. A detached cluster outlives this process."""
         if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
             raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs; in the checkout: {INSTALL}")
         try:
@@ -159,12 +159,12 @@ class LocalCluster:
         return rest if self._layout.ready("stored").exists() else "what an earlier cluster stored to be stopped"
 
     def wait(self) -> None:
-        """Until the supervisor ends by itself."""
+        """Wait until the supervisor ends by itself."""
         if self._supervisor is not None:
             self._supervisor.wait()
 
     def stop(self) -> None:
-        """Ends every process of the cluster and of its pods."""
+        """End every process of the cluster and of its pods."""
         if self._supervisor is not None:
             self._supervisor.terminate()
             try:
@@ -179,7 +179,7 @@ class LocalCluster:
             self._own_folder.cleanup()
 
     def processes(self) -> dict[str, int]:
-        """The cluster's own processes, by name."""
+        """Return the cluster's own processes, by name."""
         return {**self.state.processes, "supervisor": self.state.supervisor}
 
     def kill(self, name: str) -> None:
@@ -209,7 +209,7 @@ def _changed(last: Shape, *, nodes: int | None, gpus: int | None, sandbox: str |
 
 
 def stop_detached(data_dir: Path, *, say: Callable[[str], None] = lambda words: None) -> bool:
-    """Stops the cluster of a data folder, also one started by another process; False if none runs.
+    """Stop the cluster of a data folder, also if another process started it. Return False if none runs.
 
     `say` gets what a long stop waits for.
     """

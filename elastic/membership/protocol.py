@@ -7,13 +7,14 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
 they can enter another world (AtBarrier, Join).
 1.3: members say what their workers do (doing).
+1.4: members say how long their workers need for their steps (pace).
 """
 
 import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.3"
+VERSION = f"{MAJOR}.4"
 BEFORE = "1.0"
 """The version of peers that name no version: releases before the header."""
 GIVES_SIGNS = "Elastic-Gives-Signs"

@@ -13,10 +13,13 @@ import time
 import typing
 
 from elastic_worker import settings
+from elastic_worker.agent import paces
 from elastic_worker.agent.change import LocalChange, LocalWorker
 from elastic_worker.agent.door import MOST_CONNECTIONS, Connection, Event, WorkerDoor
-from elastic_worker.agent.presence import IN_PROCESS_MINOR, Presence
+from elastic_worker.agent.paces import LocalPaces
+from elastic_worker.agent.presence import IN_PROCESS_MINOR, PACING_MINOR, Presence
 from elastic_worker.agent.store import AgentStore
+from elastic_worker.agent.throttling import Throttling
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import Wake
 from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
@@ -55,6 +58,7 @@ class InProcess:
         self._of: typing.Dict[Connection, LocalWorker] = {}
         self._former: typing.List[Connection] = []
         self._stopped = StoppedWorkers()
+        self._paces = LocalPaces(Throttling())
         self._is_over = False
         self._wake = Wake()
         self._thread = None  # type: typing.Optional[threading.Thread]
@@ -183,6 +187,8 @@ class InProcess:
                 worker.pid, worker.child = connection.pid, connection.child
                 if self._workers is not None:
                     self._workers.use_library(connection.child)
+            elif message.get("t") == paces.KIND:
+                self._on_pace(worker, message, now=now)
             else:
                 self._change.heard(worker, message, now=now)
         except BrokenRule as error:
@@ -204,6 +210,12 @@ class InProcess:
         else:
             self._door.drop(stub)
 
+    def _on_pace(self, worker: LocalWorker, message: Message, *, now: float) -> None:
+        place, size = (self._change.generation, self._change.world_round), self._change.local_size
+        told = self._paces.heard(worker, message, place=place, local_size=size, now=now)
+        if told is not None:
+            self._presence.send(told)
+
     def _follow(self) -> None:
         """Bring server and workers up to date."""
         assert self._door is not None
@@ -219,8 +231,11 @@ class InProcess:
         self._change.pass_time(time.monotonic())
         for message in self._change.take_up():
             self._tell_server(message)
+        if view.generation:
+            self._paces.begin(view.pace_s if self._presence.minor >= PACING_MINOR else 0.0)
+        self._paces.keep(self._of.values())
         for connection, worker in self._of.items():
-            for line in self._change.lines(worker):
+            for line in [*self._change.lines(worker), *self._paces.lines(worker)]:
                 self._door.send(connection, line)
 
     def _tell_server(self, message: typing.Dict[str, typing.Any]) -> None:

@@ -18,6 +18,10 @@ MOST_BYTES = 64 * 1024
 
 Group = typing.Tuple[str, str, str]
 """The folder of a control group, and the names of its files with the counts and with the limit."""
+Kind = typing.Tuple[str, str, str, str]
+"""A controller (none in version 2 of control groups), the folder of its groups below the root, and the two files of a Group."""
+FIRST = ("memory", "memory", "memory.oom_control", "memory.limit_in_bytes")
+SECOND = ("", "", "memory.events", "memory.max")
 
 
 class MemoryKills:
@@ -25,7 +29,7 @@ class MemoryKills:
 
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
         """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
-        self._group = _find(_read(own), root)
+        self._group = next(groups_of(read(own), root, (FIRST, SECOND)), None)
         self._seen = self._count()
 
     def explain(self, status: typing.Optional[int], error: str) -> str:
@@ -46,31 +50,28 @@ class MemoryKills:
     def _count(self) -> int:
         if self._group is None:
             return 0
-        found = re.search(r"^oom_kill (\d{1,18})$", _read(os.path.join(self._group[0], self._group[1])), re.MULTILINE)
+        found = re.search(r"^oom_kill (\d{1,18})$", read(os.path.join(self._group[0], self._group[1])), re.MULTILINE)
         return int(found.group(1)) if found else 0
 
     def _limit(self) -> typing.Optional[int]:
         assert self._group is not None
-        text = _read(os.path.join(self._group[0], self._group[2])).strip()
+        text = read(os.path.join(self._group[0], self._group[2])).strip()
         return int(text) if re.match(r"\d{1,19}$", text) and int(text) < UNLIMITED else None
 
 
-def _find(own: str, root: str) -> typing.Optional[Group]:
-    """Return the group that /proc/self/cgroup names, if it can be seen from here, else the one that a container has at the root."""
+def groups_of(own: str, root: str, kinds: typing.Iterable[Kind]) -> typing.Iterator[Group]:
+    """Yield the groups that /proc/self/cgroup names, if they can be seen from here, and those that a container has at the root."""
     entries = [line.split(":", 2) for line in own.splitlines() if line.count(":") >= 2]
-    first = [path for _, controllers, path in entries if "memory" in controllers.split(",")]
-    second = [path for _, controllers, path in entries if not controllers]
-    memory = os.path.join(root, "memory")
-    places = [(memory, path, "memory.oom_control", "memory.limit_in_bytes") for path in first]
-    places += [(root, path, "memory.events", "memory.max") for path in second]
-    for base, path, events, limit in places:
-        for folder in (base + os.path.normpath("/" + path), base):
-            if os.path.isfile(os.path.join(folder, events)):
-                return folder, events, limit
-    return None
+    for controller, base, counts, limit in kinds:
+        for _, controllers, path in entries:
+            if controller not in controllers.split(","):
+                continue
+            for folder in (os.path.join(root, base) + os.path.normpath("/" + path), os.path.join(root, base)):
+                if os.path.isfile(os.path.join(folder, counts)):
+                    yield folder, counts, limit
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
     """Return a small file's text; "" if it cannot be read."""
     try:
         with open(path, "rb") as file:

@@ -42,6 +42,10 @@ IN_PROCESS_MINOR = 2
 """Minor version of a server that changes worlds in process."""
 LOOKING_MINOR = 3
 """Minor version of a server that asks what workers do."""
+PACING_MINOR = 4
+"""Minor version of a server that asks how long workers need for their steps."""
+SINCE = {"doings": LOOKING_MINOR, "paces": PACING_MINOR}
+"""Messages that answer a question of the server, and the minor version of a server that asks it."""
 
 Message = typing.Dict[str, typing.Any]
 Introduction = typing.Tuple[Message, typing.List[Message]]
@@ -279,7 +283,7 @@ class Presence(PresenceThread):
                 if not self._outbox:
                     return
                 message = dict(self._outbox.popleft())
-            if websocket.minor < LOOKING_MINOR and message["t"] == "doings":
+            if websocket.minor < SINCE.get(message["t"], 0):
                 continue  # an older server has taken the place of the one that asked
             if websocket.minor < IN_PROCESS_MINOR:
                 if message["t"] not in KNOWN_BEFORE:

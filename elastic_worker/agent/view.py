@@ -38,6 +38,7 @@ class View:
         self.unacknowledged_restarts = fields.get("uncounted", [])
         self.provisional = bool(fields.get("provisional", False))
         self.watch = str(fields.get("watch", ""))
+        self.pace_s = float(fields.get("pace_s", 0.0))
         change = fields.get("change")
         self.change = None if change is None else Change(change)
 

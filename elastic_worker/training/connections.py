@@ -20,6 +20,8 @@ import typing
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 TCP_INFO_SIZE, MOVED = 192, slice(120, 136)
 """Place of the bytes that the peer has acknowledged and of those that it has sent, in the kernel's struct tcp_info."""
+BUSY = 168
+"""Place of the microseconds in which something was on its way to the peer, and of those of them in which the peer read nothing."""
 STILL_S = 0.005
 """Seconds without a byte until a connection counts as still."""
 LONGEST_MOVING_S = 0.1
@@ -77,6 +79,18 @@ class Connections:
         """Note that gloo has connected all its pairs."""
         with self._lock:
             self._size = 0
+
+    def sending_s(self) -> typing.Dict[str, float]:
+        """Return for how many seconds each connection of the group has been sending, by inode, except while its peer read nothing."""
+        found = {}
+        with self._lock:
+            for one in _group(self._foreign, self._addresses):
+                with contextlib.closing(one), contextlib.suppress(OSError, struct.error):
+                    if not _is_listener(one):
+                        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_SIZE)
+                        busy, unread = struct.unpack_from("=QQ", info, BUSY)
+                        found[os.readlink("/proc/self/fd/{}".format(one.fileno()))] = max(0, busy - unread) / 1e6
+        return found
 
     def end(self) -> None:
         """Close the connections of the group, because no member uses it any more.

@@ -72,6 +72,8 @@ class Control:
         self.news = threading.Condition()
         self.step = 0
         """Number of committed steps."""
+        self.pace_s = 0.0
+        """Seconds of each window over which the worker's pace is measured; 0 if nobody wants to know it."""
         self.plain = None  # type: typing.Optional[str]
         """Reason why this job does not change worlds in process, once the agent has said so."""
         self.meets_peers = lambda: True  # type: typing.Callable[[], bool]
@@ -309,6 +311,8 @@ class Control:
                         self._on_change(message)
                     elif kind == "keys":
                         self._on_keys(message)
+                    elif kind == "pace":
+                        self.pace_s = float(message["every_s"])
                     elif kind == "stranger" and not environment.is_provisional():
                         self._on_change({"phase": "plain", "why": environment.NOT_ITS_WORKER})
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -352,8 +356,7 @@ class Control:
             if message["phase"] not in PHASES:
                 return
             change = Change(int(message["round"]), message["phase"], message)
-            is_newer = change.place > self._change.place
-            if is_newer:
+            if change.place > self._change.place:
                 self._change = change
                 if change.phase == "hold":
                     self._held_at = self.step + (1 if self.is_inside else 0)

@@ -16,6 +16,7 @@ of the unit. A step is committed by all shards of a unit or by none.
 
 import datetime
 import os
+import time
 import typing
 
 import torch
@@ -58,6 +59,8 @@ class Unit:
         """The sharded model."""
         self._modules = []  # type: typing.List[FSDPModule]
         self._check = self._settle = lambda: None  # type: typing.Callable[[], None]
+        self.waited = lambda since: None  # type: typing.Callable[[float], None]
+        """Hears since when this worker has waited for its peers."""
         self._lost = None  # type: typing.Optional[str]
         self._meets_peers = True
         backend, timeout = ("gloo" if device == "cpu" else "cpu:gloo,{}:nccl".format(device)), datetime.timedelta(seconds=form_s)
@@ -243,7 +246,9 @@ class Unit:
         self._meets_peers = True
         try:
             self._check()  # a collective that meets closing connections may be forgotten by gloo
+            began = time.perf_counter()
             dist.all_reduce(gradient, group=self.replicas)
+            self.waited(began)
             gradient.div_(self.replicas.size())
         except RuntimeError as error:
             self._lost = f"{type(error).__name__}: {error}"[:300]

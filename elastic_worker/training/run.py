@@ -28,6 +28,7 @@ from elastic_worker.training.connections import Connections
 from elastic_worker.training.control import Control
 from elastic_worker.training.data import loader_of
 from elastic_worker.training.group import Group
+from elastic_worker.training.pace import Pace
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.step import Step
@@ -94,6 +95,8 @@ class Run:
             shards.hold(model, optimizer)
         self._replica = Whole(model, optimizer, ddp or {}) if shards is None else shards
         self._replica.watch(self._check, self._settle)
+        self._pace = Pace(model, marks_gradients=shards is None)
+        self._replica.waited = self._pace.waited
         if self._loader is not None:
             self._loader.is_even = self._replica.count > 1
         self._group = Group(model, self._replica, backend)
@@ -191,6 +194,7 @@ class Run:
             return
         connections = Connections()
         self._control = control = Control(path, connections)
+        self._pace.sending_s = connections.sending_s
         self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
         why = self._sigterm.unless_it_comes(lambda: self._worlds.begin(control, connections, step=step))
         if self._sigterm.has_come:
@@ -218,6 +222,7 @@ class Run:
             # A shard that has heard of the world's end goes with one that has not: the step then ends in `check_step` for both.
             while not self._replica.agree(control.begin_step()):
                 self._change()
+            self._pace.begin(control)
             self._boundary.note()
         self._replica.begin_step()
 
@@ -235,6 +240,7 @@ class Run:
     def _begin_writing(self) -> None:
         if self._is_looping:
             mistakes.check_writing(self._open)
+        self._pace.averaged()
         self._replica.check_step(is_written=False)
         self._worlds.is_writing = True
 
@@ -245,6 +251,8 @@ class Run:
         else:
             self._control.commit()
             self._worlds.note_step()
+            if self._pace.is_on:
+                self._pace.end(self._control)
         is_writer = self._replica.is_first(self.rank)
         if self._saves is not None:
             self._saves.maybe(self.committed, self._worlds.objects, is_writer=is_writer)

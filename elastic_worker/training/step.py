@@ -7,6 +7,7 @@ import torch
 
 from elastic_worker.training.control import Over
 from elastic_worker.training.data import Micro
+from elastic_worker.training.pace import now
 from elastic_worker.training.sampler import weight
 from elastic_worker.training.whole import ReplicaLost
 
@@ -49,7 +50,7 @@ class Step:
     def micros(self) -> "typing.Iterator[Micro]":
         """Yield this rank's micro-batches with their weights, for the loops of other frameworks. Call `use` before each forward."""
         assert self._run._loader is not None
-        return self._run._loader.batches(self.number, self._run.rank, self._run.size)
+        return self._run._pace.loading(self._run._loader.batches(self.number, self._run.rank, self._run.size))
 
     def use(self, micro: Micro) -> None:
         """Prepare the forward and backward of a micro-batch: only the last one of the step averages the gradients."""
@@ -58,7 +59,10 @@ class Step:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Add the values up over all ranks, in place. Every rank must call it equally often in a step."""
-        return self._run._replica.sum(values)
+        began = now()
+        added = self._run._replica.sum(values)
+        self._run._pace.waited(began)
+        return added
 
     def report(self, **values: float) -> None:
         """Give values, such as the loss, that are reported with this step. The values of rank 0 count."""
@@ -71,6 +75,7 @@ class Step:
         self.was_weighted = True
         factor = weight(0 if self._is_stand_in else samples, run.batch, run.size)
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        run._pace.averaged()
         run._replica.end_backward()
 
     def __enter__(self) -> "Step":

@@ -4,6 +4,7 @@
 """
 
 import inspect
+import time
 import typing
 
 import torch
@@ -50,6 +51,8 @@ class Whole:
         self._model = model
         self._ddp = dict(ddp)
         self._check = self._settle = lambda: None  # type: typing.Callable[[], None]
+        self.waited = lambda since: None  # type: typing.Callable[[float], None]
+        """Hears since when this worker has waited for its peers."""
         self._parallel = Parallel(self)
 
     def watch(self, check: "typing.Callable[[], None]", settle: "typing.Callable[[], None]") -> None:
@@ -82,7 +85,8 @@ class Whole:
         device = next(self._model.parameters()).device
         alone = {"init_sync": False} if is_level else {}  # type: typing.Dict[str, typing.Any]
         places = {"device_ids": [device.index]} if device.type == "cuda" else {}
-        self.wrapper = DistributedDataParallel(self._model, **{**alone, **places, **self._ddp})
+        self.wrapper = _Wrapper(self._model, **{**alone, **places, **self._ddp})
+        self.wrapper.waited = self.waited
         for state, hook in self.hooks:
             self.wrapper.register_comm_hook(state, hook)
 
@@ -162,6 +166,17 @@ class Whole:
 
     def give_up(self) -> None:
         """Make the next `check_step` of the other shards fail."""
+
+
+class _Wrapper(DistributedDataParallel):
+    """DistributedDataParallel that says how long the forward waits for the buffers of the first rank."""
+
+    waited = staticmethod(lambda since: None)  # type: typing.Callable[[float], None]
+
+    def _sync_buffers(self) -> None:
+        since = time.perf_counter()
+        super()._sync_buffers()  # type: ignore[no-untyped-call]
+        self.waited(since)
 
 
 class _Tiny(torch.nn.Module):

@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from __future__ import annotations
 
-from . import in_place, reach
+from . import in_place, reach, stragglers
 from .absence import without_absent, without_left
 from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from .completion import has_finished, with_completion, works_on
@@ -34,7 +34,7 @@ def settle(job: Job, *, let_go: bool) -> Job:
     if job.timings.doubt_since is not None or reach.awaits_word(job):
         return job
     if let_go:
-        job = with_hang(without_absent(job))
+        job = stragglers.kept(with_hang(without_absent(job)))
     job = apply_exit_reports(job)
     if job.accounting.closed:
         return job

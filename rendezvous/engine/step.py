@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Union
 
-from . import absence, in_place, reach, rounds, standstill
+from . import absence, in_place, reach, rounds, standstill, stragglers
 from .events import Event, Expected, Lost, Resumed, Said, Stepped
 from .handlers import messages, training
 from .handlers.arrivals import is_retired
 from .handlers.expectations import expect
 from .messages.doing import Doings
 from .messages.member import Beat, Join, Ready, View
+from .messages.pace import Paces
 from .state.job import Job
 from .state.membership import Phase
 from .state.timings import Limits, Timings
@@ -85,7 +86,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
             if is_retired(job, name, incarnation):
                 effects.append(Refuse(name, incarnation))
                 continue
-            is_quiet = is_quiet and isinstance(message, (Beat, Doings))  # a tick looks at what they do
+            is_quiet = is_quiet and isinstance(message, (Beat, Doings, Paces))  # a tick looks at what they do
             spoke.add(name)
             if isinstance(message, (Join, Ready)):
                 answered.add(name)
@@ -105,7 +106,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
         else:
             is_quiet, is_tick = False, True
             job = replace(job, timings=replace(job.timings, reached_at=event.reached_at))
-    if is_quiet:
+    if is_quiet and (job.paces is before.paces or stragglers.told(job) == stragglers.told(before)):
         return job, tuple(effects)
     after = rounds.settle(job, let_go=is_tick)
     effects += _cuts(before, after)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import in_place
+from . import in_place, stragglers
 from .choose import absent, awaits_state, leave_notice, target
 from .handlers.exit_reports import end_id
 from .messages.bounds import MAX_MEMBERS, clipped
@@ -62,6 +62,7 @@ def view(job: Job, name: str) -> View:
         unacknowledged_restarts=share_of(job, name),
         change=in_place.change_of(job, member),
         watch=job.hang_watch.asks,
+        pace_s=job.budget.pace_s,
     )
 
 
@@ -154,6 +155,7 @@ def _summary(job: Job, *, members: tuple[RankedMember, ...]) -> World:
         standing=_standing(job, world) if world is not None else None,
         asks=awaits_word(job),
         hang=_hang(job),
+        stragglers=stragglers.told(job),
     )
 
 

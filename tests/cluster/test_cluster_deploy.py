@@ -21,7 +21,7 @@ import yaml
 from control_plane import ROOT, SYSTEM, running
 from written_jobs import job, merged
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api import webhook
 from elastic.certificates import Pair, issue
 from elastic.kube import connect
@@ -60,7 +60,7 @@ def applied(kubeconfig: Path, folder: Path) -> None:
 
 
 def kustomization(folder: Path, overlay: str, *components: str, namespace: str = "") -> Path:
-    """As a user writes one beside a checkout."""
+    """Write a kustomization as a user does next to a checkout."""
     folder.mkdir()
 
     def here(kind: str, name: str) -> str:
@@ -73,7 +73,7 @@ def kustomization(folder: Path, overlay: str, *components: str, namespace: str =
 
 
 async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
-    """What it returns once that is something."""
+    """Return the first result that is true."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if found := await is_so():
@@ -82,7 +82,7 @@ async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def account_of(admin: Kube, kubeconfig: Path, folder: Path, *, namespace: str = SYSTEM) -> Path:
-    """A kubeconfig of the service account that an overlay made."""
+    """Return a kubeconfig of the service account that an overlay made."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
     answer = await admin.create(SERVICE_ACCOUNTS, request, namespace=namespace, name="elastic-controller", subresource="token")
     config = yaml.safe_load(kubeconfig.read_text())
@@ -117,7 +117,7 @@ async def _served(kube: Kube) -> bool:
 
 
 def _dry_run(kubeconfig: Path, body: Object, namespace: str) -> str:
-    """What kubectl says beside the result, where there is one."""
+    """Return the words of kubectl other than its result."""
     command = ["kubectl", "--kubeconfig", str(kubeconfig), "-n", namespace, "create", "--dry-run=server", "-f", "-"]
     ended = subprocess.run(command, input=json.dumps(body), capture_output=True, text=True, timeout=100)
     return ended.stderr if ended.returncode == 0 else ""
@@ -151,7 +151,7 @@ class Replica:
         return any('"the webhook refused a job"' in line and f'"{name}"' in line for line in lines)
 
     def shows(self, trusted: bytes) -> bytes:
-        """The certificate that a client sees who trusts these authorities."""
+        """Return the certificate that a client sees if it trusts these authorities."""
         context = ssl.create_default_context(cadata=trusted.decode())
         name = f"{webhook.NAME}.{SYSTEM}.svc"
         with (
@@ -189,7 +189,7 @@ async def asked_at(kube: Kube, replica: Replica, namespace: str) -> None:
 
 
 async def outcome(kube: Kube, body: Object, namespace: str) -> KubeError | None:
-    """What the API server says to a new job, once it could ask: a webhook may be busy."""
+    """Return the answer of the API server to a new job, once its webhook has answered: it may be busy."""
 
     async def tried() -> tuple[KubeError | None] | None:
         try:

@@ -33,7 +33,7 @@ def test_the_command_takes_a_cluster_over_and_gives_it_back(typed: Typed, tmp_pa
     assert "now install" in typed.done(f"{adopt} --yes").lower()
     assert typed.get("deployment -n kubeflow training-operator")["spec"]["replicas"] == 0
     kept = typed.get("pytorchjob runs")
-    assert (kept["metadata"]["uid"], kept["metadata"]["annotations"]["elastic-training/compat"]) == (uid, "strict")
+    assert kept["metadata"]["uid"] == uid
     assert typed.run(f"kubectl get validatingwebhookconfiguration {OLD}").returncode != 0
     assert typed.get("crd pytorchjobs.kubeflow.org")["spec"] == crd_as_stored(typed)
 

@@ -1,6 +1,6 @@
-"""The recorded operator once more, on a real API server, as it was recorded; with what deploy/ gives the controller and no more.
+"""Compare the controller with the recorded Training Operator on a real API server, with the rights that deploy/ gives it.
 
-No scheduler runs: the suite itself says what becomes of pods, and a scheduler would say that there are no nodes.
+No scheduler runs: the suite itself sets the status of pods, and a scheduler would report that there are no nodes.
 """
 
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from operator_replay import MODES, Mode, played, prepare
+from operator_replay import SCHEDULERS, played, prepare
 from real_servers import ControlPlane
 
 
@@ -23,12 +23,10 @@ def kubeconfig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_every_must_check_passes_on_a_real_api_server(
-    kubeconfig: Path, tmp_path: Path, mode: Mode, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("needs", SCHEDULERS)
+def test_every_check_passes_on_a_real_api_server(kubeconfig: Path, tmp_path: Path, needs: str, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(kubeconfig)
-    run = played(kubeconfig, mode, tmp_path)
+    run = played(kubeconfig, needs, tmp_path)
     with capsys.disabled():
         print(run.table)
     assert not run.failed, "\n".join(run.failed)

@@ -1,4 +1,4 @@
-"""In a namespace that admits restricted pods only, a job whose own containers fit gets all its pods: what we put beside them fits too."""
+"""In a namespace that admits restricted pods only, a job whose own containers fit gets all its pods: our containers in them fit too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from control_plane import running
 from rights_story import rendezvous
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
@@ -91,7 +91,7 @@ async def test_a_job_that_does_not_fit_says_why_in_its_condition(served: str, ku
 
 
 async def _condition(kube: Kube, namespace: str, name: str, *, holds: Callable[[str], bool]) -> str:
-    """The message of the newest condition, once it is so."""
+    """Return the message of the newest condition, once it holds."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             job = await kube.get(JOBS["PyTorchJob"], name, namespace=namespace)

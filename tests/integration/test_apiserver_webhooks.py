@@ -15,6 +15,8 @@ from aiohttp import web
 from api_process import CONFIG_MAPS, MERGE, PODS, ApiProcess, Client, closing, config_map, running
 
 from elastic import certificates
+from elastic.api.crd import crd
+from elastic.api.kinds import KINDS
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +49,7 @@ Review = Callable[[dict[str, Any]], dict[str, Any]]
 
 @contextlib.asynccontextmanager
 async def webhook(folder: Path, answer: Review) -> AsyncIterator[tuple[str, str]]:
-    """An admission webhook over TLS; yields its URL and CA bundle."""
+    """Serve an admission webhook over TLS. Yield its URL and CA bundle."""
     ca = certificates.make_ca("webhook-ca")
     pair = certificates.issue(ca, "webhook", names=("127.0.0.1", SERVICE_NAME))
     (folder / "hook.crt").write_bytes(pair.certificate)
@@ -251,16 +253,17 @@ async def test_a_dry_run_asks_only_webhooks_without_side_effects(server: ApiProc
 
 async def test_a_webhook_for_scale_sees_a_scale(server: ApiProcess, tmp_path: Path) -> None:
     asked = Asked(allowed=False)
-    rule = {"operations": ["*"], "apiGroups": ["apps"], "apiVersions": ["*"], "resources": ["deployments/scale"]}
-    deployments = "/apis/apps/v1/namespaces/default/deployments"
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    rule = {"operations": ["*"], "apiGroups": ["kubeflow.org"], "apiVersions": ["*"], "resources": ["pytorchjobs/scale"]}
+    jobs = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "i"}]}}
+    spec = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}
     made = configuration(VALIDATING, "", "", rules=[rule], objectSelector={})
     async with webhook(tmp_path, asked) as (url, bundle):
         made["webhooks"][0]["clientConfig"] = {"url": url, "caBundle": bundle}
         async with registered(server, made) as admin:
-            await admin.make(deployments, {"metadata": {"name": "web"}, "spec": spec})
-            status, refused = await admin.ask("PATCH", f"{deployments}/web/scale", {"spec": {"replicas": 4}}, media=MERGE)
+            await admin.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd(KINDS["PyTorchJob"]))
+            await admin.make(jobs, {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "fit"}, "spec": spec})
+            status, refused = await admin.ask("PATCH", f"{jobs}/fit/scale", {"spec": {"replicas": 4}}, media=MERGE)
             assert (status, refused["message"]) == (400, 'admission webhook "check.example.com" denied the request without explanation')
     [request] = asked.requests
     assert request["kind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}

@@ -8,7 +8,7 @@ import pytest
 from grounds import Ground
 from laptop import NAMESPACE, PATIENCE_S, Object, container, until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.local import LocalCluster
@@ -72,7 +72,7 @@ async def test_the_throughput_of_a_job_comes_from_the_page_of_its_pod(cluster: L
 
 
 TOLD_AFTER_S = 60.0
-"""What is amiss for less is not told."""
+"""Seconds after which a problem is reported."""
 
 
 @pytest.mark.full

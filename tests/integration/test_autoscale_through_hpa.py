@@ -9,7 +9,7 @@ import pytest
 import yaml
 from laptop import NAMESPACE, get, until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, HORIZONTAL_POD_AUTOSCALERS, NAMESPACES, Object

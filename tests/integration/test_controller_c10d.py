@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from grounds import Ground
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.names import JOB_NAME, REPLICA_TYPE
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -76,7 +76,7 @@ async def uid(kube: Kube, pod: str) -> str:
 
 
 async def workers(kube: Kube, job: str) -> dict[str, str]:
-    """The uids of its workers by name."""
+    """Return the uids of the job's workers by name."""
     listing = await kube.list(PODS, namespace="default", labels=f"{JOB_NAME}={job},{REPLICA_TYPE}=worker")
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in listing.items}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,7 +14,7 @@ from laptop import NAMESPACE, Object, container, get, pod, until
 from elastic.api.rights import DASHBOARD
 from elastic.cli.showing.cluster import show
 from elastic.kube.client import Kube
-from elastic.kube.resources import DEPLOYMENTS, PODS
+from elastic.kube.resources import DEPLOYMENTS, PODS, Resource
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(300), pytest.mark.sandboxes("netns")]
@@ -55,9 +56,9 @@ async def test_the_pod_is_reached_with_the_callers_token(kube: Kube, unique: str
 
     await until(ready, "the server listens")
     running = await kube.get(PODS, name, namespace=NAMESPACE)
-    await kube.create(DEPLOYMENTS, deployment(running), namespace=NAMESPACE)
     links: asyncio.Queue[str] = asyncio.Queue()
-    showing = asyncio.create_task(show(kube, NAMESPACE, account=(NAMESPACE, "default"), port=0, say=links.put_nowait))
+    client: Any = _WithDeployment(kube, deployment(running))
+    showing = asyncio.create_task(show(client, NAMESPACE, account=(NAMESPACE, "default"), port=0, say=links.put_nowait))
     try:
         async with asyncio.timeout(60), aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
             link = await links.get()
@@ -70,12 +71,24 @@ async def test_the_pod_is_reached_with_the_callers_token(kube: Kube, unique: str
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
-        await kube.delete(DEPLOYMENTS, DASHBOARD, namespace=NAMESPACE)
         await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
 
 
+class _WithDeployment:
+    """A client that finds a Deployment: the laptop's API server stores none."""
+
+    def __init__(self, kube: Kube, found: Object) -> None:
+        self._kube, self._found = kube, found
+
+    async def find(self, resource: Resource, name: str, *, namespace: str) -> Object | None:
+        return self._found if resource == DEPLOYMENTS else await self._kube.find(resource, name, namespace=namespace)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kube, name)
+
+
 def deployment(running: Object) -> Object:
-    """It describes the pod and makes none."""
+    """Return a Deployment that describes the pod."""
     labels = {"app": DASHBOARD}
     template = {"metadata": {"labels": labels}, "spec": {**running["spec"], "restartPolicy": "Always"}}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}

@@ -13,7 +13,7 @@ from job_builders import Cluster, job, replica
 from torch_agents import Server, serving, wait_until
 
 from controller.deciding.derivation import derive
-from controller.deciding.settings import Rendezvous, Settings
+from controller.facts.settings import Rendezvous, Settings
 from controller.frameworks import mpi_discovery
 from elastic.membership.hosts import Host, HostFacts
 from elastic.membership.tokens import Role, job_token
@@ -62,7 +62,7 @@ class Launcher:
             (self.folder / name).chmod(0o755)
 
     def wait_for_first_answer(self, bound_s: int) -> None:
-        """From now on at most so long."""
+        """Let the script wait at most this long from now on."""
         path = self.folder / "discover_hosts.sh"
         path.write_text(path.read_text().replace(f"bound={self._bound_s}", f"bound={bound_s}"))
         self._bound_s = bound_s
@@ -73,14 +73,14 @@ class Launcher:
         return subprocess.Popen([path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def stop_clock(self, at: int) -> None:
-        """From now on it is this time for the script."""
+        """Let it be this time for the script from now on."""
         draft = self.bin / "date.new"
         draft.write_text(f"#!/bin/sh\necho {at}\n")
         draft.chmod(0o755)
         draft.replace(self.bin / "date")
 
     def poll(self) -> tuple[int, str]:
-        """Exit status and output of one call, but for the line without slots, which comes ten seconds after the first answer."""
+        """Return exit status and output of one call, except the line without slots, which comes ten seconds after the first answer."""
         status, out = self.printed()
         return status, "".join(line for line in out.splitlines(keepends=True) if not line.endswith(":0\n"))
 

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from laptop import NAMESPACE, get, gone, phase, until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME, pod_name
 from elastic.kube import connect
@@ -101,7 +101,7 @@ async def test_jobs_of_several_kinds_succeed_although_the_api_server_misbehaves_
         await asyncio.gather(*(until(lambda kind=kind: is_over(kube, kind), f"{kind} has succeeded", within_s=WITHIN_S) for kind in TYPES))
         for kind, types in TYPES.items():
             pods = await of_job(kube, kind)
-            # Who decides the end may reach it before a worker whose pod was refused is made.
+            # The deciding pod may reach its end before a worker whose pod was refused is made.
             places = {pod_name(KINDS[kind], kind.lower(), type, index) for type, (count, _) in types.items() for index in range(count)}
             assert pods.keys() <= places
             assert set(pods.values()) == {0}, "nothing was started a second time"

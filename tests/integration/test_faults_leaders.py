@@ -17,8 +17,8 @@ from api_process import ApiProcess, running
 from control_plane import ROOT, install_crds, wait_for
 from laptop import get, until
 
+from controller.facts.keys import JOBS
 from controller.running.process import LEASE
-from controller.watching.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import LEASES

@@ -13,7 +13,7 @@ from api_process import ApiProcess, running
 from control_plane import controller, install_crds
 from laptop import NAMESPACE, get, until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.local.installation import ensure_installation
@@ -48,7 +48,7 @@ async def is_served_soon(kube: Kube, name: str) -> None:
 
 @contextlib.asynccontextmanager
 async def black_hole() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """Takes every connection and says nothing; yields its port and who came."""
+    """Take every connection and say nothing. Yield the port and the connections."""
     came: list[asyncio.StreamWriter] = []
 
     async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

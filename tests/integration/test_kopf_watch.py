@@ -15,8 +15,8 @@ from api_process import ApiProcess, running
 from control_plane import controller, install_crds
 from laptop import NAMESPACE, get, until
 
+from controller.facts.keys import JOBS
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS
 from controller.watching.kopf_watch import KopfWatch
 from elastic.kube import connect
 from elastic.kube.client import Kube

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from laptop import NAMESPACE, get, until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, HORIZONTAL_POD_AUTOSCALERS, Object
 from elastic.local import LocalCluster

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from written_jobs import job
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api import webhook
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 async def refused(kube: Kube, body: Object) -> KubeError:
-    """What the API server says, once it has been answered: on a busy machine the webhook may be late."""
+    """Return the refusal of the API server, once the webhook has answered: it may be late on a busy machine."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with pytest.raises(KubeError) as found:
@@ -42,7 +42,7 @@ async def refused(kube: Kube, body: Object) -> KubeError:
 
 async def test_a_job_that_cannot_run_is_refused_with_its_fields_whoever_asks(cluster: LocalCluster) -> None:
     async with connect(cluster.kubeconfig) as kube:
-        # Where the webhook is late this test wants to hear of it, and users do not.
+        # This test wants to hear of a late webhook, and users do not.
         patient = {"webhooks": [{"name": "jobs.elastic-training.kubeflow.org", "failurePolicy": "Fail", "timeoutSeconds": 30}]}
         await kube.patch(VALIDATING_WEBHOOK_CONFIGURATIONS, webhook.NAME, patient, kind=Patch.STRATEGIC)
         said = await refused(kube, job("jax", NOTHING))

@@ -11,7 +11,7 @@ from elastic_runs import NAMESPACE, ElasticRun, elastic_run
 from grounds import Ground
 from laptop import until
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.client.explanation import explained
 from elastic.client.summary import summary

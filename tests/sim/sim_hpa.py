@@ -12,7 +12,7 @@ from sim_time import now
 
 from autoscale.figures import JobKey
 from autoscale.jobs import JOBS
-from controller.watching.keys import owner_uid
+from controller.facts.keys import owner_uid
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import REPLICA_TYPE

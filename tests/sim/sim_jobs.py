@@ -3,10 +3,10 @@
 import random
 from typing import Any
 
-from controller.deciding import compat
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER, Kind
+from elastic.api.names import REPORT, REPORT_OFF
 
 NAME = "train"
 STATIC_TYPES = {
@@ -40,7 +40,7 @@ def random_job(draw: random.Random) -> Object:
     if kind.name in OPTIONS and draw.random() < 0.5:
         job["spec"] |= draw.choice(OPTIONS[kind.name])
     if draw.random() < 0.1:
-        job["metadata"]["annotations"] = {compat.ANNOTATION: compat.Compat.STRICT.value}
+        job["metadata"]["annotations"] = {REPORT: REPORT_OFF}
     parse(job)
     return job
 

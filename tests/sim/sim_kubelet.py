@@ -18,7 +18,7 @@ from sim_pods import are_gates_met, ends, is_deleting, is_ready
 from sim_rendezvous import SimServer
 from sim_time import now, stamp
 
-from controller.watching.snapshot import GROUP
+from controller.facts.snapshot import GROUP
 from elastic.kube.resources import PODS, Object
 from rendezvous.delivery import ETCD_BACKEND, UNMET_PREFIX, USAGE
 

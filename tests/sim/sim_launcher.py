@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sim_api import Api
 from sim_rendezvous import SimServer
 
-from controller.watching.keys import owner_uid
+from controller.facts.keys import owner_uid
 from elastic.api.job import Object
 from elastic.api.names import REPLICA_TYPE
 from elastic.kube.resources import PODS
@@ -22,7 +22,7 @@ from rendezvous.server.host_lists import HostLists
 COMMIT_S = 5.0
 """Until workers come to a commit, where they notice that the list has changed."""
 END_S = 2.0
-"""Until the process of a removed host has ended."""
+"""Seconds until the process of a removed host has ended."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Launcher:
     ending: dict[str, float] = field(default_factory=dict)
     """Hosts that lost their rank, and when their processes end."""
     changed_at: float | None = None
-    """When the list that it sees became another than what is assigned."""
+    """Time at which the list that it sees began to differ from the assignment."""
 
 
 class Launchers:
@@ -63,7 +63,7 @@ class Launchers:
         return any(pod_uid in launcher.assigned for launcher in self._launchers.values())
 
     def assigned(self, job_uid: str) -> Iterator[frozenset[str]]:
-        """What the driver of each of the job's launchers has given ranks to."""
+        """Yield the hosts that the driver of each of the job's launchers has given ranks to."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._api.all(PODS)}
         for uid, launcher in self._launchers.items():
             if uid in pods and owner_uid(pods[uid]["metadata"]) == job_uid:

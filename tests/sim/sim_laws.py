@@ -21,8 +21,8 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_time import START
 
-from controller.watching.keys import JOBS
-from controller.watching.snapshot import GROUP
+from controller.facts.keys import JOBS
+from controller.facts.snapshot import GROUP
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER

@@ -26,13 +26,13 @@ from controller.acting.fenced_link import FencedServer
 from controller.acting.leading import give_signs
 from controller.acting.link import RendezvousLink
 from controller.acting.links import Links
-from controller.deciding.settings import Rendezvous, Settings
+from controller.acting.secrets import Secrets
+from controller.facts.keys import Key
+from controller.facts.settings import Rendezvous, Settings
+from controller.facts.snapshot import KeyPair
 from controller.running.metrics import Metrics
 from controller.running.reconcile import Reconciler
-from controller.watching.keys import Key
 from controller.watching.observe import Observer, resources_of
-from controller.watching.secrets import Secrets
-from controller.watching.snapshot import KeyPair
 from elastic.etcd.store import Away, Refused
 from elastic.membership.wire import Expectation, World
 from elastic.runtime.election import Election, LeaseLost

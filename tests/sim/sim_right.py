@@ -7,9 +7,8 @@ from sim_api import Api
 from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
-from controller.deciding.compat import ANNOTATION
+from controller.facts.keys import owner_uid
 from controller.frameworks import FRAMEWORKS
-from controller.watching.keys import owner_uid
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
@@ -42,7 +41,7 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
 
 def silences(api: Api, raw: Object | None) -> Iterator[str]:
     """Yield the words that the conditions of a job lack that has not finished and does not train: what it waits for."""
-    if raw is None or ANNOTATION in raw["metadata"].get("annotations", {}):
+    if raw is None:
         return
     job, _ = parse(raw, stored=True)
     true = {c.type for c in job.status.conditions if c.status == "True"}
@@ -113,15 +112,13 @@ def _active(api: Api, server: SimServer, job: Job, pods: list[Object]) -> Iterat
     if job.kind.has_services and services != names:
         yield f"services {sorted(services)} for pods {sorted(names)}"
     if job.elastic is not None:
-        is_strict = ANNOTATION in job.metadata.annotations
         budgets = {budget["metadata"]["name"] for budget in api.all(POD_DISRUPTION_BUDGETS)}
         guarded = {job.metadata.name} | ({f"{job.metadata.name}-launcher"} if job.kind.name == "MPIJob" else set())
-        if budgets != (set() if is_strict else guarded):
-            yield f"an elastic job has disruption budgets, unless it is to be as upstream has it: {sorted(budgets)}"
+        if budgets != guarded:
+            yield f"an elastic job has disruption budgets: {sorted(budgets)}"
         policy = job.elastic.scaling_policy
         has_metrics = job.elastic.metrics is not None or (policy is not None and policy.through is Through.HPA)
-        wants_hpa = has_metrics and not (is_strict and job.kind.name != "PyTorchJob")
-        if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != wants_hpa:
+        if len(api.all(HORIZONTAL_POD_AUTOSCALERS)) != has_metrics:
             yield "a job with metrics has an autoscaler, and another has none"
     for pod in pods:
         if pod["metadata"]["labels"][REPLICA_TYPE] == WORKER.lower() and not is_ready(pod) and not _is_tolerated(job, pod):

@@ -20,7 +20,7 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_worlds import LivingWorlds
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 
 TICK_S = 0.5

@@ -18,7 +18,7 @@ from sim_right import silences, wrongs
 from sim_scene import Options
 from sim_time import now
 
-from controller.watching.keys import Key
+from controller.facts.keys import Key
 from elastic.api.job import Object
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, LEASES, NODES

@@ -13,7 +13,7 @@ from sim_jobs import NAME, job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 
 KIND = "PyTorchJob"

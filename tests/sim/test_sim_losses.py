@@ -6,15 +6,15 @@ import pytest
 from sim_pods import is_deleting, is_running
 from test_sim_refusals import HOUR_S, HOW, Refused, played
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.kube.resources import PODS
 
 MOST_IN_THE_FIRST_MINUTE = 3 * (1 + 3 + 5)
-"""Of three workers: the first ones, those made up for at once, and after them 2, 4, 8, 16 and 32 s between the tries."""
+"""Pods of three workers: the first ones, their immediate replacements, and then tries after 2, 4, 8, 16 and 32 s."""
 
 
 async def end_at_once(scene: Refused, how: str) -> None:
-    """What a crashing program, or a taint that the template does not tolerate, does to each pod, for ever."""
+    """End each pod at once, for ever, as a crashing program does, or a taint that the template does not tolerate."""
     while True:
         for pod in scene.workers():
             if how == "fails" and is_running(pod):

@@ -1,10 +1,10 @@
-"""A job that is deleted and made anew under its name while pods of the former still go: nothing of that one counts for it."""
+"""A job is deleted and created again under its name while pods of the former job still end. Nothing of that job counts for it."""
 
 import asyncio
 
 from test_sim_rest import KIND, Scene, named, played
 
-from controller.watching.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS, owner_uid
 from elastic.api.names import REPLICA_TYPE
 from elastic.kube.resources import PODS, SERVICES
 

@@ -14,7 +14,7 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_storm import no_errors_logged
 
-from controller.watching.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS, owner_uid
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import CONFIG_MAPS, EVENTS, PODS, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, Resource

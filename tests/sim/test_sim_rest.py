@@ -1,4 +1,4 @@
-"""What the control plane costs when there is nothing to do: for a job that runs, and for one that got in although it makes no sense."""
+"""The control plane costs nothing when there is nothing to do: for a job that runs, and for an invalid job that was stored."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from sim_jobs import job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS
@@ -91,7 +91,7 @@ class AutoscaledScene(Scene):
             self._hpas.tick(self.autoscaler)
 
     async def until_its_size_stands(self) -> None:
-        """Until the job has had the same number of workers for ten minutes."""
+        """Wait until the job has had the same number of workers for ten minutes."""
         since, size = 0.0, 0
         while (now := asyncio.get_running_loop().time()) - since < STANDS_S:
             await asyncio.sleep(1.0)

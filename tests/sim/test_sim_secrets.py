@@ -11,7 +11,7 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
 from controller.acting.status_debounce import PATIENCE_S
-from controller.watching.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS, owner_uid
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS, SECRETS
@@ -98,7 +98,7 @@ def test_a_secret_that_somebody_spoiled_is_mended_before_the_next_pod_is_made(da
 
 
 def test_a_secret_of_the_jobs_own_that_another_controller_made_before_it_died_is_taken_over() -> None:
-    """Of such a job no status says anything yet, so nothing is looked for, and its name turns out to be taken."""
+    """The status of such a job says nothing yet, so the controller does not look for the Secret, and its name turns out to be taken."""
 
     async def story(scene: Secretive) -> None:
         job = scene.api.create(JOBS[KIND], elastic_job(), actor="user")
@@ -215,5 +215,5 @@ def test_a_secret_that_may_not_be_read_is_said_once_and_asked_for_ever_less_ofte
 
 
 def _state(scene: Secretive) -> Object:
-    """The last condition."""
+    """Return the last condition."""
     return scene.api.get(JOBS[KIND], NAME)["status"]["conditions"][-1]

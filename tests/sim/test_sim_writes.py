@@ -10,8 +10,7 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, Scene
 
 from controller.acting.status_debounce import PATIENCE_S
-from controller.deciding.compat import ANNOTATION
-from controller.watching.keys import JOBS
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import PODS
@@ -44,9 +43,9 @@ class Life(Scene):
         container = {"name": KINDS[KIND].container, "restartCount": 0, "state": state}
         self.api.change(PODS, name, lambda pod: pod["status"].update({"phase": phase, "containerStatuses": [container]}))
 
-    async def play(self, ends: list[str], *, annotations: dict[str, str] | None = None) -> None:
+    async def play(self, ends: list[str]) -> None:
         job = job_of(KINDS[KIND], {"Master": 1, "Worker": PODS_OF_JOB - 1}, run_policy={})
-        self.api.create(JOBS[KIND], {**job, "metadata": {**job["metadata"], "annotations": annotations or {}}}, actor="user")
+        self.api.create(JOBS[KIND], job, actor="user")
         await asyncio.sleep(WORK_S)
         assert self.conditions(NAME) == [f"{KIND}Created", f"{KIND}Running"]
         for name in ends:
@@ -84,17 +83,6 @@ def test_pods_that_start_and_end_one_by_one_cost_a_patch_each_and_each_end_an_ev
         await life.play(MASTER_LAST)
         # The master's start comes within the second in which the job is said to be accepted.
         assert life.cost() == {**PARTS, **EVENTS, "ExitedWithCode": PODS_OF_JOB, KIND: 2 * PODS_OF_JOB}
-
-    sim_time.run(story())
-
-
-def test_a_job_that_wants_all_as_the_training_operator_has_it_is_told_of_each_step_at_once() -> None:
-    async def story() -> None:
-        life = Life(apart_s=0.1)
-        await life.play(MASTER_LAST, annotations={ANNOTATION: "strict"})
-        cost = life.cost()
-        assert cost["SuccessfulCreatePod"] == cost["ExitedWithCode"] == PODS_OF_JOB
-        assert cost[KIND] > 2
 
     sim_time.run(story())
 

@@ -7,7 +7,7 @@ from rendezvous_group import Group
 
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
-from controller.watching.snapshot import Pod, World
+from controller.facts.snapshot import Pod, World
 from elastic.api.job import ElasticStatus
 from elastic.membership.wire import Budget, Charge, Ended, Expectation
 from rendezvous.engine import summary

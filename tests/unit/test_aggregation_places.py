@@ -1,4 +1,4 @@
-"""How many requests an extension API server is passed at once, and of whom."""
+"""The server of an API service is passed a bounded number of requests at once."""
 
 from __future__ import annotations
 
@@ -18,51 +18,20 @@ from test_kube_client import served
 from elastic.certificates import issue, make_ca
 from elastic.local.apiserver.aggregation import places
 from elastic.local.apiserver.aggregation.asking import Asking
-from elastic.local.apiserver.aggregation.places import MOST_AT_ONCE, MOST_OF_ONE, Places
+from elastic.local.apiserver.aggregation.places import MOST_AT_ONCE, Places
 from elastic.local.apiserver.calls import User
 from elastic.local.apiserver.errors import Json, StatusError
 
-ADMIN, CONTROLLER = User("admin", ("system:masters",)), User("c", ("system:serviceaccounts:kube-system",))
 
-
-def account(namespace: str, name: str) -> User:
-    return User(f"system:serviceaccount:{namespace}:{name}", ("system:serviceaccounts", f"system:serviceaccounts:{namespace}"))
-
-
-def test_one_user_leaves_places_to_others() -> None:
-    """Any account, without rights too, could shut the metrics API for all."""
-    server = Places("v1.a.example")
-    with contextlib.ExitStack() as stack:
-        for _ in range(MOST_OF_ONE):
-            stack.enter_context(server.one_for(User("ann")))
-        with pytest.raises(StatusError) as refused, server.one_for(User("ann")):
-            pass
-        assert (refused.value.code, refused.value.headers) == (429, {"Retry-After": "1"})
-        assert refused.value.message == '"ann" has 50 requests that v1.a.example has not answered; try again later'
-        with server.one_for(User("ben")):
-            assert server.held == {"ann": MOST_OF_ONE, "ben": 1}
-    assert not server.held
-
-
-def test_all_service_accounts_of_a_namespace_have_one_share() -> None:
-    """A tenant makes as many of them as it likes."""
-    server = Places("v1.a.example")
-    with contextlib.ExitStack() as stack:
-        for number in range(MOST_OF_ONE):
-            stack.enter_context(server.one_for(account("a", f"s{number}")))
-        with pytest.raises(StatusError, match='"system:serviceaccount:a" has'), server.one_for(account("a", "other")):
-            pass
-        stack.enter_context(server.one_for(account("b", "s1")))
-
-
-@pytest.mark.parametrize("user", [ADMIN, CONTROLLER], ids=["admin", "controllers"])
-def test_the_cluster_s_own_have_no_share_and_yet_a_bound(user: User) -> None:
+def test_a_server_is_passed_a_bounded_number_of_requests_at_once() -> None:
     server = Places("v1.a.example")
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_AT_ONCE):
-            stack.enter_context(server.one_for(user))
-        with pytest.raises(StatusError, match=r"v1\.a\.example has 200 requests"), server.one_for(user):
+            stack.enter_context(server.one())
+        with pytest.raises(StatusError, match=r"v1\.a\.example has 200 requests") as refused, server.one():
             pass
+        assert (refused.value.code, refused.value.headers) == (429, {"Retry-After": "1"})
+    assert not server.held
 
 
 async def test_a_client_that_has_not_sent_its_body_has_no_place_yet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a job means once it is read: defaults, both strictness modes, what is only worth a warning."""
+"""Reading a job: defaults, new and stored jobs, and mistakes that only deserve a warning."""
 
 from __future__ import annotations
 
@@ -380,3 +380,11 @@ def test_what_needs_a_scaling_policy_or_another_one_is_warned_of():
     assert alone == "spec.elasticPolicy.progress: progress has no effect without scalingPolicy; add one or remove progress"
     (through,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"scalingPolicy": {"policy": "hpa", "through": "hpa"}}}}))
     assert through.startswith("spec.elasticPolicy.scalingPolicy.through: through has no effect with policy hpa")
+
+
+def test_the_annotation_for_strict_compatibility_has_no_effect_and_its_author_hears_that() -> None:
+    body = copy.deepcopy(job(job_names()[0]))
+    body["metadata"]["annotations"] = {"elastic-training/compat": "strict"}
+    _, warnings = parse(body)
+    said = {warning.at: warning.message for warning in warnings}
+    assert "has no effect any more; remove it" in said["metadata", "annotations", "elastic-training/compat"]

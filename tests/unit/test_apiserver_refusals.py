@@ -96,18 +96,17 @@ def test_copies_of_copies_do_not_fill_the_memory() -> None:
     assert error.value.code == 413
 
 
-async def test_templates_of_pods_are_judged_where_they_are_only_stored(server: ApiServer) -> None:
-    kind = "apps/v1 Deployment"
-    await server.writes.create(call(server, "create", DEPLOYMENT, kind=kind))
-    code, words = await refused(server, "create", {"metadata": {"name": "x"}, "spec": {"template": {}}}, kind=kind)
-    assert (code, words.count("Required value")) == (422, 2)
-    other = {"spec": {"selector": {"matchLabels": {"z": "y"}}}}
-    code, words = await refused(server, "patch", other, kind=kind, name="web", media=MERGE)
-    assert (code, "field is immutable" in words, "does not match template `labels`" in words) == (422, True, True)
-    job = {"metadata": {"name": "x"}, "spec": {"template": {"spec": TEMPLATE["spec"]}}}
-    assert (
-        'restartPolicy: Required value: valid values: "OnFailure", "Never"'
-        in (await refused(server, "create", job, kind="batch/v1 Job"))[1]
+@pytest.mark.parametrize(("verb", "media"), [("create", "application/json"), ("patch", APPLY)])
+async def test_a_kind_from_which_nothing_makes_pods_is_refused(server: ApiServer, verb: str, media: str) -> None:
+    """`kubectl create deployment` said "created", and no pod ever came."""
+    kind, name = "apps/v1 Deployment", "web" if verb == "patch" else ""
+    body = DEPLOYMENT | {"apiVersion": "apps/v1", "kind": "Deployment"}
+    options = {"fieldManager": "me"} if verb == "patch" else {}
+    code, words = await refused(server, verb, body, kind=kind, name=name, media=media, **options)
+    assert (code, words) == (
+        403,
+        'deployments.apps "web" is forbidden: no controller of this cluster makes pods from deployments. '
+        "Create a Pod or a training job, or use a cluster that runs them",
     )
 
 

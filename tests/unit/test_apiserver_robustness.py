@@ -1,4 +1,4 @@
-"""Whatever a client sends, the server answers with a Status and never breaks: mutated objects through every writing verb, in process."""
+"""The server answers every write with an object or a Status and never breaks: mutated objects through every writing verb, in process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ SEEDS: list[tuple[str, str, Json]] = [
         "RoleBinding",
         {"roleRef": {"kind": "Role", "name": "x"}, "subjects": [{"kind": "User", "name": "x"}]},
     ),
-    ("apps/v1", "Deployment", {"spec": {"template": {"spec": POD_SPEC}}}),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", {"webhooks": [{"name": "a.b.c", "rules": [HOOK_RULE]}]}),
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition", {"spec": CRD_SPEC}),
 ]

@@ -1,4 +1,4 @@
-"""What kubectl prints of the kinds that are only stored: a column for each cell, and the numbers people look for."""
+"""Tables of kubectl for kinds that are only stored: a column for each cell, and the numbers that people look for."""
 
 from __future__ import annotations
 
@@ -8,32 +8,7 @@ import pytest
 
 from elastic.local.apiserver import kinds
 
-TEMPLATE = {"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]}}
-SPEC = {"replicas": 3, "selector": {"matchLabels": {"k": "v"}}, "template": TEMPLATE}
 OBJECTS: dict[str, tuple[dict[str, Any], list[Any]]] = {
-    "Deployment": (
-        {"spec": SPEC, "status": {"readyReplicas": 1, "updatedReplicas": 2}},
-        ["n", "1/3", 2, 0, "<unknown>", "a,b", "x,y", "k=v"],
-    ),
-    "ReplicaSet": ({"spec": SPEC, "status": {"replicas": 2}}, ["n", 3, 2, 0, "<unknown>", "a,b", "x,y", "k=v"]),
-    "StatefulSet": ({"spec": SPEC}, ["n", "0/3", "<unknown>", "a,b", "x,y"]),
-    "DaemonSet": ({"spec": SPEC}, ["n", 0, 0, 0, 0, 0, "<none>", "<unknown>", "a,b", "x,y", "k=v"]),
-    "Job": (
-        {
-            "spec": {"completions": 2, "template": TEMPLATE},
-            "status": {
-                "succeeded": 2,
-                "startTime": "2026-01-01T00:00:00Z",
-                "completionTime": "2026-01-01T00:01:05Z",
-                "conditions": [{"type": "Complete", "status": "True"}],
-            },
-        },
-        ["n", "Complete", "2/2", "65s", "<unknown>", "a,b", "x,y", "<none>"],
-    ),
-    "CronJob": (
-        {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": TEMPLATE}}}},
-        ["n", "* * * * *", "<none>", "False", 0, "<none>", "<unknown>", "a,b", "x,y", "<none>"],
-    ),
     "ResourceQuota": ({"spec": {"hard": {"pods": "5", "limits.cpu": "2"}}}, ["n", "pods: 0/5", "limits.cpu: 0/2", "<unknown>"]),
     "RoleBinding": (
         {

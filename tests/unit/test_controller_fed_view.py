@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from controller.facts.keys import JOBS
 from controller.watching.fed_view import FedView
-from controller.watching.keys import JOBS
 from elastic.kube.errors import KubeError
 from elastic.kube.paging import Listing
 from elastic.kube.resources import Object, Resource

@@ -11,7 +11,7 @@ from controller.acting.event_recorder import EventRecorder
 from controller.acting.fenced_link import FencedServer
 from controller.acting.link import RendezvousLink
 from controller.deciding.actions import Plan, normal
-from controller.watching.keys import Key
+from controller.facts.keys import Key
 from elastic.api.job import JobStatus
 from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError

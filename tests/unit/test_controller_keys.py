@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.watching.keys import Key, key_of_owner
+from controller.facts.keys import Key, key_of_owner
 from elastic.api.kinds import API_VERSION
 
 

@@ -1,4 +1,4 @@
-"""What `elastic-controller` says to flags that cannot be meant so: one sentence each, with what was found and what to do."""
+"""Wrong flags of `elastic-controller` get one sentence each, with the value that was found and what to do."""
 
 import contextlib
 import json
@@ -41,7 +41,6 @@ def said(*flags: str) -> Result:
         (["--rendezvous-endpoint", "r:99999"], "--rendezvous-endpoint is 'r:99999' but must be HOST:PORT"),
         (["--pytorch-init-container-max-tries", "0"], "--pytorch-init-container-max-tries is 0 but must be at least 1"),
         (["--workers", "0"], "0 is not in the range 1<=x<=256"),
-        (["--compat", "exact"], "'exact' is not one of 'default', 'strict'"),
         (["--kubeconfig", "/nowhere"], "'/nowhere' does not exist"),
     ],
 )

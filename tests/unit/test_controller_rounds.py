@@ -8,7 +8,7 @@ import pytest
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import Create, Delete, DeleteJob, Plan, Seen, normal
-from controller.watching.keys import Key
+from controller.facts.keys import Key
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, PODS, VOLCANO_POD_GROUPS, Object, Resource

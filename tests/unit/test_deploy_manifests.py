@@ -13,8 +13,8 @@ import yaml
 from built_overlays import DEPLOY, OVERLAYS, Build, containers, only, pods
 from rights_used import granted
 
+from controller.facts.keys import JOBS
 from controller.running.main import main as controller_main
-from controller.watching.keys import JOBS
 from controller.watching.observe import resources_of
 from elastic import certificates
 from elastic.api import webhook

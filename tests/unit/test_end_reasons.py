@@ -1,4 +1,4 @@
-"""What a node, a kubelet or a runtime says about the end of a pod decides who pays for it."""
+"""The words of a node, a kubelet or a runtime about the end of a pod decide who pays for it."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ from job_builders import OURS, Cluster, elastic_job, job, pod, reasons, replica,
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.lifecycle.end_reasons import TABLE, Meaning, Place
-from controller.watching.snapshot import Container, Phase, pod_from
+from controller.facts.snapshot import Container, Phase, pod_from
 from elastic.api.words import Cause
 
 FAULTS = Path(__file__).parents[2] / "docs/faults.md"

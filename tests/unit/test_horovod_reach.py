@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from controller.frameworks.mpi_exec import _script
 from elastic_worker.horovod import reach
 from elastic_worker.mpi import kubectl
 
-OURS = _script("exec /opt/kube/kubectl exec ${POD_NAME} --container mpi")
+OURS = '#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\nexec /opt/kube/kubectl exec ${POD_NAME} --container mpi -- /bin/sh -c "$*"'
 
 
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A launcher's container: the remote shell, the client, and an account."""
+    """Make a launcher's container: the remote shell, the client, and an account."""
     (tmp_path / "kubexec.sh").write_text(OURS)
     (tmp_path / "kubectl").write_text("#!/usr/bin/env python3\n" + Path(kubectl.__file__).read_text())
     (tmp_path / "account").mkdir()

@@ -1,4 +1,4 @@
-"""Where the Kubernetes layer fails: answers that break off, watches that end at once, credential programs that hang or refuse."""
+"""Failures of the Kubernetes layer: answers that break off, watches that end at once, credential programs that hang or refuse."""
 
 import asyncio
 import dataclasses
@@ -23,8 +23,8 @@ from test_kube_client import pod, served
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import Create, Plan
+from controller.facts.snapshot import pod_from
 from controller.watching.kopf_answers import ShallowAnswer
-from controller.watching.snapshot import pod_from
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME, OPERATOR_NAME
@@ -162,7 +162,7 @@ def labelled(name: str, version: int, **status: Any) -> Object:
 
 
 def deep(item: Object, levels: int) -> bytes:
-    """The object with managed fields as a client made them up; an API server stores up to 10,000 levels."""
+    """Return the object with nested managed fields that a client made up; an API server stores up to 10,000 levels."""
     managed = b'"managedFields":[{"fieldsV1":' + b'{"f:a":' * levels + b"{}" + b"}" * levels + b"}]"
     return orjson.dumps(item).replace(b'"metadata":{', b'"metadata":{' + managed + b",")
 
@@ -268,7 +268,7 @@ def test_an_event_of_any_shape_is_refused_or_holds_an_object(event: Any) -> None
 
 
 async def test_a_cache_goes_on_when_its_server_makes_sense_again() -> None:
-    """What no API server sends ended the watch's task, and with it the process; one behind an API service may send anything."""
+    """An answer that no API server sends ended the watch's task and the process. A server behind an API service may send anything."""
     lists = [{"items": 5}, {"items": [None]}, {"items": [pod("a", 1)], "metadata": {"resourceVersion": "1"}}]
     watches = [b"[]\n", b'{"type": {}, "object": {}}\n', b'{"type": "ERROR", "object": {"code": [1], "details": 5}}\n']
     added = orjson.dumps({"type": "ADDED", "object": pod("b", 2)}) + b"\n"

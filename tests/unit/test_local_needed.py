@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from elastic.local import LocalCluster, cluster
+from elastic.local import LocalCluster, cluster, etcd
 
 EXTRAS = tomllib.loads(Path(cluster.__file__).parents[2].joinpath("pyproject.toml").read_text())["project"]["optional-dependencies"]
-MODULES = {"cel-python": "celpy", "orjson": "orjson", "grpcio": "grpc", "protobuf": "google.protobuf"}
-BROUGHT = {"orjson", "grpc", "google.protobuf"}
-"""By others, which need them."""
+MODULES = {"cel-python": "celpy"}
+BROUGHT = {"orjson"}
+"""Packages that another package brings."""
 
 
 def modules(extra: str) -> set[str]:
@@ -29,6 +29,15 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path
         cluster.ClusterError, match=r"lacks uvloop, which the laptop cluster needs; in the checkout: pip install '\.\[local\]'"
     ):
         LocalCluster(data_dir=tmp_path).start()
+
+
+def test_without_the_packages_for_an_etcd_the_cluster_offers_none_and_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd.shutil, "which", lambda name: "/usr/bin/etcd")  # type: ignore[attr-defined]
+    monkeypatch.setattr(etcd.importlib.util, "find_spec", lambda name: None if name == "grpc" else object())  # type: ignore[attr-defined]
+    assert etcd.program() is None
+    assert etcd.remedy().endswith("and the Python packages for it (pip install '.[local,etcd]')")
 
 
 def test_all_that_the_extra_brings_is_looked_for() -> None:

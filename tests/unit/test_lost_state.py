@@ -14,7 +14,7 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
-from controller.watching.snapshot import InWorld, Node, Phase, World
+from controller.facts.snapshot import InWorld, Node, Phase, World
 from elastic.api import parse
 from elastic.api.errors import SpecError
 from elastic.api.job import to_object

@@ -8,7 +8,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, reasons, with_status
 from msgspec import structs
 
-from controller.watching.snapshot import Container, Phase
+from controller.facts.snapshot import Container, Phase
 from elastic.api.job import ElasticStatus
 
 

@@ -1,6 +1,6 @@
 """The HorizontalPodAutoscaler of a user's own metrics: it changes the size seldom and in bounded steps, since each change costs a pause.
 
-What the user has made of it stays.
+Changes that the user has made to it stay.
 """
 
 import copy
@@ -12,7 +12,7 @@ import pytest
 from job_builders import PLAIN, Cluster, elastic_job, with_status
 
 from controller.deciding.actions import Update
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS
 from elastic.local.controllers.autoscaling.limits import History, begun, limited, scaled
 
@@ -32,7 +32,7 @@ def spec(cluster: Cluster) -> dict[str, Any]:
 
 
 def becomes(cluster: Cluster, elastic: dict[str, Any]) -> list[dict[str, Any]]:
-    """The changes of the autoscaler once the job says so."""
+    """Return the changes of the autoscaler once the job has this policy."""
     cluster.job = with_status(elastic_job(2, most=100, elastic=elastic), cluster.job.status)
     return [
         action.change for action in cluster.round().actions if isinstance(action, Update) and action.resource == HORIZONTAL_POD_AUTOSCALERS
@@ -61,10 +61,6 @@ def test_the_jobs_cooldown_is_its_pace_within_what_kubernetes_allows(cooldown: i
     behavior = spec(made({"metrics": CPU, "scalingPolicy": policy}))["behavior"]
     assert {policy["periodSeconds"] for way in behavior.values() for policy in way["policies"]} == {period}
     assert behavior["scaleDown"]["stabilizationWindowSeconds"] == window
-
-
-def test_strict_makes_upstreams() -> None:
-    assert "behavior" not in spec(made({"metrics": CPU}, settings=replace(PLAIN, strict=True)))
 
 
 def test_one_that_was_made_before_gets_it_and_what_the_user_changes_stays() -> None:

@@ -12,12 +12,13 @@ from msgspec import structs
 
 from controller.deciding.actions import Budget, End, Forget, SetExpectation
 from controller.deciding.lifecycle.restart_accounting import with_restart_count
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
 from elastic.client.script_job import Workers, job_of
 from elastic.membership.wire import Restart
+from rendezvous.engine.messages.pace import WINDOW_S
 
 
 def running(workers: int, *, settings: Any = OURS, restart: str = "OnFailure", **elastic: Any) -> Cluster:
@@ -116,7 +117,8 @@ def test_without_a_window_no_dates_are_kept() -> None:
     ],
 )
 def test_the_server_is_told_the_whole_budget(elastic: dict[str, Any], budget: Budget) -> None:
-    assert told(running(2, **elastic)).budget == budget
+    assert told(running(2, **elastic)).budget == replace(budget, pace_s=WINDOW_S)
+    assert told(running(2, stragglers="Ignore", **elastic)).budget == budget
 
 
 def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job
 
 from controller.deciding.actions import Forget, SetExpectation
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 
 LATE = "train-worker-1"
 DONE = ("train-worker-0", "train-worker-2")
@@ -100,7 +100,7 @@ def test_what_is_always_started_again_is_never_done() -> None:
 
 
 def test_the_server_is_told_who_has_finished() -> None:
-    """One that has just started cannot know, and would begin a world of those that come too late."""
+    """A server that has just started cannot know, and would begin a world of workers that come too late."""
     cluster = training()
     end_well(cluster, *DONE)
     (word,) = [action for action in cluster.round().actions if isinstance(action, SetExpectation)]
@@ -164,7 +164,7 @@ def test_a_failed_elastic_job_keeps_the_pods_that_its_policy_says_and_none_of_th
 
 @pytest.mark.parametrize(("before", "last", "kept"), [(None, 70, 70), (40, 70, 70), (40, None, 40), (None, None, None)])
 def test_the_status_of_a_job_that_ends_keeps_its_last_step(before: int | None, last: int | None, kept: int | None) -> None:
-    """It kept the one of the last restart, and nobody else remembers a job that is over."""
+    """It kept the step of the last restart, and nobody else remembers a finished job."""
     for ends in ("Succeeded", "Failed"):
         cluster = training(restart="Never")
         cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)

@@ -8,7 +8,7 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job,
 from msgspec import structs
 
 from controller.deciding.actions import End, SetExpectation
-from controller.watching.snapshot import Container, Node, Phase, World
+from controller.facts.snapshot import Container, Node, Phase, World
 from elastic.api.book import Rescale
 from elastic.api.words import Cause
 from elastic.membership.wire import Restart

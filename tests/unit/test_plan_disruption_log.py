@@ -11,8 +11,8 @@ from test_plan_spare_workers import running
 
 from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Phase, World, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Phase, World, pod_from
 from elastic.api.book import Disruption, Rescale
 from elastic.api.job import Job
 from elastic.signals.rows import read_table
@@ -123,13 +123,6 @@ def test_without_our_rendezvous_the_signals_themselves_are_shown() -> None:
     cluster.nodes["node-1"] = tainted("node-1", SPOT)
     cluster.settle()
     assert [(entry.signal, entry.node) for entry in shown(cluster)] == [("aws-spot", "node-1")]
-
-
-def test_a_strict_job_shows_none() -> None:
-    cluster = running(elastic_job(2), replace(PLAIN, strict=True))
-    cluster.nodes["node-1"] = tainted("node-1", SPOT)
-    cluster.settle()
-    assert cluster.job.status.elastic is None or shown(cluster) == ()
 
 
 def failed(cluster: Cluster, name: str, **status: object) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, tainted
 
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Node, Phase
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Node, Phase
 from elastic.api.job import Job
 
 SPOT, GKE, REBALANCE = (
@@ -48,7 +48,7 @@ def last_worker(cluster: Cluster) -> str:
 
 
 def doom(cluster: Cluster, taint: str) -> str:
-    """The node of the last worker gives notice."""
+    """Let the node of the last worker give notice."""
     name = last_worker(cluster)
     node = cluster.pods[name].node
     cluster.nodes[node] = tainted(node, taint)
@@ -56,7 +56,7 @@ def doom(cluster: Cluster, taint: str) -> str:
 
 
 def at(cluster: Cluster, seconds: float) -> list[str]:
-    """What is deleted by then, once all is done."""
+    """Return the pods that are deleted by then, once all is done."""
     cluster.now = NOW + timedelta(seconds=seconds)
     return [name for planned in cluster.settle() for name in deleted(planned)]
 
@@ -143,13 +143,6 @@ def test_a_signal_that_is_no_notice_of_a_loss_deletes_nothing(kind: str, taint: 
     cluster = running(JOBS[kind]())
     doom(cluster, taint)
     assert at(cluster, 0) == at(cluster, 3600) == []
-
-
-def test_the_strict_controller_leaves_it_to_the_cluster() -> None:
-    cluster = running(static(), settings=Settings(strict=True))
-    doom(cluster, SPOT)
-    assert at(cluster, 0) == at(cluster, 119) == []
-    assert cluster.job.status.elastic is None or cluster.job.status.elastic.leaving == ()
 
 
 @pytest.mark.parametrize("kind", JOBS)

@@ -15,11 +15,11 @@ from msgspec.inspect import type_info
 
 from controller.acting.link import expectation as on_the_wire
 from controller.deciding.actions import Create, SetExpectation
-from controller.deciding.objects.differences import OWNED_LABEL
 from controller.deciding.plan import plan
-from controller.watching.keys import Key
+from controller.facts.keys import Key
+from controller.facts.owned import OWNED_LABEL
+from controller.facts.snapshot import Phase, World, pod_from
 from controller.watching.observe import _owned
-from controller.watching.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.book import MOST_GENERATION, MOST_TIMES, Rescale
 from elastic.api.job import ElasticStatus, JobStatus, to_object

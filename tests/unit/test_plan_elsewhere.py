@@ -8,10 +8,9 @@ import pytest
 from job_builders import NOW, OURS, elastic_job, job, pod, pod_for, replica, snapshot, tainted
 
 from controller.deciding.objects.elsewhere import MOST_NODES, PREFERRED
-from controller.deciding.settings import Settings
-from controller.watching.keys import Key
+from controller.facts.keys import Key
+from controller.facts.snapshot import Node
 from controller.watching.observe import Observer, resources_of
-from controller.watching.snapshot import Node
 from elastic.kube.answers import WatchEvent, WatchType
 from elastic.kube.placement import candidate, place
 
@@ -70,10 +69,9 @@ def test_the_users_own_affinity_stays() -> None:
     assert one.replicas["Worker"].template == before
 
 
-@pytest.mark.parametrize(("settings", "nodes"), [(Settings(), {"b": Node("b")}), (Settings(strict=True), {"a": tainted("a", **ANNOTATED)})])
-def test_otherwise_a_pod_is_as_it_always_was(settings: Settings, nodes: dict[str, Node]) -> None:
+def test_without_a_node_that_goes_a_pod_is_as_it_always_was() -> None:
     one = elastic_job(1)
-    assert pod_for(one, "Worker", 0, snapshot(settings=settings, nodes=nodes)) == pod_for(one, "Worker", 0, snapshot(settings=settings))
+    assert pod_for(one, "Worker", 0, snapshot(nodes={"b": Node("b")})) == pod_for(one, "Worker", 0, snapshot())
 
 
 def test_a_pod_names_a_bounded_number_of_nodes() -> None:

@@ -1,4 +1,4 @@
-"""What is left of a job that is over, and when the job itself goes."""
+"""The pods that are left of a finished job, and the deletion of the job itself."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +10,7 @@ from job_builders import pod as a_pod
 
 from controller.deciding.actions import DeleteJob
 from controller.deciding.plan import plan
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import JobStatus
 
 

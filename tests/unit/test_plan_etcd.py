@@ -9,7 +9,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.job import Job
 from elastic.api.words import IN_WORLD
 from elastic.membership import bounds, wire

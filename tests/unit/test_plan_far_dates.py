@@ -12,7 +12,7 @@ from controller.deciding.derivation import derive
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.moments import after
 from controller.deciding.plan import plan
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.book import Refusal, Rescale
 from elastic.api.job import Condition, ElasticStatus, JobStatus
 

@@ -8,8 +8,8 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, replica, snapshot
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.membership.bounds import MAX_ERROR
 from elastic_worker.agent import last_words
 from elastic_worker.agent.last_words import USAGE, Failure, Unmet
@@ -101,17 +101,8 @@ def test_of_a_static_job_a_pod_that_is_made_again_is_not_to_blame() -> None:
     assert said == 'job "train" is failing because "Worker" replica(s) failed. First of all train-worker-1 failed with exit code 2.'
 
 
-def test_a_static_job_in_strict_mode_fails_with_upstreams_words() -> None:
-    ended = Container(name="", exit_code=3, message="no such file: train.bin")
-    assert static(ended, ended, settings=Settings(strict=True)) == STATIC
-
-
 def test_an_elastic_job_whose_workers_said_nothing_names_the_exit_code() -> None:
     assert words(failed("", peers="")).endswith(" First of all train-worker-1 failed with exit code 1.")
-
-
-def test_a_job_in_strict_mode_fails_with_upstreams_words() -> None:
-    assert words(failed(SUMMARY, settings=Settings(strict=True))).endswith("replica(s) failed.")
 
 
 def test_an_etcds_closing_words_are_followed_by_the_error_of_the_worker_that_they_name() -> None:
@@ -138,8 +129,8 @@ def test_a_container_without_the_library_says_what_it_printed_last_unless_the_us
     assert made["spec"]["containers"][0]["terminationMessagePolicy"] == found
 
 
-def test_with_the_library_and_where_upstreams_pods_are_made_the_policy_stays_open() -> None:
-    for settings in (OURS, PLAIN, Settings(strict=True)):
+def test_with_the_library_and_without_a_rendezvous_server_the_policy_stays_open() -> None:
+    for settings in (OURS, PLAIN):
         made = pod_for(elastic_job(2), "Worker", 0, snapshot(settings=settings))
         assert "terminationMessagePolicy" not in made["spec"]["containers"][0]
 

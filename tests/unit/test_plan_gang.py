@@ -1,4 +1,4 @@
-"""How a job is scheduled as a gang: how many pods must fit at once, in which queue, and that its pod group goes when it is over."""
+"""How a job is scheduled as a gang: how many pods must fit at once, in which queue, and that its pod group goes when it has ended."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from job_builders import PLAIN, Cluster, elastic_job, job, reasons, replica
 
 from controller.deciding.actions import Update
-from controller.watching.snapshot import Owned, Phase
+from controller.facts.snapshot import Owned, Phase
 
 VOLCANO = replace(PLAIN, gang_scheduler="volcano")
 PLUGINS = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")
@@ -37,12 +37,6 @@ def test_an_elastic_job_needs_room_for_its_least_workers_however_many_it_has(set
         cluster = Cluster(elastic_job(workers, least=2, most=6), settings=settings)
         cluster.settle()
         assert group(cluster)["minMember"] == 2
-
-
-def test_strict_asks_for_room_for_all_as_upstream_does() -> None:
-    cluster = Cluster(elastic_job(4, least=2, most=6), settings=replace(VOLCANO, strict=True))
-    cluster.settle()
-    assert group(cluster)["minMember"] == 4
 
 
 def test_masters_and_launchers_count_beside_the_least_workers() -> None:
@@ -83,12 +77,6 @@ def test_a_job_says_that_it_waits_for_volcano_and_why_as_long_as_it_does() -> No
     cluster.run_all()
     cluster.settle()
     assert [c.type for c in cluster.job.status.conditions if "waits" in c.message] == []
-
-
-def test_strict_says_nothing_of_volcano_as_upstream_does() -> None:
-    cluster = Cluster(job(Worker=replica(2)), settings=replace(VOLCANO, strict=True))
-    cluster.settle()
-    assert cluster.job.status.conditions[-1].message == "PyTorchJob train is created."
 
 
 def test_a_group_that_somebody_moved_to_another_queue_stays_there() -> None:

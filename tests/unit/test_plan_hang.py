@@ -8,8 +8,8 @@ from cli_api import job as served
 from job_builders import OURS, Cluster, elastic_job, reasons
 
 from controller.acting.link import _world
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import Phase, World
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import Phase, World
 from elastic.client.explanation import explained
 from elastic.client.summary import summary
 from elastic.membership import wire

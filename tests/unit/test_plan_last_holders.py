@@ -14,7 +14,7 @@ from msgspec import structs
 
 from controller.deciding.actions import JobEvent
 from controller.deciding.rendezvous.readiness import Reason
-from controller.watching.snapshot import InWorld, Node, Phase, World
+from controller.facts.snapshot import InWorld, Node, Phase, World
 from elastic.api.book import Disruption, Rescale
 
 SPOT, GKE, AKS = "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination", "remediator.kubernetes.azure.com"

@@ -6,7 +6,7 @@ import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, job, reasons, replica
 
 from controller.deciding.actions import Delete, DeleteJob
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.kube.resources import PODS
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Create
 from controller.deciding.replicas.loss_backoff import without_unmade
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import ElasticStatus, Job
 from elastic.kube.resources import PODS
 

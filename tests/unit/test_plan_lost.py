@@ -11,7 +11,7 @@ from job_builders import NOW, Cluster, deleted, elastic_job, job, reasons, repli
 from controller.deciding.actions import Delete
 from controller.deciding.lifecycle.lost_nodes import PATIENCE_S
 from controller.deciding.plan import plan
-from controller.watching.snapshot import Node, Phase, pod_from
+from controller.facts.snapshot import Node, Phase, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
 
@@ -20,7 +20,7 @@ UNREACHABLE = tainted("silent", "node.kubernetes.io/unreachable")
 
 
 def stuck(one: Job | None = None, *, node: Node | None = UNREACHABLE) -> Cluster:
-    """A static job whose worker 1 is being deleted on a node that does not answer."""
+    """Return a static job whose worker 1 is being deleted on a node that does not answer."""
     cluster = Cluster(one or job(Master=replica(), Worker=replica(2)), lingering=True)
     cluster.settle()
     cluster.run_all()
@@ -30,7 +30,7 @@ def stuck(one: Job | None = None, *, node: Node | None = UNREACHABLE) -> Cluster
 
 
 def planned(cluster: Cluster, seconds: float) -> list[Delete]:
-    """What is to be removed by force so long after the end of the grace."""
+    """Return the forced deletions this long after the end of the grace."""
     cluster.now = GONE_BY + timedelta(seconds=seconds)
     return [action for action in plan(cluster.job, cluster.look()).actions if isinstance(action, Delete) and action.grace_s == 0]
 

@@ -7,8 +7,8 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job
 
 from controller.deciding.lifecycle.conditions import is_over
 from controller.deciding.rendezvous import latecomers
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Container, Phase, World
 from elastic.api.job import ElasticStatus
 from elastic.membership.bounds import MAX_ERROR
 
@@ -66,13 +66,6 @@ def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
         cluster.set(name, Phase.SUCCEEDED, code=0)
     cluster.settle()
     assert elastic(cluster).waits_for == ""
-
-
-def test_strict_compatibility_says_what_upstream_says() -> None:
-    cluster = three(Settings(strict=True))
-    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
-    cluster.settle()
-    assert "Missing" not in message(cluster)
 
 
 def test_the_status_says_which_worker_has_which_rank() -> None:

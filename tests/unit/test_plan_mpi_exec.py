@@ -5,7 +5,7 @@ from typing import Any
 from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 
 from controller.deciding.actions import Create, Update
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.kube.resources import ROLES
 
 UPSTREAMS = [
@@ -30,7 +30,6 @@ OURS = {
     "I_MPI_HYDRA_IFACE": "eth0",
     "HYDRA_IFACE": "eth0",
 }
-STRICT = Settings(strict=True)
 
 
 def by_exec(**spec: Any) -> Any:
@@ -127,10 +126,3 @@ def test_the_launcher_of_an_elastic_job_waits_for_as_many_workers_as_it_needs() 
     own = Settings(kubectl_command=("bring",))
     waits = by_exec(elasticPolicy={"minReplicas": 1, "maxReplicas": 3})
     assert [launcher(one, own)["initContainers"][0]["command"] for one in (by_exec(), waits)] == [["bring"], ["bring", "--least", "1"]]
-
-
-def test_strict_is_upstreams_own() -> None:
-    one = by_exec()
-    assert variables(launcher(one, STRICT)) == UPSTREAMS
-    assert files(one, STRICT).keys() == {"hostfile", "kubexec.sh", "discover_hosts.sh"}
-    assert files(one, STRICT)["kubexec.sh"].endswith('\n/opt/kube/kubectl exec ${POD_NAME} -- /bin/sh -c "$*"')

@@ -12,10 +12,10 @@ from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 
 from controller.deciding.actions import Create, Update
 from controller.deciding.plan import plan
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
+from controller.facts.snapshot import KeyPair, Phase
 from controller.frameworks import mpi_ssh
 from controller.running.keypair import new_key_pair
-from controller.watching.snapshot import KeyPair, Phase
 from elastic.api import SpecError, parse
 from elastic.api.job import to_object
 

@@ -7,8 +7,7 @@ import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
 from controller.deciding.plan import plan
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase, World, pod_from
+from controller.facts.snapshot import Container, Phase, World, pod_from
 from elastic.api.kinds import KINDS
 
 Object = dict[str, Any]
@@ -80,13 +79,12 @@ def test_fields_of_the_template_that_do_not_count_are_told_in_upstreams_words(ki
     ],
 )
 def test_the_failure_of_a_job_is_told_in_upstreams_words(kind: str, words: str) -> None:
-    for settings, more in ((Settings(strict=True), ""), (PLAIN, " First of all train-worker-0 failed with exit code 1.")):
-        cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")), settings=settings)
-        cluster.settle()
-        failed = (Container(name=cluster.job.kind.container, exit_code=1),)
-        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
-        cluster.settle()
-        assert cluster.job.status.conditions[-1].message == words + more
+    cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")), settings=PLAIN)
+    cluster.settle()
+    failed = (Container(name=cluster.job.kind.container, exit_code=1),)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
+    cluster.settle()
+    assert cluster.job.status.conditions[-1].message == f"{words} First of all train-worker-0 failed with exit code 1."
 
 
 def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> None:
@@ -146,17 +144,6 @@ def test_an_elastic_job_that_restarts_as_a_whole_does_not_run_without_its_worker
     assert waiting is not None
     assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 0 of at least 2 running.")
     cluster.run_all()
-    cluster.settle()
-    assert cluster.state() == "Running"
-
-
-def test_in_strict_compatibility_a_job_runs_as_upstream_says() -> None:
-    cluster = Cluster(elastic_job(2), settings=replace(OURS, strict=True))
-    cluster.settle()
-    cluster.run_all()
-    cluster.settle()
-    for name in cluster.names():
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
     cluster.settle()
     assert cluster.state() == "Running"
 

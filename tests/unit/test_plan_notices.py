@@ -11,7 +11,7 @@ from job_builders import NOW, OURS, Cluster, elastic_job, job, pod, replica, sna
 from test_plan_doomed_pods import running as doomed
 
 from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, notices, with_notice
-from controller.watching.snapshot import Node, Phase, World
+from controller.facts.snapshot import Node, Phase, World
 from elastic.api.book import Leaving
 from elastic.signals.signal import Meaning
 
@@ -30,7 +30,7 @@ def azure(event: str, minutes: int) -> dict[str, Any]:
 
 
 class Told:
-    """What the status says of one worker, as the seconds go by; its node and its pod show what they are made to show."""
+    """The status of one worker as the seconds go by. Its node and its pod show given signs."""
 
     def __init__(self) -> None:
         self.pod = pod(node="n")
@@ -39,7 +39,7 @@ class Told:
         self.notice: Notice | None = None
 
     def at(self, seconds: float, *taints: str, **node: Any) -> tuple[str, float]:
-        """The signal, and by when the worker is lost."""
+        """Return the signal, and by when the worker is lost."""
         self.node = tainted("n", *taints, **node)
         look = snapshot(self.pod, after_s=seconds, nodes={"n": self.node})
         self.notice = notices(look, [self.entry] if self.entry is not None else []).get(self.pod.name)
@@ -175,7 +175,7 @@ SIGNALS = some.sampled_from([KARPENTER, SPOT, GKE, REMOVED, "aws-node-terminatio
 
 @given(some.lists(some.tuples(some.integers(1, 50), some.sets(SIGNALS)), max_size=8))
 def test_while_a_signal_stands_no_other_gives_the_worker_more_time(looks: list[tuple[int, set[str]]]) -> None:
-    """Against a model that remembers every first sight."""
+    """Compare with a model that remembers every first sight."""
     told, now, first = Told(), 0, {}
     leads = {KARPENTER: 120, SPOT: 120, GKE: 15, REMOVED: 60}
     for seconds, taints in looks:

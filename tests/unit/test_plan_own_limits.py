@@ -10,7 +10,7 @@ from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.lifecycle.end_reasons import Meaning
-from controller.watching.snapshot import Container, Phase, Pod, World, pod_from
+from controller.facts.snapshot import Container, Phase, Pod, World, pod_from
 from elastic.api.job import Job
 from elastic.api.words import Cause
 

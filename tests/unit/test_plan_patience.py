@@ -1,4 +1,4 @@
-"""What of a job's status may wait a moment, what never does, and for how long."""
+"""Some changes of a job's status may wait a moment; the others never do."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from job_builders import NOW, Cluster, elastic_job, job, replica
 from controller.acting import status_debounce
 from controller.acting.status_debounce import PATIENCE_S, PendingStatus, believed, can_wait, held_back
 from controller.deciding.actions import Delete, Plan, normal
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import JobStatus, ReplicaStatus
 from elastic.kube.resources import PODS
 
@@ -90,11 +90,6 @@ def test_a_job_made_anew_after_a_suspension_says_at_once_that_it_is_resumed() ->
 
 def test_nothing_of_an_elastic_job_waits() -> None:
     assert not waits(Cluster(elastic_job()))
-
-
-def test_a_job_that_is_to_be_as_upstream_has_it_is_written_as_upstream_does() -> None:
-    assert held_back(None, STATIC, Plan(status=COUNTED), stored=JobStatus(), now=0.0) is not None
-    assert held_back(None, STATIC, Plan(status=COUNTED, is_strict=True), stored=JobStatus(), now=0.0) is None
 
 
 def test_news_of_a_pod_that_goes_in_this_round_is_told_in_this_round() -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from job_builders import NOW, Cluster, created, deleted, job, reasons, replica, with_status
 
 from controller.deciding.plan import plan
-from controller.watching.snapshot import Container, NotCreated, Phase
+from controller.facts.snapshot import Container, NotCreated, Phase
 from elastic.api.book import Refusal
 from elastic.api.job import ElasticStatus, JobStatus
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, pod_for, reasons, replica
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Container, Phase
+from controller.facts.snapshot import Container, Phase
 from elastic.api import parse
 from elastic.api.job import ElasticStatus, Job, to_object
 
@@ -226,19 +225,6 @@ def test_who_does_not(one: Job) -> None:
     fail(cluster, "train-worker-1", 137)
     cluster.settle()
     assert len(before - uids(cluster)) == 1
-
-
-def test_in_strict_compatibility_only_who_asks_for_it_starts_anew_as_a_whole() -> None:
-    strict = Settings(strict=True)
-    for one, survivors in ((mxjob(), 3), (mxjob(policy=GROUP), 0)):
-        cluster = Cluster(one, settings=strict)
-        cluster.settle()
-        cluster.run_all()
-        cluster.settle()
-        before = uids(cluster)
-        fail(cluster, "train-worker-1", 137)
-        cluster.settle()
-        assert len(before & uids(cluster)) == survivors
 
 
 def test_scope_group_is_no_word_for_a_job_that_heals_by_itself() -> None:

@@ -1,4 +1,4 @@
-"""What a user hears about a spec that is taken although something in it has no effect, or another effect than it seems."""
+"""Remarks on a spec that is accepted although a field has no effect, or another effect than it seems."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,6 @@ from job_builders import OURS, Cluster, elastic_job, job, replica, snapshot
 
 from controller.deciding.actions import Create, Plan
 from controller.deciding.plan import plan
-from controller.deciding.settings import Settings
 from elastic.api import parse
 from elastic.api.job import Job
 
@@ -76,11 +75,6 @@ def test_a_job_in_a_queue_of_kueues_has_no_autoscaler_which_would_have_it_suspen
     planned = plan(queued(), snapshot())
     assert "HorizontalPodAutoscaler" not in made(planned)
     assert "AutoscalerLeftOut" in [news.reason for news in planned.news]
-
-
-def test_upstreams_exact_objects_include_the_autoscaler_of_a_queued_job() -> None:
-    planned = plan(queued(), snapshot(settings=Settings(strict=True)))
-    assert "HorizontalPodAutoscaler" in made(planned)
 
 
 def test_a_store_that_no_network_policy_can_guard_is_told_of() -> None:

@@ -8,8 +8,8 @@ from job_builders import OURS, Cluster, created, deleted, elastic_job, tainted
 from test_plan_spare_workers import running
 
 from controller.deciding.actions import JobEvent
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Node, Phase, node_from, pod_from
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Node, Phase, node_from, pod_from
 from elastic.signals.rows import read_table
 
 CANDIDATE = "DeletionCandidateOfClusterAutoscaler"
@@ -85,7 +85,3 @@ def test_a_row_of_the_installation_is_news(row: str) -> None:
     cluster.look = lambda: replace(look(), pods=tuple(replace(one, sights=sights) for one in cluster.pods.values()))  # type: ignore[method-assign]
     (event,) = seen(cluster)
     assert event.message.startswith("PyTorchJob train: signal ours on ")
-
-
-def test_a_strict_job_says_nothing() -> None:
-    assert seen(with_taint((CANDIDATE, "PreferNoSchedule"), settings=Settings(strict=True))) == []

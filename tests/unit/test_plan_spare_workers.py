@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, replica, tainted
+from job_builders import NOW, OURS, Cluster, elastic_job, job, replica, tainted
 from msgspec import structs
 
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, World
+from controller.facts.settings import Settings
+from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, World
 from elastic.api.job import Job
 
 SPARE = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}
@@ -61,10 +61,6 @@ def test_what_the_users_template_says_is_left_alone() -> None:
 @pytest.mark.parametrize("one", [job(Worker=replica(3)), elastic_job(3, least=3)])
 def test_a_job_that_needs_all_of_its_workers_marks_none(one: Job) -> None:
     assert not any(marks(running(one)).values())
-
-
-def test_strict_pods_are_upstreams() -> None:
-    assert not any(marks(running(elastic_job(3), replace(PLAIN, strict=True))).values())
 
 
 def test_a_surplus_worker_stays_while_evictions_leave_fewer_than_the_minimum() -> None:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Seen
 from controller.deciding.plan import plan
-from controller.watching.snapshot import GROUP, Container, Phase
+from controller.facts.snapshot import GROUP, Container, Phase
 from elastic.api.book import Made, Replacements
 from elastic.api.job import ElasticStatus
 from elastic.api.kinds import WORKER

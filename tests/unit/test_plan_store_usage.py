@@ -1,4 +1,4 @@
-"""At torch's own c10d no agent of ours says that a command is wrong: the end of the log does."""
+"""No agent of ours reports a wrong command if workers meet at torch's own c10d: the end of the log does."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -7,7 +7,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, reasons
 
 from controller.deciding.lifecycle import usage_errors
-from controller.watching.snapshot import Container
+from controller.facts.snapshot import Container
 
 WRONG = "usage: torchrun [-h]\n                [--nnodes NNODES]\ntorchrun: error: unrecognized arguments: --nonsense\n"
 SAID = "train-worker-1 could not start: torchrun: error: unrecognized arguments: --nonsense"

@@ -8,7 +8,7 @@ from train_job_builders import owned, runtime, train_job
 
 from controller.deciding.actions import Create
 from controller.deciding.rendezvous.trainer_status import CA_CERT, TOKEN, URL
-from controller.watching.snapshot import Phase, World, pod_from
+from controller.facts.snapshot import Phase, World, pod_from
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER

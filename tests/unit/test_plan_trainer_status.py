@@ -72,9 +72,8 @@ def test_an_annotation_turns_the_reports_off() -> None:
     assert set(cluster.owned["Secret", "train-elastic"].raw["data"]) == {"token", "ca.crt"}
 
 
-def test_without_the_rendezvous_server_and_in_strict_compatibility_nothing_is_added() -> None:
+def test_without_the_rendezvous_server_nothing_is_added() -> None:
     assert variables(elastic_job(2), settings=PLAIN) == {}
-    assert variables(elastic_job(2), settings=replace(OURS, strict=True)) == {}
 
 
 @pytest.mark.parametrize("word", ["", "no", "Off"])

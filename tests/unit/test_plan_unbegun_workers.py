@@ -7,7 +7,7 @@ import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, reasons, tainted
 from test_plan_doomed_pods import GKE, JOBS, REBALANCE, SPOT, at_store, running
 
-from controller.watching.snapshot import Node, Phase, World
+from controller.facts.snapshot import Node, Phase, World
 
 ALL = {**JOBS, "ours": elastic_job}
 LOST = "node.kubernetes.io/unreachable"
@@ -97,7 +97,7 @@ def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(
 
 
 def lands(cluster: Cluster, node: str) -> int:
-    """What is pending runs there, in a few rounds. Returns how many workers there are then."""
+    """Let pending pods run there, in a few rounds. Return how many workers there are then."""
     for _ in range(5):
         for one in [one for one in cluster.pods.values() if one.phase is Phase.PENDING]:
             cluster.set(one.name, Phase.RUNNING, node=node)

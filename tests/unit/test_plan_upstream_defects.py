@@ -9,8 +9,8 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, p
 from prometheus_client import CollectorRegistry
 
 from controller.deciding.actions import Create, DeleteJob, Plan
+from controller.facts.snapshot import Container, Phase, World
 from controller.running.metrics import Metrics
-from controller.watching.snapshot import Container, Phase, World
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
 
@@ -26,7 +26,7 @@ HEADS = {
 
 
 def of(kind: str, *, restart: str = "Never", workers: int = 2, **more: Any) -> Job:
-    """A job with a head, where the kind has one."""
+    """Return a job with a head, if the kind has one."""
     types = {"Worker": replica(workers, kind=kind, restart=restart)}
     if kind in HEADS:
         types[HEADS[kind]] = replica(1, kind=kind, restart=restart)
@@ -50,7 +50,7 @@ def resized(cluster: Cluster, one: Job) -> list[Plan]:
 
 
 def counted(old: JobStatus, new: JobStatus) -> dict[str, float]:
-    """What upstream's counters say of a status that followed another, without those that say nothing."""
+    """Return the changes of upstream's counters from one status to the next."""
     registry = CollectorRegistry()
     seconds = itertools.count(step=3600)
     metrics = Metrics(registry, waiting=lambda: 0, sent={}, clock=lambda: next(seconds))

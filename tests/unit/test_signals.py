@@ -19,7 +19,7 @@ from job_builders import NOW, pod, snapshot, tainted
 from controller.acting import table_warnings
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.lifecycle.disruption import Notice, notices
-from controller.watching.snapshot import Node, Pod, node_from, pod_from
+from controller.facts.snapshot import Node, Pod, node_from, pod_from
 from elastic.cli.signals import signals
 from elastic.kube.resources import Resource
 from elastic.local.reclaim import PLAYABLE, Played, as_seen

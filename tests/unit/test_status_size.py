@@ -16,7 +16,7 @@ from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import GROUPED_FROM, log_of, stored
 from controller.deciding.replicas import pod_revision
 from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
-from controller.watching.snapshot import GROUP, Container, Phase, Pod, World
+from controller.facts.snapshot import GROUP, Container, Phase, Pod, World
 from elastic.api import parse
 from elastic.api.book import Announced, Leaving
 from elastic.api.extent import MOST_STATUS_BYTES

@@ -15,7 +15,7 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import _rescale
 from controller.deciding.actions import JobEvent
-from controller.watching.snapshot import World
+from controller.facts.snapshot import World
 from dashboard.watching.seen import job_seen
 from elastic.api.counting import continued
 from elastic.client.explanation import explained

@@ -11,7 +11,7 @@ from autoscale.deciding.jobs import JobKey, JobSeen
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import Create, Delete, Plan, normal
-from controller.watching.keys import Key
+from controller.facts.keys import Key
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, SERVICES, Object, Resource

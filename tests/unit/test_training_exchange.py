@@ -169,6 +169,7 @@ def test_a_torch_whose_wrapper_always_waits_for_all_ranks_changes_no_worlds_in_p
             super().__init__(module)
 
     monkeypatch.setattr(whole, "DistributedDataParallel", Older)
+    monkeypatch.setattr(whole, "_Wrapper", Older)
     assert whole.obstacle() == f"torch {torch.__version__} is too old, because its DistributedDataParallel has no init_sync"
     model = torch.nn.Linear(1, 1)
     replica = whole.Whole(model, torch.optim.SGD(model.parameters()), {})

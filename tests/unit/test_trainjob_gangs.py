@@ -4,9 +4,9 @@ import pytest
 from job_builders import Cluster, snapshot
 from train_job_builders import all_owned, initializer, runtime, train_job
 
-from controller.deciding.settings import Settings
 from controller.deciding.trainjobs.lowering import lower
 from controller.deciding.trainjobs.plan import TrainJobView, plan
+from controller.facts.settings import Settings
 from elastic.api import parse
 from elastic.api.job import Object
 

@@ -11,9 +11,9 @@ from train_job_builders import all_owned, initializer, runtime, train_job
 
 from controller.deciding.actions import Create, Plan
 from controller.deciding.plan import plan as plan_job
-from controller.deciding.settings import Rendezvous, Settings
 from controller.deciding.trainjobs.lowering import lower
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
+from controller.facts.settings import Rendezvous, Settings
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.names import INITIALIZER_FAILED, STOPPED, WAITS_FOR

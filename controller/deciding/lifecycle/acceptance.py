@@ -4,7 +4,7 @@ from controller.deciding.actions import Plan
 from controller.deciding.events import in_words
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import reason_of, with_condition
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus
 from elastic.api.words import ConditionType, ManagedBy
 
@@ -16,7 +16,7 @@ def leave_alone(view: JobView) -> Plan | None:
 
 
 def accepted(job: Job, snapshot: Snapshot) -> JobStatus:
-    """The job's status with the condition Created."""
+    """Return the job's status with the condition Created."""
     if job.status.condition(ConditionType.CREATED.value):
         return job.status
     message = f"{job.kind.name} {job.metadata.name} is created.{in_words(job, snapshot)}"

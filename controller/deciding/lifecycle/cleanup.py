@@ -14,7 +14,7 @@ from controller.deciding.rendezvous.world_status import with_last_step
 from controller.deciding.replicas import missing_workers
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import Phase, Pod, Service, Snapshot
+from controller.facts.snapshot import Phase, Pod, Service, Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType
 from elastic.kube.resources import PODS, SERVICES
@@ -24,7 +24,7 @@ ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup", "Ne
 
 
 def succeeded(job: Job, status: JobStatus, counts: Mapping[str, Tally], news: JobEvent, now: datetime) -> JobStatus:
-    """Whatever still runs counts as succeeded, as upstream has it: the leader decides for all."""
+    """Count pods that still run as succeeded, as upstream does: the leader decides for all."""
     folded = {
         type: ReplicaStatus(succeeded=r.succeeded + r.active, failed=r.failed, selector=r.selector)
         for type, r in replica_statuses(job, counts).items()
@@ -41,7 +41,7 @@ def failed(job: Job, status: JobStatus, *, message: str, now: datetime, reason: 
 
 
 def clean_up(view: JobView) -> Plan | None:
-    """A job that is over: its pods are cleaned up as its policy says, and the job is deleted when its time has come."""
+    """Clean up the pods of a finished job as its policy says, and delete the job when its time has come."""
     job, snapshot, policy = view.job, view.snapshot, view.job.run_policy
     if not is_over(job.status):
         return None
@@ -57,13 +57,13 @@ def clean_up(view: JobView) -> Plan | None:
 
 
 def due_at(status: JobStatus, ttl_s: int | None) -> datetime | None:
-    """When a job that is over goes itself; None: never."""
+    """Return when a finished job is deleted; None: never."""
     end = _end(status)
     return None if ttl_s is None or end is None else after(end, ttl_s)
 
 
 def _end(status: JobStatus) -> datetime | None:
-    """The Training Operator leaves some of its failed jobs without a completion time, and such a job would never go."""
+    """Return when the job ended. The Training Operator leaves some failed jobs without a completion time: they would never be deleted."""
     if status.completion_time is not None:
         return status.completion_time
     ends = [c.last_transition_time for c in status.conditions if c.status == "True" and c.type in ENDS]
@@ -71,14 +71,14 @@ def _end(status: JobStatus) -> datetime | None:
 
 
 def of_group(snapshot: Snapshot) -> Iterator[JobEvent]:
-    """The end of a gang, while its pod group is still there."""
+    """Yield an Event about the end of a gang while its pod group still exists."""
     for owned in snapshot.owned:
         if owned.kind == "PodGroup" and not owned.raw["metadata"].get("deletionTimestamp"):
             yield normal("JobTerminated", "Job has been terminated. Deleting PodGroup", about=owned.uid)
 
 
 def cleaned(job: Job, snapshot: Snapshot) -> Iterator[Action]:
-    """What goes at the end; a pod takes its service with it. Where pods are kept, services without one are kept too, as upstream does."""
+    """Yield the deletions at the end. A pod takes its service with it. Like upstream, keep services without a pod if pods are kept."""
     going = [pod for pod in snapshot.pods if _goes(job, pod)]
     yield from deletions(going)
     gone, there = {pod.name for pod in going}, {pod.name for pod in snapshot.pods}
@@ -100,12 +100,12 @@ def _goes(job: Job, pod: Pod) -> bool:
 
 
 def _has_ended_well(pod: Pod) -> bool:
-    """A kubelet says that containers ended before it says that the pod did."""
+    """Return whether the pod has ended well. A kubelet reports the end of containers before the end of the pod."""
     return bool(pod.containers) and all(container.exit_code == 0 for container in pod.containers)
 
 
 def _has_met(job: Job) -> bool:
-    """Whether its workers meet at a rendezvous, where they would wait for ever once the job is over."""
+    """Return whether the workers meet at a rendezvous, where they would wait for ever once the job has finished."""
     return job.elastic is not None and job.status.elastic is not None and bool(job.status.elastic.backend)
 
 
@@ -122,7 +122,7 @@ def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
 
 
 def deletions(pods: list[Pod], *, makes_room: bool = False) -> Iterator[Action]:
-    """What is being deleted already needs no second word."""
+    """Yield the deletions of pods that are not being deleted yet."""
     return (Delete(PODS, pod.name, pod.uid, makes_room=makes_room) for pod in pods if not pod.is_deleting)
 
 

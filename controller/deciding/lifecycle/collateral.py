@@ -11,7 +11,6 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding import compat
 from controller.deciding.actions import Plan, SetExpectation
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, usage_errors
@@ -21,9 +20,9 @@ from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
 from controller.deciding.replicas.replica_statuses import replica_statuses
+from controller.facts.snapshot import Container, Phase, Pod
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
-from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.book import LastLoss
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
@@ -118,13 +117,13 @@ def recorded(view: JobView, status: ElasticStatus) -> ElasticStatus:
 
 def _applies(view: JobView) -> bool:
     is_watched = view.backend in (RendezvousBackend.NONE, RendezvousBackend.HOSTS)
-    return is_watched and total(view.job) > 1 and compat.explains_failures(view.snapshot.settings)
+    return is_watched and total(view.job) > 1
 
 
 def _explained(view: JobView, verdict: Verdict) -> Verdict:
-    if verdict.cause is Cause.DISRUPTION and compat.explains_failures(view.snapshot.settings):
+    if verdict.cause is Cause.DISRUPTION:
         return replace(verdict, why="" if verdict.is_refused else _lost_in_words(verdict))
-    if verdict.pod.exceeded and compat.explains_failures(view.snapshot.settings):
+    if verdict.pod.exceeded:
         return replace(verdict, why=f"{verdict.pod.name} was evicted: {printable(verdict.pod.exceeded).rstrip('. ')}")
     if verdict.cause is not Cause.USER or not _applies(view):
         return verdict

@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import structs
 
 from controller.deciding.moments import LAST, after
-from controller.watching.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Announced, Leaving
 from elastic.api.job import Job
 from elastic.api.words import Cause

@@ -5,13 +5,12 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, normal, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
 from controller.deciding.moments import FIRST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import MOST_TIMES, Disruption, Leaving
 from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job
@@ -27,8 +26,6 @@ Place = tuple[str, str]
 
 def recorded(view: JobView, before: ElasticStatus, new: ElasticStatus) -> ElasticStatus:
     """Return the status with the disruptions that have begun, ended, or cost something since."""
-    if not compat.records_disruptions(view.snapshot.settings):
-        return new
     pods = {pod.name: pod for pod in view.snapshot.pods}
     now, going, standing = view.snapshot.now, _going(view, new.leaving, pods), _standing(view, new.leaving, pods)
     entries = [
@@ -45,8 +42,6 @@ def suspended(view: JobView, known: ElasticStatus) -> ElasticStatus:
 
     If a signal names the program that suspends it, the suspension is a disruption until all pods have ended.
     """
-    if not compat.records_disruptions(view.snapshot.settings):
-        return known
     now, running = view.snapshot.now, [pod for pod in view.snapshot.pods if pod.phase is Phase.RUNNING]
     signals = [sight.signal for sight in view.snapshot.sights if sight.signal.meaning is not Meaning.INFORM] if running else []
     going: dict[Place, list[datetime | None]] = {(signal.name, ""): [None] * len(running) for signal in signals[:1]}

@@ -8,13 +8,12 @@ the status names the leaving pods first.
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, termination_grace_s, with_notice
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.status_room import with_leaving
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning
@@ -31,7 +30,7 @@ class DoomedPods:
 
 def doomed_pods(view: JobView) -> DoomedPods:
     """Return the pods whose node has said by when it goes."""
-    if view.backend not in (RendezvousBackend.NONE, RendezvousBackend.STORE) or not compat.ends_doomed_pods_early(view.snapshot.settings):
+    if view.backend not in (RendezvousBackend.NONE, RendezvousBackend.STORE):
         return DoomedPods()
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
     known = [entry for entry in stored if entry.cause == Cause.DISRUPTION.value]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.watching.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Phase, Pod
 from elastic.api.words import Cause
 from elastic.signals.signal import On, Signal
 from elastic.signals.table import BUILT_IN

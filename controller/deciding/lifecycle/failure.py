@@ -21,8 +21,8 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import own_container
 from controller.deciding.rendezvous.expectation import accounted
 from controller.deciding.status_room import with_counted
+from controller.facts.snapshot import Container, Phase, Pod
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Container, Phase, Pod
 from elastic.api.book import MOST_TIMES
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER

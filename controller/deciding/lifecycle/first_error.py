@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from controller.deciding.compat import quotes_errors
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons, usage_errors
 from controller.deciding.lifecycle.verdicts import Fate
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import Container, Pod
+from controller.facts.snapshot import Container, Pod
 from elastic.api.template import default_container
 from elastic.api.words import FAILED_FIRST
 from elastic.membership.bounds import printable
@@ -30,8 +29,6 @@ _RANK = re.compile(r"^\s*(?:\[rank(\d+)\]: |rank\s+: (\d+) \(local_rank)", re.MU
 
 def of_job(view: JobView) -> str:
     """Return the end of a failure message: the replica that failed first, with its rank and error or its exit code."""
-    if not quotes_errors(view.snapshot.settings):
-        return ""
     said = _said(view) if view.job.elastic is not None else ()
     found = [(pod, container, f": {words}", words) for pod, container, words in said] or list(_ended(view))
     words = [(tells_of_peer(line), str(container.ended_at or _LATEST), pod.name, how) for pod, container, how, line in found]
@@ -64,7 +61,7 @@ def of_unstarted(view: JobView) -> tuple[int, str]:
     may_have_met = view.backend is RendezvousBackend.STORE or (known is not None and known.generation > 0)
     ends = [*_misused(view), *_refused(view)]
     found = [entry for entry in ends if entry[1].name not in met and not (may_have_met and entry[2].is_running)]
-    if not found or view.closed or not quotes_errors(view.snapshot.settings):
+    if not found or view.closed:
         return 0, ""
     _, pod, _, words = min(found, key=_order)
     return len(found), f"{pod.name} could not start: {words.rstrip('.')}"

@@ -8,18 +8,16 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.conditions import WAITS, reason_of
 from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
 from controller.deciding.pauses import next_pause_s, pause_end, start_of
-from controller.deciding.settings import Settings
 from controller.deciding.status_room import listed
+from controller.facts.snapshot import Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
-from controller.watching.snapshot import Pod, Snapshot
 from elastic.api.book import Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, RestartScope
@@ -31,13 +29,13 @@ RAN_WELL = timedelta(seconds=600)
 group that has worked for so long has its past forgiven."""
 
 
-def restarts_as_a_whole(job: Job, settings: Settings) -> bool:
+def restarts_as_a_whole(job: Job) -> bool:
     """Return whether the loss of one replica restarts all replicas."""
     if job.elastic is not None and job.kind.native_elastic:
         return False
     if job.run_policy.restart_scope is not None:
         return job.run_policy.restart_scope is RestartScope.GROUP
-    if not compat.has_gang_restarts(settings) or any(type in job.kind.servers for type in job.replicas):
+    if any(type in job.kind.servers for type in job.replicas):
         return False
     # An elastic group of other kinds cannot go on after a loss, as it cannot after a change of its size.
     return job.elastic is not None or FRAMEWORKS[job.kind.name].needs_gang_restart(job)

@@ -10,17 +10,17 @@ from datetime import datetime
 from controller.deciding.actions import Delete, Plan, warning
 from controller.deciding.job_view import JobView
 from controller.deciding.moments import after
-from controller.watching.snapshot import Pod, Snapshot, pod_from
+from controller.facts.snapshot import Pod, Snapshot, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
 
 PATIENCE_S = 60.0
-"""After a pod's grace. By then its node has been silent for minutes: only after 40 to 50 s does it count as unreachable, and only after
-the toleration, 300 s unless the template says otherwise, does the cluster delete its pods."""
+"""Seconds after a pod's grace. By then its node has been silent for minutes: it counts as unreachable after 40 to 50 s, and the cluster
+deletes its pods only after the toleration, 300 s unless the template says otherwise."""
 
 
 def force_delete_on_lost_nodes(view: JobView, planned: Plan) -> Plan:
-    """The plan, with the forced deletion of pods on lost nodes whose time is up, or a look at the time when it will be."""
+    """Return the plan with forced deletions of pods on lost nodes whose time has passed, or with a look at that time."""
     job, snapshot = view.job, view.snapshot
     due = [(pod, at) for pod in _all_pods(snapshot) if (at := _given_up_at(pod, snapshot)) is not None]
     if not due:

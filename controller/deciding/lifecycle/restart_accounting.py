@@ -13,7 +13,7 @@ from controller.deciding.actions import Budget
 from controller.deciding.lifecycle.stored_restarts import bounded, log_of, stored
 from controller.deciding.moments import of_timestamp
 from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
-from controller.watching.snapshot import Pod, World
+from controller.facts.snapshot import Pod, World
 from elastic.api.book import MOST_TIMES, Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause

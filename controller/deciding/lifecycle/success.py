@@ -6,8 +6,8 @@ from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import came_too_late, first_ends, is_down, own_container
 from controller.deciding.replicas.tally import Tally
+from controller.facts.snapshot import Phase, Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Phase, Pod, Snapshot
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.rendezvous_choice import is_chosen_by_command
@@ -42,9 +42,9 @@ def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
 
 
 def _at_work(view: JobView) -> Iterable[Pod]:
-    """An elastic job has ended when all that could do some of its work have.
+    """Return the pods whose end an elastic job waits for: all that may still do some of its work.
 
-    A worker that never came, or was lost at the end, is not waited for, nor one that comes back when no member is admitted any more.
+    The job waits neither for a worker that never came or was lost at the end, nor for a worker that comes back when no member is admitted.
     """
     job, snapshot, backend = view.job, view.snapshot, view.backend
     there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]

@@ -19,7 +19,7 @@ from controller.deciding.rendezvous.etcd import place
 from controller.deciding.rendezvous.world_status import record_restarts, with_last_step
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import tally
-from controller.watching.snapshot import Snapshot
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import ElasticStatus, Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
 

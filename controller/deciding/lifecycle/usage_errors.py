@@ -6,7 +6,7 @@ An agent that cannot reach its store ends with another code. Each message is cut
 
 import re
 
-from controller.watching.snapshot import Container
+from controller.facts.snapshot import Container
 from elastic.membership.bounds import printable
 from rendezvous.delivery import REFUSED, USAGE, unmet
 

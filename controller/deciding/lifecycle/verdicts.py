@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from controller.watching.snapshot import Pod
+from controller.facts.snapshot import Pod
 from elastic.api.words import Cause
 
 FIRST_RETRYABLE_CODE = 128

@@ -4,49 +4,13 @@ Only fields that we write are compared. A field that an API server fills in is n
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from controller.deciding.actions import Action, Create, Delete, Update
-from controller.watching.snapshot import Snapshot
+from controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Object
-from elastic.kube.resources import (
-    CONFIG_MAPS,
-    HORIZONTAL_POD_AUTOSCALERS,
-    NETWORK_POLICIES,
-    PLUGIN_POD_GROUPS,
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    VOLCANO_POD_GROUPS,
-    Resource,
-)
-
-OWNED_LABEL = "elastic-training/job"
-"""Label of the objects that we made, except pods and services, so that one watch for each kind sees only ours."""
-
-UNMARKED = frozenset({HORIZONTAL_POD_AUTOSCALERS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS})
-"""Kinds that are watched without a selector: upstream's objects have no labels, and there are few of them."""
-
-_ALL = (
-    PODS,
-    SERVICES,
-    CONFIG_MAPS,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    ROLES,
-    ROLE_BINDINGS,
-    HORIZONTAL_POD_AUTOSCALERS,
-    POD_DISRUPTION_BUDGETS,
-    NETWORK_POLICIES,
-    VOLCANO_POD_GROUPS,
-    PLUGIN_POD_GROUPS,
-)
-RESOURCES: Mapping[tuple[str, str], Resource] = MappingProxyType({(r.api_version, r.kind): r for r in _ALL})
+from elastic.kube.resources import Resource
 
 
 def resource_of(item: Mapping[str, Any]) -> Resource:

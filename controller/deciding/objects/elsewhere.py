@@ -1,11 +1,11 @@
-"""Asks the scheduler to put a new pod on another node than those that are about to go.
+"""Ask the scheduler to put a new pod on another node than those that are about to go, or that make a worker slow.
 
 Most such nodes have a taint that keeps pods away; an annotation or a condition does not. A preference, because a node of the same name may
 come back, or be the only one.
 """
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
+from controller.deciding.rendezvous.straggler_replacement import avoided_nodes
 from elastic.api.job import Object
 
 WEIGHT = 100
@@ -14,14 +14,14 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def doomed_nodes(view: JobView) -> list[str]:
-    """Those of the job's own pods first: a place is free there."""
+    """Return the nodes that are about to go. The nodes of the job's own pods come first, because a place is free there."""
     own = sorted(node.name for node in view.snapshot.nodes.values() if node.is_doomed)
-    return list(dict.fromkeys([*own, *sorted(view.snapshot.doomed)]))
+    return list(dict.fromkeys([*own, *avoided_nodes(view), *sorted(view.snapshot.doomed)]))
 
 
 def elsewhere(view: JobView, pod: Object) -> Object:
-    """The pod with this wish beside the user's own."""
-    names = doomed_nodes(view)[:MOST_NODES] if compat.avoids_doomed_nodes(view.snapshot.settings) else []
+    """Return the pod with the wish for other nodes next to the user's own wishes."""
+    names = doomed_nodes(view)[:MOST_NODES]
     if not names:
         return pod
     others = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in names]

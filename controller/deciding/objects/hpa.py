@@ -6,12 +6,9 @@ moment longer. A job in a queue of Kueue's has none: Kueue admits a number of wo
 
 from collections.abc import Iterator
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.settings import Settings
-from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Owned, Snapshot
+from controller.facts.snapshot import Owned, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 from elastic.api.scaling import DESIRED, PolicyName, ScalingPolicy
@@ -25,9 +22,8 @@ SHRINK_WINDOW_S = 300
 
 
 def autoscaler(job: Job, snapshot: Snapshot) -> Iterator[Object]:
-    policy, settings = job.elastic, snapshot.settings
-    has_one = compat.has_autoscalers_for_all_kinds(settings) or FRAMEWORKS[job.kind.name].has_upstream_autoscaler
-    if policy is None or not has_metrics(job) or not has_one or _is_queued(job, settings):
+    policy = job.elastic
+    if policy is None or not has_metrics(job) or _is_queued(job):
         return
     least, most = job.bounds
     metrics = [*(policy.metrics or ()), *([_desired(job)] if _is_carried_out(job) else [])]
@@ -56,17 +52,16 @@ def _is_carried_out(job: Job) -> bool:
 
 
 def _desired(job: Job) -> Object:
-    """The autoscaler's decision as a metric: each worker's share of it is to be 1."""
+    """Return the autoscaler's decision as a metric. Each worker's share of it is to be 1."""
     selector = {"matchLabels": {"kind": job.kind.name, "job": job.metadata.name}}
     metric = {"name": DESIRED, "selector": selector}
     return {"type": "External", "external": {"metric": metric, "target": {"type": "AverageValue", "averageValue": "1"}}}
 
 
 def _behavior(job: Job, snapshot: Snapshot) -> Object:
-    """How fast it may scale.
+    """Return how fast the autoscaler may scale; empty: the object's behavior stays as it is.
 
-    Of several metrics the highest counts, and those of a user want the usual tolerance. What stands there for a user's metrics is the
-    user's to change; empty: it is left as it is.
+    The highest of several metrics counts, and a user's metrics want the usual tolerance. The user may change a behavior for own metrics.
     """
     assert job.elastic is not None
     there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
@@ -74,7 +69,7 @@ def _behavior(job: Job, snapshot: Snapshot) -> Object:
     ours = behavior if there is not None and _is_for_a_decision(there) else {}
     if job.elastic.metrics is None:
         return _at_once(ours)
-    if not compat.paces_autoscalers(snapshot.settings) or (behavior and not ours):
+    if behavior and not ours:
         return {}
     return _paced(job, ours)
 
@@ -85,7 +80,7 @@ def _is_for_a_decision(there: Owned) -> bool:
 
 
 def _at_once(seen: Object) -> Object:
-    """The decision has waited and weighed enough.
+    """Return a behavior without any wait, because the decision has waited and weighed enough.
 
     An API server before 1.35 drops the tolerance; asked for it again, it would drop it with every reconcile, so it is not asked again. The
     autoscaler reads it back, and rounds what would be swallowed.
@@ -116,9 +111,9 @@ def _paced(job: Job, seen: Object) -> Object:
     return found
 
 
-def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
-    """An Event for a job with metrics that gets no autoscaler: why."""
-    if has_metrics(job) and _is_queued(job, settings):
+def left_out(job: Job) -> Iterator[JobEvent]:
+    """Yield an Event that says why a job with metrics gets no autoscaler."""
+    if has_metrics(job) and _is_queued(job):
         message = (
             f"{' and '.join(asking(job))} has no effect while the label {QUEUE} is set: Kueue suspends an admitted job whose number of "
             "workers changes, so no HorizontalPodAutoscaler is created; remove one of the two"
@@ -127,12 +122,12 @@ def left_out(job: Job, settings: Settings) -> Iterator[JobEvent]:
 
 
 def asking(job: Job) -> Iterator[str]:
-    """The fields that ask for an autoscaler."""
+    """Yield the fields that ask for an autoscaler."""
     if job.elastic is not None and job.elastic.metrics is not None:
         yield "elasticPolicy.metrics"
     if _is_carried_out(job):
         yield "elasticPolicy.scalingPolicy.through"
 
 
-def _is_queued(job: Job, settings: Settings) -> bool:
-    return bool(job.metadata.labels.get(QUEUE)) and compat.knows_kueue(settings)
+def _is_queued(job: Job) -> bool:
+    return bool(job.metadata.labels.get(QUEUE))

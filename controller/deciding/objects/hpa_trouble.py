@@ -1,17 +1,16 @@
-"""Says on the job why its HorizontalPodAutoscaler has not scaled it for a while.
+"""Say on the job why its HorizontalPodAutoscaler has not scaled it for a while.
 
-A metric that does not come, or a second one for the same workers, beside which Kubernetes lets neither act. The job trains on with as many
-workers as it has.
+A metric may be missing, or a second autoscaler may aim at the same workers: Kubernetes then lets neither act. The job trains on with the
+workers that it has.
 """
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, warning
 from controller.deciding.objects.hpa import asking, has_metrics
-from controller.watching.snapshot import Snapshot, time_of
+from controller.facts.snapshot import Snapshot, time_of
 from elastic.api.job import Job
 
 PATIENCE = timedelta(seconds=120)
@@ -54,9 +53,9 @@ class _Trouble(NamedTuple):
 
 
 def _trouble(job: Job, snapshot: Snapshot) -> _Trouble | None:
-    """The first condition that is False."""
+    """Return the first condition that is False."""
     there = snapshot.find("HorizontalPodAutoscaler", job.metadata.name)
-    if there is None or not has_metrics(job) or not compat.tells_of_autoscalers(snapshot.settings):
+    if there is None or not has_metrics(job):
         return None
     conditions = {found.get("type"): found for found in (there.raw.get("status") or {}).get("conditions") or ()}
     bad = (conditions[type] for type in TYPES if type in conditions and conditions[type].get("status") == "False")

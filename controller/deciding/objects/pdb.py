@@ -6,7 +6,6 @@ workers come and go comes last.
 
 from collections.abc import Iterator
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.objects.ownership import owned_metadata
 from controller.frameworks import FRAMEWORKS
@@ -18,7 +17,7 @@ from elastic.signals.signal import Meaning
 
 def disruption_budgets(view: JobView) -> Iterator[Object]:
     job = view.job
-    if job.elastic is None or WORKER not in job.replicas or not compat.has_disruption_budgets(view.snapshot.settings):
+    if job.elastic is None or WORKER not in job.replicas:
         return
     least = job.least_workers
     if not view.has_interchangeable_workers:
@@ -26,7 +25,7 @@ def disruption_budgets(view: JobView) -> Iterator[Object]:
         least = min(least, max(0, job.workers - 1))
     yield _budget(view, job.metadata.name, WORKER, least)
     leader = FRAMEWORKS[job.kind.name].leader_type(job)
-    # Nor can another launcher take the place of one before it goes: its budget must not hold up whoever empties its node.
+    # Another launcher cannot take its place before it goes either, so its budget must not hold up a drain of its node.
     if leader is not None and view.has_interchangeable_workers and not _is_to_move(view, leader):
         yield _budget(view, f"{job.metadata.name}-{leader.lower()}", leader, job.replicas[leader].replicas)
 

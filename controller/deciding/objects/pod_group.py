@@ -5,7 +5,6 @@ An elastic job needs room only for its minimum number of workers. The others com
 
 from collections.abc import Iterator
 
-from controller.deciding import compat
 from controller.deciding.actions import JobEvent, Plan, warning
 from controller.deciding.events import template_reason
 from controller.deciding.job_view import JobView
@@ -14,8 +13,8 @@ from controller.deciding.lifecycle.initializing import waits
 from controller.deciding.objects import quantities
 from controller.deciding.objects.differences import reconciled
 from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.settings import Settings
-from controller.watching.snapshot import Snapshot
+from controller.facts.settings import Settings
+from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, Object, SchedulingPolicy
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable
@@ -32,7 +31,7 @@ def pod_group(job: Job, snapshot: Snapshot) -> Iterator[Object]:
     if not settings.gang_scheduler:
         return
     policy = job.run_policy.scheduling_policy or SchedulingPolicy()
-    spec: Object = {"minMember": _least_pods(job, policy, settings)}
+    spec: Object = {"minMember": _least_pods(job, policy)}
     resources = policy.min_resources if policy.min_resources is not None else _resources(job, spec["minMember"])
     metadata = owned_metadata(job, job.metadata.name)
     if job.metadata.annotations:
@@ -67,7 +66,7 @@ def wait_for_gang(view: JobView) -> Plan | None:
 def _wait_in_words(view: JobView) -> str:
     """Return the words to add to the message of a condition, with the reason from Volcano's condition of the group."""
     group = view.snapshot.find("PodGroup", view.job.metadata.name)
-    if group is None or not compat.says_that_the_gang_waits(view.snapshot.settings):
+    if group is None:
         return ""
     conditions = (group.raw.get("status") or {}).get("conditions") or ()
     reasons = (
@@ -110,12 +109,12 @@ def of_schedulers(job: Job, settings: Settings) -> Iterator[JobEvent]:
         yield warning(template_reason(job, "SchedulerName"), message)
 
 
-def _least_pods(job: Job, policy: SchedulingPolicy, settings: Settings) -> int:
+def _least_pods(job: Job, policy: SchedulingPolicy) -> int:
     if policy.min_available is not None:
         return policy.min_available
     others = sum(spec.replicas for type, spec in job.replicas.items() if type != WORKER)
     workers = job.workers
-    if compat.starts_with_fewer_workers(settings) and job.elastic is not None and job.elastic.min_replicas is not None:
+    if job.elastic is not None and job.elastic.min_replicas is not None:
         workers = min(workers, job.elastic.min_replicas)
     return others + workers
 

@@ -2,11 +2,11 @@
 
 from enum import Enum
 
-from controller.deciding import compat
-from controller.deciding.settings import Settings
+from controller.deciding.lifecycle.conditions import holds
+from controller.facts.settings import Settings
 from elastic.api.job import Job
 from elastic.api.rendezvous_choice import wanted_backend
-from elastic.api.words import RdzvBackend
+from elastic.api.words import ConditionType, RdzvBackend
 
 
 class RendezvousBackend(Enum):
@@ -33,6 +33,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
     """Return the backend of this job.
 
     A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods cannot load our library.
+    A job of the Training Operator that runs has no such field, and goes on meeting at its worker 0. Once it is suspended, it counts as new.
     A job that needs an etcd keeps this backend while no etcd exists: its pods wait.
     """
     chosen = wanted_backend(job)
@@ -41,10 +42,11 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
     wanted = RendezvousBackend(chosen.value)
     if job.status.start_time is not None:
         begun = job.status.elastic.backend if job.status.elastic is not None else ""
-        if begun == "":
+        if begun != "":
+            return RendezvousBackend.STORE if begun == RendezvousBackend.STORE.value else wanted
+        if not holds(job.status, ConditionType.SUSPENDED):
             return RendezvousBackend.NONE
-        return RendezvousBackend.STORE if begun == RendezvousBackend.STORE.value else wanted
     asks_for_c10d = job.elastic is not None and job.elastic.rdzv_backend is RdzvBackend.C10D
-    if not compat.has_our_rendezvous(settings) or (settings.rendezvous is None and not asks_for_c10d):
+    if settings.rendezvous is None and not asks_for_c10d:
         return RendezvousBackend.NONE
     return wanted

@@ -1,14 +1,13 @@
-"""What the end of torchrun's agents at torch's own c10d can follow from.
+"""Find the cause of an agent's end if torchrun's agents meet at torch's own c10d.
 
-The first agent that ends with 0 closes the rendezvous for good: no other agent is let in any more, and each that comes, or comes back, ends
-with an error.
+The first agent that ends with 0 closes the rendezvous for good. Every agent that comes or comes back later ends with an error.
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controller.deciding.lifecycle import usage_errors
-from controller.watching.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Phase, Pod
 from elastic.api.job import Job
 
 WINDOW = timedelta(seconds=120)
@@ -21,7 +20,7 @@ LAST_OWN_CODE = 127
 
 
 def own_container(job: Job, pod: Pod) -> Container | None:
-    """The one that trains."""
+    """Return the container that trains."""
     return next((container for container in pod.containers if container.name == job.kind.container), None)
 
 

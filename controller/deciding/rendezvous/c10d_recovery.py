@@ -20,7 +20,7 @@ from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_la
 from controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
 from controller.deciding.replicas import loss_backoff, pod_revision
 from controller.deciding.status_room import listed, with_leaving
-from controller.watching.snapshot import Container, Phase, Pod, Snapshot
+from controller.facts.snapshot import Container, Phase, Pod, Snapshot
 from elastic.api.book import Leaving, Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER

@@ -1,13 +1,13 @@
-"""Decides on the store pod of jobs that meet through torch's own c10d: it is made before the workers and outlives any of them.
+"""Decide on the store pod of jobs that meet through torch's own c10d. It is made before the workers and outlives them.
 
-What it holds dies with it, so workers belong to the very run of the store they were made for.
+Its data ends with it, so each worker belongs to the run of the store for which it was made.
 """
 
 from collections.abc import Iterator
 
 from controller.deciding.actions import Delete, JobEvent, Seen, warning
 from controller.deciding.objects.ownership import owner_reference
-from controller.watching.snapshot import Owned, Phase, Snapshot, pod_from
+from controller.facts.snapshot import Owned, Phase, Snapshot, pod_from
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import job_labels
@@ -28,7 +28,7 @@ def store_of(job: Job) -> Store:
 
 
 def store_objects(job: Job, snapshot: Snapshot) -> Iterator[Object]:
-    """The pod, its name, and who may speak to it. A pod that ended is not wanted: it goes, and another one is made."""
+    """Yield the store pod, its service, and its network policy. A pod that has ended is deleted, and another one is made."""
     store = store_of(job)
     there = snapshot.find("Pod", store.name)
     if there is None or not _has_ended(there):
@@ -46,7 +46,7 @@ def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
 
 
 def store_seen(job: Job, snapshot: Snapshot) -> Iterator[Seen]:
-    """The store pod as it is in view: its watch is not that of the workers, and may be behind it."""
+    """Yield the store pod in view. Its watch differs from that of the workers, and may be behind it."""
     there = snapshot.find("Pod", store_of(job).name)
     if there is not None:
         yield Seen(PODS, there.name, str(there.raw["metadata"].get("resourceVersion", "")))
@@ -69,10 +69,10 @@ def environment(job: Job, snapshot: Snapshot) -> list[Object]:
 
 
 def _rendezvous_id(job: Job, snapshot: Snapshot) -> str:
-    """Of the store's present run alone.
+    """Return the rendezvous id, which belongs to the store's present run alone.
 
-    A worker of a former run that is still there finds the new store under the same name, and would join the new group, fail as it goes, and
-    close the rendezvous for all.
+    A worker that is left of a former run finds the new store under the same name. With the same id it would join the new group, fail as it
+    ends, and close the rendezvous for all.
     """
     there = snapshot.find("Pod", store_of(job).name)
     return f"{job.metadata.uid}-{run_of_store(job, snapshot)}" if there is not None and _has_run_ids(there) else job.metadata.uid
@@ -83,7 +83,7 @@ def _has_run_ids(store: Owned) -> bool:
 
 
 def run_of_store(job: Job, snapshot: Snapshot) -> str:
-    """Names the store pod's present run, short enough for a label; empty while there is none that workers could use."""
+    """Return a name of the store pod's present run that is short enough for a label; empty if workers could not use it."""
     there = snapshot.find("Pod", store_of(job).name)
     if there is None or _has_ended(there):
         return ""

@@ -5,12 +5,11 @@ Their pods count as running, and no agent of ours counts such ends against maxRe
 
 from collections.abc import Iterator
 
-from controller.deciding.compat import quotes_errors
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import own_container
-from controller.watching.snapshot import Container, Pod
+from controller.facts.snapshot import Container, Pod
 from elastic.membership.bounds import printable
 
 FEWEST = 2
@@ -43,5 +42,5 @@ def _looping(view: JobView) -> Iterator[tuple[Pod, Container]]:
 
 
 def _end(view: JobView, container: Container) -> str:
-    last = container.last_message.rstrip().rpartition("\n")[2].strip() if quotes_errors(view.snapshot.settings) else ""
+    last = container.last_message.rstrip().rpartition("\n")[2].strip()
     return f"at last with exit code {container.last_exit_code}{f': {printable(last)}' if last else ''}"

@@ -13,7 +13,7 @@ from msgspec import structs
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import termination_grace_s
 from controller.deciding.moments import after
-from controller.watching.snapshot import Pod, World
+from controller.facts.snapshot import Pod, World
 from elastic.api.book import Leaving
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER

@@ -12,7 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import asked_to_leave, with_notice
 from controller.deciding.rendezvous.deadlines import Deadlines, deadlines
 from controller.deciding.status_room import with_leaving
-from controller.watching.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Phase, Pod, Snapshot
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase

@@ -11,7 +11,7 @@ from controller.deciding.lifecycle import first_error, restart_accounting
 from controller.deciding.lifecycle.conditions import WAITS
 from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.deciding.settings import Settings
+from controller.facts.settings import Settings
 from elastic.api.job import Job
 from elastic.api.names import RDZV_SECRET
 from elastic.api.rendezvous_choice import ETCDS, members_of, obstacle_to_library

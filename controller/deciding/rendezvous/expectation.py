@@ -5,6 +5,7 @@ rounds itself.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from controller.deciding.actions import End, SetExpectation
 from controller.deciding.job_view import JobView
@@ -13,10 +14,10 @@ from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
 from controller.deciding.rendezvous import lost_state
 from controller.deciding.rendezvous.deadlines import waits_for_replacement
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.job import ElasticStatus, Job
-from elastic.api.words import Cause
+from elastic.api.words import Cause, Stragglers
 from rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
@@ -44,7 +45,7 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
         least=least,
         most=most,
         sizes=allowed_sizes(job, most=most),
-        budget=restart_accounting.budget_of(policy),
+        budget=replace(restart_accounting.budget_of(policy), pace_s=_window_s(view)),
         restarts=tuple(sorted(known.restarts.items())),
         grace_s=float(policy.scale_in_grace_seconds),
         floor=max(known.generation, snapshot.world.generation if snapshot.world else 0),
@@ -71,6 +72,12 @@ def allowed_sizes(job: Job, *, most: int) -> tuple[int, ...]:
     if allowed:
         return tuple(n for n in allowed if n <= MOST_MEMBERS) or allowed
     return tuple(n for n in range(least, most + 1) if step and n % step == 0)
+
+
+def _window_s(view: JobView) -> float:
+    """Return over how many seconds ranks measure their steps; 0 if nobody wants to know of stragglers."""
+    assert view.job.elastic is not None
+    return 0.0 if view.job.elastic.stragglers is Stragglers.IGNORE else view.snapshot.settings.pace_window_s
 
 
 def _uncounted_end(view: JobView, pod: Pod) -> End | None:

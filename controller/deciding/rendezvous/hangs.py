@@ -6,8 +6,8 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from controller.deciding.actions import JobEvent, normal, warning
-from controller.watching.hang_seen import HangSeen
-from controller.watching.snapshot import Pod, Snapshot
+from controller.facts.hang_seen import HangSeen
+from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import Hang, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import Budget, SetExpectation
 from controller.deciding.job_view import JobView
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus

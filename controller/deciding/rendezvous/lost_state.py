@@ -11,7 +11,7 @@ from controller.deciding.moments import LAST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.deadlines import has_state
 from controller.deciding.status_room import listed
-from controller.watching.snapshot import Pod
+from controller.facts.snapshot import Pod
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.signals.signal import Meaning

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from controller.deciding import compat
 from controller.deciding.actions import SetCondition
 from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.watching.snapshot import Container, Pod, Snapshot, World
+from controller.facts.snapshot import Container, Pod, Snapshot, World
 from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.words import HOLDER, IN_WORLD
@@ -87,7 +86,7 @@ class Readiness:
 
 def is_gated(view: JobView) -> bool:
     """Do new workers get the readiness gate? Elsewhere the controller does not see who is in the world."""
-    return view.sees_members and compat.has_readiness_gates(view.snapshot.settings)
+    return view.sees_members
 
 
 def gated(view: JobView, pod: Object) -> Object:

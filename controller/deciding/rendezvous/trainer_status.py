@@ -5,7 +5,6 @@ The variables and files are no reason to replace a pod: a pod without them stays
 
 from collections.abc import Iterator
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from elastic.api.job import Object
@@ -27,7 +26,7 @@ def is_heard(view: JobView) -> bool:
     """Return whether the rendezvous server takes the job's reports."""
     settings, job = view.snapshot.settings, view.job
     is_off = job.metadata.annotations.get(REPORT) == REPORT_OFF or job.kind.name == NOT_YET
-    return settings.rendezvous is not None and view.backend in BACKENDS and not is_off and compat.has_reports(settings)
+    return settings.rendezvous is not None and view.backend in BACKENDS and not is_off
 
 
 def is_only_for_reports(secret: Object) -> bool:

@@ -16,7 +16,7 @@ from controller.deciding.objects.ownership import owned_metadata
 from controller.deciding.rendezvous import etcd, trainer_status
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE
-from controller.watching.snapshot import Pod
+from controller.facts.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend

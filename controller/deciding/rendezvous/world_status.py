@@ -13,8 +13,8 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.rendezvous import hangs
-from controller.watching.snapshot import Snapshot, World
+from controller.deciding.rendezvous import hangs, stragglers
+from controller.facts.snapshot import Snapshot, World
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause, ConditionType
@@ -27,7 +27,7 @@ WORKER_NAME = re.compile(r"-(worker|node-0)-[0-9]+$")
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:
     """Return the status with all that the rendezvous server says."""
-    new = _with_world(replace(known, backend=view.backend.value), view.snapshot, leaving)
+    new = _with_world(view, replace(known, backend=view.backend.value), leaving)
     return restart_accounting.dated(view.job, known=known, new=new, now=view.snapshot.now)
 
 
@@ -61,12 +61,12 @@ def record_restarts(view: JobView) -> Plan | None:
     return Plan(status=replace(view.status, elastic=elastic))
 
 
-def _with_world(status: ElasticStatus, snapshot: Snapshot, leaving: Sequence[Leaving]) -> ElasticStatus:
+def _with_world(view: JobView, status: ElasticStatus, leaving: Sequence[Leaving]) -> ElasticStatus:
     """Return the status with the leaving workers, the restarts, and the number, size and rescale of the newest world."""
-    new = replace(status, leaving=tuple(leaving))
+    new, snapshot = replace(status, leaving=tuple(leaving)), view.snapshot
     if snapshot.world is None:
         return new
-    new = hangs.recorded(new, snapshot)
+    new = stragglers.recorded(view.job, hangs.recorded(new, snapshot), snapshot)
     new = _of_world(restart_accounting.with_reported_restarts(new, snapshot.world), snapshot, snapshot.world)
     return restart_accounting.settled(new, snapshot.pods, before=status)
 

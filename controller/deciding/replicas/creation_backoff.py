@@ -1,8 +1,8 @@
-"""Decides how long pods wait that a node or the API server has refused, before they are made again: twice as long after each try.
+"""Decide how long pods wait after a node or the API server has refused them: twice as long after each try.
 
-`loss_backoff` decides how long replicas wait that were lost soon after their creation; both are combined and reported here. A pod that a
-node refused keeps its place until then, and counts as one that is pending: all else about the job goes on meanwhile. What has been refused
-stands in the status, so that another controller waits as long. The store pod of c10d waits in the same way.
+`loss_backoff` decides the same for replicas that were lost soon after their creation; both are combined and reported here. A pod that a
+node refused keeps its place meanwhile and counts as pending, and the rest of the job goes on. Refusals stand in the status, so that another
+controller waits as long. The store pod of c10d waits in the same way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from controller.deciding.pauses import next_pause_s, pause_end, start_of
 from controller.deciding.replicas import loss_backoff
 from controller.deciding.replicas.loss_backoff import STORE
 from controller.deciding.status_room import with_counted
-from controller.watching.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
+from controller.facts.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
 from elastic.api.book import MOST_TIMES, Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import PODS
@@ -34,14 +34,14 @@ LONGEST_MESSAGE = 300
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
-    """The status with each refusal and loss that is new in this look, and without refusals that have been made up for."""
+    """Return the status with the refusals and losses that are new in this look, and without those that have been made up for."""
     status = loss_backoff.noted(job, snapshot, status)
     known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
     left = (entry for entry in known.refused if not _is_over(job, snapshot, entry))
     entries = {(entry.type, entry.node != ""): _dated(entry, snapshot.now) for entry in left}
     before = set(known.counted)
     refused_now = {pod.uid: pod for pod in _refused(snapshot) if pod.type in types and pod.uid not in before}
-    # What has no room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
+    # A refusal without room waits for the next reconcile, and so does its pod: it is deleted once its end is counted.
     counted = with_counted(known.counted, refused_now)
     new = [refused_now[uid] for uid in counted[len(known.counted) :]]
     for pod in new:
@@ -61,7 +61,7 @@ def _dated(entry: Refusal, now: datetime) -> Refusal:
 
 
 def _is_refusal(one: NotCreated, types: Mapping[str, str]) -> bool:
-    """A taken name is free once its owner is gone, which a watch reports; no longer wait is needed."""
+    """Return whether the pod has to wait. A taken name needs no wait: a watch reports when its owner is gone."""
     return not one.is_taken and one.type in types
 
 
@@ -79,7 +79,7 @@ def _reason(pod: Pod) -> str:
 
 
 def _counted(before: Refusal | None, *, type: str, node: str, words: str, now: datetime) -> Refusal:
-    """The entry after one more refusal. All that are refused before its time is up belong to the same try."""
+    """Return the entry after one more refusal. All refusals before its time has passed belong to the same try."""
     message = words[:LONGEST_MESSAGE]
     if before is None:
         return Refusal(type=type, node=node, message=message, count=1, at=now, pause_seconds=FIRST_PAUSE_S)
@@ -108,7 +108,7 @@ def _have_begun(pods: Iterable[Pod]) -> bool:
 
 
 def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
-    """The same look, in which pods are pending that were refused and are to wait."""
+    """Return the same look, in which pods that were refused and wait are pending."""
     types = {entry.type.lower() for entry in _waiting(status, snapshot.now) if entry.node}
     waiting = {pod.uid for pod in _refused(snapshot) if pod.type in types}
     pods = tuple(replace(pod, phase=Phase.PENDING) if pod.uid in waiting else pod for pod in snapshot.pods)
@@ -116,13 +116,13 @@ def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
 
 
 def made_now(view: JobView, missing: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Of the missing replicas those that need not wait: the API server takes pods of their type, and they were not lost again and again."""
+    """Return the missing replicas that need not wait: the API server takes their pods, and they were not lost again and again."""
     held_back = frozenset(entry.type for entry in _waiting(view.status, view.snapshot.now) if not entry.node)
     return loss_backoff.made_now(view, (place for place in missing if place[0] not in held_back))
 
 
 def types_held_back(view: JobView, missing: Iterable[tuple[str, int]], made: Collection[tuple[str, int]]) -> frozenset[str]:
-    """The types of which missing replicas are not among those that are made now, and the store pod, of which there is always one."""
+    """Return the types of missing replicas that are not made now, and of the store pod if it is missing."""
     types = {type for type, index in missing if (type, index) not in made}
     if types and view.restarts_as_a_whole:
         types.update(view.job.replicas)
@@ -130,7 +130,7 @@ def types_held_back(view: JobView, missing: Iterable[tuple[str, int]], made: Col
 
 
 def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
-    """The actions about objects beside the replicas, without those by which a store pod that waits would be made again."""
+    """Yield the actions about objects other than replicas, except those that would make a waiting store pod again."""
     is_waiting = any(entry.type == STORE for entry in _waiting(status, now)) or loss_backoff.holds_back(status, STORE, now)
     return (action for action in actions if not (is_waiting and isinstance(action, Create | Delete) and action.resource == PODS))
 
@@ -141,7 +141,7 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
 
 
 def in_words(status: JobStatus, snapshot: Snapshot, *, held: Collection[str]) -> str:
-    """What the message of a condition goes on with while pods wait: missing ones, of the types `held`, and those that nodes refused.
+    """Return the end of a condition's message while pods wait: missing pods of the types `held`, and pods that nodes refused.
 
     It stays the same for as long as they do.
     """
@@ -157,7 +157,7 @@ def _keeps_a_place(snapshot: Snapshot, entry: Refusal) -> bool:
 
 
 def waiting_for_right(status: JobStatus, message: str, *, now: datetime) -> JobStatus:
-    """The status that says that the controller may not read the job's Secret; the next plan takes the words back."""
+    """Return the status with the words that the controller may not read the job's Secret. The next plan takes them back."""
     words = f"{WAITS}for the right to read its Secret: {message[:LONGEST_MESSAGE].rstrip('.')}."
     return with_words_at_end(status, words, now=now)
 

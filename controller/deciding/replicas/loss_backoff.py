@@ -15,7 +15,7 @@ from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.watching.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
+from controller.facts.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
 from elastic.api import names
 from elastic.api.book import MOST_KNOWN, MOST_TIMES, Made, Replacements
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object

@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding import compat
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import first_error
 from controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
 from controller.deciding.replicas import creation_backoff
 from controller.deciding.replicas.tally import Tally
-from controller.watching.snapshot import ORDINARY_WAITS, Pod
+from controller.facts.snapshot import ORDINARY_WAITS, Pod
 from elastic.api.job import JobStatus
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable
@@ -34,7 +33,7 @@ def _in_words(view: JobView, obstacles: Sequence[str]) -> str:
     if words := lost_state.in_words(view):
         return words
     job, workers = view.job, view.counts.get(WORKER, Tally())
-    if job.elastic is None or workers.succeeded or not compat.says_that_workers_are_missing(view.snapshot.settings):
+    if job.elastic is None or workers.succeeded:
         return ""
     missing = job.workers - workers.active
     if missing <= 0 or not obstacles:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from controller.deciding.job_view import JobView
-from controller.watching.snapshot import Phase
+from controller.facts.snapshot import Phase
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX
 

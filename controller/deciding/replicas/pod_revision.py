@@ -7,13 +7,13 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.rendezvous import c10d_store, etcd
 from controller.deciding.rendezvous.backend import RendezvousBackend
+from controller.facts.snapshot import GROUP, Pod
 from controller.frameworks.protocol import total
-from controller.watching.snapshot import GROUP, Pod
 from elastic.api.job import Object
 
 
 def group_of(view: JobView) -> str:
-    """The group label of pods that are made now; empty where any pods of the job go together."""
+    """Return the group label of pods that are made now; empty if any pods of the job fit together."""
     job, backend = view.job, view.backend
     if view.restarts_as_a_whole:
         return gang_restart.name_of(job)

@@ -15,8 +15,8 @@ from controller.deciding.rendezvous import c10d_recovery, departures, etcd, host
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import expectation
 from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
+from controller.facts.snapshot import Pod
 from controller.frameworks import FRAMEWORKS
-from controller.watching.snapshot import Pod
 from elastic.api.book import Leaving
 from elastic.api.kinds import WORKER
 
@@ -61,7 +61,7 @@ def plan_replicas(view: JobView) -> ReplicaPlan:
 
 
 def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
-    """What becomes of one replica type. Which worker can be missed depends on where workers meet."""
+    """Return the plan for one replica type. The rendezvous decides whether a worker can be missed."""
     if type == WORKER and (view.sees_members or view.backend is RendezvousBackend.HOSTS):
         return _members(view, pods)
     is_at_store = type == WORKER and view.backend is RendezvousBackend.STORE
@@ -94,7 +94,7 @@ def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignm
 
 
 def _of_counted(view: JobView, assigned: slot_assignment.SlotAssignment) -> tuple[SetExpectation, ...]:
-    """What agents in an etcd learn as soon as it can be reached again."""
+    """Return the expectation for agents in an etcd that cannot be reached now."""
     coming = [replica_name(view.job, WORKER, index) for index in assigned.missing]
     return (_expectation(view, staying=assigned.present, coming=coming, leaving=()),)
 

@@ -11,7 +11,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous import departures
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.replicas import slot_assignment
-from controller.watching.snapshot import Pod, Snapshot
+from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.kinds import WORKER
 
@@ -28,7 +28,7 @@ def of_workers(view: JobView) -> slot_assignment.SlotAssignment:
 
 
 def of_members(view: JobView, pods: Sequence[Pod]) -> tuple[list[Leaving], slot_assignment.SlotAssignment]:
-    """Who leaves already, and the places beside them, where our server decides on the world or the hosts.
+    """Return the workers that leave already, and the other slots, if our server decides on the world or the hosts.
 
     A worker that leaves is replaced at once, under another index.
     """
@@ -42,7 +42,7 @@ def of_members(view: JobView, pods: Sequence[Pod]) -> tuple[list[Leaving], slot_
 
 
 def of_hosts(view: JobView) -> list[int]:
-    """The indexes of the workers that should exist, also while one of them is missing."""
+    """Return the indexes of the workers that should exist, including missing ones."""
     if not view.has_interchangeable_workers:
         return list(range(view.job.workers))
     assigned, here = of_workers(view), _workers(view.snapshot)
@@ -55,10 +55,10 @@ def of_hosts(view: JobView) -> list[int]:
 
 
 def wanted(view: JobView, *, pods: Sequence[Pod] | None = None) -> int:
-    """How many workers there should be now.
+    """Return how many workers there should be now.
 
-    As many as the spec asks for, and a replacement for each of `pods` (all, if not given) that must be made before the disruption budget
-    lets a drain of cordoned nodes end. The rendezvous server takes no more than MOST_MEMBERS.
+    These are as many as the spec asks for, and a replacement for each of `pods` (all, if not given) that must be made before the disruption
+    budget lets a drain of cordoned nodes end. The rendezvous server takes no more than MOST_MEMBERS.
     """
     job, nodes = view.job, view.snapshot.nodes
     # A worker with a notice has its replacement already.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.deciding.moments import FIRST
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ written only when all workers work, and if they change.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from controller.deciding import compat
 from controller.deciding.actions import Update
 from controller.deciding.job_view import JobView
 from controller.deciding.replicas import slot_assignment
-from controller.watching.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
+from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
@@ -44,7 +43,7 @@ def marked(view: JobView, pod: Object, index: int) -> Object:
 
 
 def _is_marked(view: JobView) -> bool:
-    return view.has_interchangeable_workers and WORKER in view.job.replicas and compat.marks_spare_workers(view.snapshot.settings)
+    return view.has_interchangeable_workers and WORKER in view.job.replicas
 
 
 def _change(view: JobView, pod: Pod, *, is_spare: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.watching.snapshot import Phase, Pod
+from controller.facts.snapshot import Phase, Pod
 from elastic.api.job import Job
 
 

@@ -21,7 +21,7 @@ from controller.deciding.trainjobs.claims import CLAIM
 from controller.deciding.trainjobs.lowering import lower, wanted_now, without_mpi
 from controller.deciding.trainjobs.patches import PATCHES
 from controller.deciding.trainjobs.reports import next_write, trainer_status
-from controller.watching.keys import owner_uid
+from controller.facts.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER, as_owned

@@ -15,10 +15,11 @@ from elastic.api.kinds import API_VERSION, KINDS
 from elastic.api.trainer.modes import TRAINER_LEASE, Mode
 from elastic.cli.adopting import definitions, mpi_operator, plan
 from elastic.cli.adopting import trainer as trainer_plan
-from elastic.cli.adopting.plan import Annotate, Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
+from elastic.cli.adopting.plan import Apply, Change, Create, DeleteDefinition, DeleteWebhook, Scale, Seen
 from elastic.cli.adopting.trainer import AwaitEnd, DeleteIdle, Serve
 from elastic.cli.agreement import YES, agreed
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.documents import as_json
 from elastic.cli.failures import said
 from elastic.cli.installing import looking_trainer
@@ -30,7 +31,6 @@ from elastic.cli.jobs import found
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.following import resource_of
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 
 APPLIED = {one.kind: one for one in (CUSTOM_RESOURCE_DEFINITIONS, *looking_trainer.WEBHOOKS)}
@@ -236,9 +236,6 @@ async def _carry_out(kube: Kube, changes: Sequence[Change], *, remedy: str) -> N
 async def _do(kube: Kube, change: Change) -> None:
     """Make one change. An earlier try may have made it already."""
     match change:
-        case Annotate(_, kind, namespace, name):
-            body = {"metadata": {"annotations": {plan.COMPAT: plan.STRICT}}}
-            await _unless_gone(kube.patch(resource_of(KINDS[kind]), name, body, namespace=namespace))
         case Scale(_, namespace, name, replicas):
             await kube.patch(DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, namespace=namespace)
         case DeleteWebhook(_, name, kind):

@@ -17,7 +17,6 @@ from elastic.kube.resources import Object
 
 OPERATOR_LABEL = "control-plane=kubeflow-training-operator"
 WEBHOOK_SUFFIX = "validator.training-operator.kubeflow.org"
-COMPAT, STRICT = "elastic-training/compat", "strict"
 SERVED = API_VERSION.partition("/")[2]
 
 
@@ -37,13 +36,6 @@ class Change:
     """One thing that is done, in words."""
 
     words: str
-
-
-@dataclass(frozen=True, slots=True)
-class Annotate(Change):
-    kind: str
-    namespace: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +97,6 @@ def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
     for one in seen.webhooks:
         name = one["metadata"]["name"]
         yield DeleteWebhook(f"delete the webhook configuration {name}, which refuses all jobs without its server", name)
-    # Their webhook refuses this, too, where their controller is down.
-    for job in seen.jobs:
-        if _keeps_its_rendezvous(job):
-            where = f"{job['metadata']['namespace']}/{job['metadata']['name']}"
-            words = f"annotate {job['kind']} {where} with {COMPAT}={STRICT}: its workers meet at worker 0, as they began"
-            yield Annotate(words, job["kind"], job["metadata"]["namespace"], job["metadata"]["name"])
     known = {definition["metadata"]["name"] for definition in seen.definitions}
     replaced = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] in known]
     added = [item["metadata"]["name"] for item in ours if item["metadata"]["name"] not in known]
@@ -144,13 +130,6 @@ def return_(kept: Object, ours: Sequence[Object]) -> Iterator[Change]:
 def jobs_in_words(seen: Seen) -> str:
     going = [job for job in seen.jobs if not summary(KINDS[job["kind"]], job).is_over]
     return f"{counted(len(seen.jobs), 'job')}, {len(going)} of them not over; they stay, and their pods run on"
-
-
-def _keeps_its_rendezvous(job: Object) -> bool:
-    """Return whether an elastic job has workers that were told to meet at worker 0. A job that is suspended or over has none."""
-    told = summary(KINDS[job["kind"]], job)
-    mode = (job["metadata"].get("annotations") or {}).get(COMPAT)
-    return job["kind"] == "PyTorchJob" and told.is_elastic and told.state not in ("Succeeded", "Failed", "Suspended") and mode is None
 
 
 def scaled(deployment: Object, count: int, words: str) -> Scale:

@@ -14,12 +14,13 @@ from elastic.api.kinds import WORKER
 from elastic.api.names import NODES, REPLICA_INDEX, REPLICA_TYPE
 from elastic.cli import completion
 from elastic.cli.agreement import YES, agreed
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import JOB, JOBS, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.bare_train_jobs import state_of
 from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.in_files import Named, named_in
-from elastic.cli.options import JOB, JOBS, Seconds
+from elastic.cli.options import Seconds
 from elastic.cli.outcomes import OUTPUT
 from elastic.cli.outcomes import told as outcomes_of
 from elastic.cli.printing import plain

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import click
 
 from elastic.api.template import default_container
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import JOB, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.beginning import until_begun
 from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found, NotFound
 from elastic.cli.jobs.milestone import Wait
-from elastic.cli.options import JOB
 from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
 from elastic.client.explanation import waits_for

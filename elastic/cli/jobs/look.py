@@ -10,12 +10,12 @@ import click
 
 from elastic.api.kinds import TRAIN_JOBS
 from elastic.cli import completion, screen
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import EVERYWHERE, JOBS, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.watching import watch
-from elastic.cli.options import EVERYWHERE, JOBS
 from elastic.cli.printing import STATES, as_data, coloured, output_option, plain, table
 from elastic.client.ages import age
 from elastic.client.sample import Sample, shortened

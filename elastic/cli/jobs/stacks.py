@@ -14,11 +14,11 @@ from typing import Any
 import click
 
 from elastic.api.template import default_container
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import JOB, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.change import worker
 from elastic.cli.jobs.found import Found, NotFound
-from elastic.cli.options import JOB
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client.summary import pod_state, rank_of, summary
 from elastic.kube import executing

@@ -10,13 +10,13 @@ import click
 
 from elastic.api.names import JOB_NAME
 from elastic.cli import completion, screen
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import EVERYWHERE, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.look import world_of
 from elastic.cli.jobs.watching import watch
-from elastic.cli.options import EVERYWHERE
 from elastic.cli.printing import as_data, output_option, plain, table
 from elastic.client.ages import duration
 from elastic.client.sample import Sample, shortened
@@ -29,6 +29,7 @@ from elastic.kube.resources import Object, Resource
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", kind="PodMetrics")
 NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io (install metrics-server)"
 MIB = 1 << 20
+NOT_IN_WORDS = ("job", "kind", "unit", "hang", "stragglers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ def lines_of(seen: Seen) -> Iterator[str]:
     for (job, _), progress in zip(seen.jobs, seen.progress, strict=True):
         if facts := _in_words(progress):
             yield plain(f"{job.title}: {facts}")
-        if waits := summary(job.kind, job.object).next_step:
+        told = summary(job.kind, job.object)
+        if waits := told.next_step or told.slow_ranks:
             yield plain(f"{job.title} waits for {waits}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
@@ -168,11 +170,12 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "throughput": told.autoscaler.get("throughput"),
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
         "hang": dict(told.hang) or None,
+        "stragglers": [dict(one) for one in told.stragglers] or None,
     }
 
 
 def _in_words(progress: Mapping[str, Any]) -> str:
-    facts = {name: value for name, value in progress.items() if name not in ("job", "kind", "unit", "hang") and value is not None}
+    facts = {name: value for name, value in progress.items() if name not in NOT_IN_WORDS and value is not None}
     if (percent := facts.pop("progressPercent", None)) is not None:
         facts["progress"] = f"{percent} %"
     if (left_s := facts.pop("remainingSeconds", None)) is not None:

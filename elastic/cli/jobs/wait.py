@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
-from elastic.cli.cluster_choice import Cluster, cluster_options
+from elastic.cli.arguments import JOB, cluster_options
+from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
 from elastic.cli.jobs.beginning import until_begun
 from elastic.cli.jobs.change import until_gone
@@ -16,7 +17,7 @@ from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import Found
 from elastic.cli.jobs.live import dashboard_option, live
 from elastic.cli.jobs.milestone import Milestone
-from elastic.cli.options import JOB, Seconds
+from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client.explanation import findings
 from elastic.client.sample import Sample
@@ -138,4 +139,5 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
         return
     identity = {"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace}
     reasons = [{"reason": finding.reason, "message": finding.message} for finding in told_of if finding.reason]
-    click.echo(as_data({**identity, "explanation": lines, "findings": reasons, "hang": dict(told.hang) or None}, output))
+    found_out = {"hang": dict(told.hang) or None, "stragglers": [dict(one) for one in told.stragglers]}
+    click.echo(as_data({**identity, "explanation": lines, "findings": reasons, **found_out}, output))

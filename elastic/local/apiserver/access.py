@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic.local.apiserver import names, workloadrows
+from elastic.local.apiserver import names, policyrows
 from elastic.local.apiserver.errors import Cause, Json, bad, required, unsupported
 from elastic.local.apiserver.resources import Strategy
 
@@ -23,10 +23,10 @@ class Roles(Strategy):
         return out
 
     def columns(self) -> list[Json]:
-        return workloadrows.ROLE
+        return policyrows.ROLE
 
     def cells(self, obj: Json, /) -> list[Any]:
-        return workloadrows.role(obj)
+        return policyrows.role(obj)
 
 
 class Bindings(Roles):
@@ -55,10 +55,10 @@ class Bindings(Roles):
         return [bad("roleRef", new.get("roleRef"), "cannot change roleRef")] if new.get("roleRef") != old.get("roleRef") else []
 
     def columns(self) -> list[Json]:
-        return workloadrows.BINDING
+        return policyrows.BINDING
 
     def cells(self, obj: Json, /) -> list[Any]:
-        return workloadrows.binding(obj)
+        return policyrows.binding(obj)
 
 
 class Reviews(Strategy):

@@ -6,7 +6,7 @@ import base64
 import re
 from typing import Any
 
-from elastic.local.apiserver import names, rows, workloadrows
+from elastic.local.apiserver import names, policyrows, rows
 from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, required, too_long, unsupported
 from elastic.local.apiserver.resources import Strategy
 
@@ -19,10 +19,10 @@ class WithStatus(Strategy):
 
 class Quotas(WithStatus):
     def columns(self) -> list[Json]:
-        return workloadrows.QUOTA
+        return policyrows.QUOTA
 
     def cells(self, obj: Json, /) -> list[Any]:
-        return workloadrows.quota(obj)
+        return policyrows.quota(obj)
 
 
 class ConfigMaps(Strategy):
@@ -53,7 +53,7 @@ def _data_causes(obj: Json, key: str) -> list[Cause]:
 
 
 def _size_causes(obj: Json, field: str) -> list[Cause]:
-    """The values of text as they are, those of bytes by what they stand for."""
+    """Return the size of the values: of text as it is, of bytes decoded."""
     plain = sum(len(v.encode()) for v in (obj.get("data") or {}).values()) if field == "[]" else 0
     encoded = obj.get("binaryData") if field == "[]" else obj.get("data")
     size = plain + sum(len(v) * 3 // 4 for v in (encoded or {}).values())
@@ -265,7 +265,7 @@ class Nodes(Strategy):
     has_status = True
 
     def prepare_create(self, obj: Json, /) -> None:
-        """A node may be made with its status at once."""
+        """Keep the status: a node may be created with it."""
 
     def validate(self, obj: Json, /) -> list[Cause]:
         out = []

@@ -39,7 +39,7 @@ def causes(obj: Json) -> list[Cause]:
 def _versions(spec: Json, status: Json) -> list[Cause]:
     out: list[Cause] = []
     versions = spec.get("versions") or []
-    stored = [v["name"] for v in versions if v.get("storage")]
+    stored = [v.get("name", "") for v in versions if v.get("storage")]
     if len(stored) != 1:
         out.append(bad("spec.versions", versions, "must have exactly one version marked as storage version"))
         if not stored:
@@ -49,6 +49,7 @@ def _versions(spec: Json, status: Json) -> list[Cause]:
     single = len(versions) == 1
     for i, version in enumerate(versions):
         path = f"spec.versions[{i}]"
+        out += [bad(f"{path}.name", version.get("name", ""), e) for e in naming.dns1035_errors(version.get("name", ""))]
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if schema is None:
             out.append(required(f"{path}.schema.openAPIV3Schema"))
@@ -76,7 +77,7 @@ def _subresources(subs: Json, path: str) -> list[Cause]:
 
 
 def _schema(schema: Json, path: str, *, root: bool = False) -> list[Cause]:
-    """A structural schema has a type everywhere, and does not both list properties and allow others."""
+    """Return the problems of a schema: it must have a type everywhere, and may not both list properties and allow others."""
     out: list[Cause] = []
     kind = schema.get("type")
     free = schema.get("x-kubernetes-preserve-unknown-fields") or schema.get("x-kubernetes-int-or-string")
@@ -138,7 +139,7 @@ def _rules(schema: Json, path: str) -> list[Cause]:
 
 
 def _undeclared(text: str, schema: Json) -> str:
-    """A first step from self that the schema does not declare."""
+    """Return a first step from self that the schema does not declare."""
     if schema.get("type") != "object" or schema.get("additionalProperties") or schema.get("x-kubernetes-preserve-unknown-fields"):
         return ""
     known = {*schema.get("properties", ()), "apiVersion", "kind", "metadata"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic.local.apiserver import access, cluster, pods, policies, services, workloads
+from elastic.local.apiserver import access, cluster, pods, policies, services
 from elastic.local.apiserver.aggregation import apiservices
 from elastic.local.apiserver.resources import STATUS, ResourceType, Strategy, Subresource
 
@@ -11,12 +11,12 @@ PROXIED = ("create", "delete", "get", "patch", "update")
 _NO_COLLECTION_DELETE = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
-def _status(kind: str) -> Subresource:
-    return Subresource("status", kind, STATUS)
-
-
 def _scale() -> Subresource:
     return Subresource("scale", "Scale", STATUS, "autoscaling", "v1")
+
+
+def _status(kind: str) -> Subresource:
+    return Subresource("status", kind, STATUS)
 
 
 def _core() -> list[ResourceType]:
@@ -111,40 +111,26 @@ def _kind(group: str, version: str, plural: str, kind: str, strategy: Strategy |
     return ResourceType(group, version, plural, kind, bool(more.pop("namespaced", True)), strategy or Strategy(), kind.lower(), **more)  # type: ignore[arg-type]
 
 
-def _inert(plural: str) -> str:
-    return f"{plural} are only stored here: no controller of this cluster makes pods from them"
-
-
 def _unenforced(plural: str) -> str:
     return f"{plural} are only stored here: nothing enforces them"
 
 
 def _workloads() -> list[ResourceType]:
-    def apps(plural: str, kind: str, short: str, *, scale: bool = True) -> ResourceType:
-        subs = (_scale(), _status(kind)) if scale else (_status(kind),)
-        strategy = workloads.Workload(kind)
-        return _kind(
-            "apps", "v1", plural, kind, strategy, short_names=(short,), categories=("all",), subresources=subs, remark=_inert(plural)
-        )
+    """Return kinds whose lists are always empty, so that `kubectl get all` works."""
+
+    def unrun(group: str, plural: str, kind: str, *short: str, scales: bool = False) -> ResourceType:
+        refusal = f"no controller of this cluster makes pods from {plural}. Create a Pod or a training job, or use a cluster that runs them"
+        subresources = (_scale(), _status(kind)) if scales else (_status(kind),)
+        return _kind(group, "v1", plural, kind, short_names=short, categories=("all",), subresources=subresources, refusal=refusal)
 
     return [
         _kind("apps", "v1", "controllerrevisions", "ControllerRevision"),
-        apps("daemonsets", "DaemonSet", "ds", scale=False),
-        apps("deployments", "Deployment", "deploy"),
-        apps("replicasets", "ReplicaSet", "rs"),
-        apps("statefulsets", "StatefulSet", "sts"),
-        _kind(
-            "batch",
-            "v1",
-            "cronjobs",
-            "CronJob",
-            workloads.CronJobs(),
-            short_names=("cj",),
-            categories=("all",),
-            subresources=(_status("CronJob"),),
-            remark=_inert("cronjobs"),
-        ),
-        _kind("batch", "v1", "jobs", "Job", workloads.Jobs(), categories=("all",), subresources=(_status("Job"),), remark=_inert("jobs")),
+        unrun("apps", "daemonsets", "DaemonSet", "ds"),
+        unrun("apps", "deployments", "Deployment", "deploy", scales=True),
+        unrun("apps", "replicasets", "ReplicaSet", "rs", scales=True),
+        unrun("apps", "statefulsets", "StatefulSet", "sts", scales=True),
+        unrun("batch", "cronjobs", "CronJob", "cj"),
+        unrun("batch", "jobs", "Job"),
     ]
 
 

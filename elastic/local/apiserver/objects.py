@@ -1,7 +1,7 @@
 """Create, get, replace, patch and delete for every kind alike: metadata, generations, versions, finalizers, grace.
 
-What is special about a kind lies in its Strategy; what only some requests bring (admission, other controllers' rules) in the
-Admission that is handed in. Between reading an object and writing it the store is asked whether it is still the same.
+The Strategy of a kind has its special rules. The Admission that is handed in has admission and other controllers' rules. Between reading an
+object and writing it, the store is asked whether it is still the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from elastic.local.apiserver.errors import (
     bad,
     bad_request,
     conflict,
+    forbidden,
     invalid,
     not_found,
     unnamed,
@@ -35,7 +36,7 @@ Mutate = Callable[[Json], Json]
 
 
 class Part(Enum):
-    """What a write may change: all but status, only status, or, for rules of the server itself such as binding, everything."""
+    """The part that a write may change: all but status, only status, or everything (rules of the server itself, such as binding)."""
 
     MAIN = "main"
     STATUS = "status"
@@ -47,7 +48,7 @@ class Admission(Protocol):
         """Before validation; may change `new`, raises StatusError to refuse."""
 
     async def review(self, call: Call, new: Json | None, old: Json | None, /) -> None:
-        """After validation; raises StatusError to refuse."""
+        """Review an object after its validation. Raise StatusError to refuse it."""
 
 
 def now_text(at: datetime | None = None) -> str:
@@ -55,7 +56,7 @@ def now_text(at: datetime | None = None) -> str:
 
 
 def whole(kind: ResourceType, entry: Entry) -> Json:
-    """An object as the kind's version shows it, with apiVersion and kind."""
+    """Return an object as the kind's version shows it, with apiVersion and kind."""
     return kind.strategy.from_storage({"kind": kind.kind, "apiVersion": kind.api_version, **entry.load()})
 
 
@@ -75,9 +76,11 @@ class Objects:
 
     # ------------------------------------------------------------------ create
     async def create(self, call: Call, obj: Json) -> Json:
-        """Stores a new object; `obj` is decoded and has no defaults yet."""
+        """Store a new object; `obj` is decoded and has no defaults yet."""
         kind, strategy = call.kind, call.kind.strategy
         meta = obj["metadata"]
+        if kind.refusal:
+            raise forbidden(kind.group, kind.plural, meta.get("name") or meta.get("generateName") or "", kind.refusal)
         self._place(call, meta)
         if meta.pop("resourceVersion", "") not in ("", "0"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
@@ -130,7 +133,7 @@ class Objects:
 
     # ------------------------------------------------------------------ update
     async def update(self, call: Call, mutate: Mutate, part: Part = Part.MAIN) -> Json:
-        """Reads, changes and writes; repeats when another writer came between."""
+        """Read, change and write an object. Repeat that if another writer came between."""
         for _ in range(5):
             entry = self.find(call)
             try:
@@ -194,7 +197,7 @@ class Objects:
             raise conflict(kind.group, kind.plural, call.name, why)
 
     async def finalize(self, call: Call, mutate: Mutate) -> Json:
-        """Writes spec.finalizers of a namespace; the last one that goes takes the namespace with it."""
+        """Write spec.finalizers of a namespace. The last one that goes takes the namespace with it."""
         entry = self.find(call)
         obj = mutate(whole(call.kind, entry))
         meta = obj["metadata"]
@@ -206,7 +209,7 @@ class Objects:
 
     # ------------------------------------------------------------------ delete
     async def delete(self, call: Call, options: Json) -> tuple[Json, bool]:
-        """Marks or removes; returns the object's last state and whether it is gone."""
+        """Mark or remove an object. Return its last state and whether it is gone."""
         for _ in range(5):
             entry = self.find(call)
             try:
@@ -252,7 +255,7 @@ class Objects:
 
 
 def _prepared(kind: ResourceType, new: Json, old: Json, part: Part) -> Json:
-    """The new state with the system's own fields put back, defaults, and only that part changed which the endpoint writes."""
+    """Return the new state with the system's own fields and defaults. Only the part that the endpoint writes has changed."""
     strategy, meta, before = kind.strategy, new["metadata"], old["metadata"]
     for key in SYSTEM_FIELDS:
         meta.pop(key, None)
@@ -270,7 +273,7 @@ def _prepared(kind: ResourceType, new: Json, old: Json, part: Part) -> Json:
 
 
 def _mark(kind: ResourceType, obj: Json, options: Json) -> int:
-    """Marks an object for deletion, or shortens the grace of one that is marked; returns the grace that is left, in seconds."""
+    """Mark an object for deletion, or shorten the grace of a marked object. Return the grace that is left, in seconds."""
     meta, asked = obj["metadata"], options.get("gracePeriodSeconds")
     grace = kind.strategy.grace(obj, asked)
     finalizers = _deletion_finalizers(meta.pop("finalizers", []), options)
@@ -321,7 +324,7 @@ def _check_preconditions(call: Call, obj: Json, options: Json) -> None:
 
 
 def _deletion_finalizers(present: list[str], options: Json) -> list[str]:
-    """The finalizers that the propagation policy asks for: the garbage collector takes them away again."""
+    """Return the finalizers that the propagation policy asks for. The garbage collector takes them away again."""
     policy = options.get("propagationPolicy")
     if policy is None and options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from elastic.local.apiserver import autoscalerchecks, crdchecks, definitions, hookchecks, rows, workloadrows
+from elastic.local.apiserver import autoscalerchecks, crdchecks, definitions, hookchecks, policyrows, rows
 from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field
 from elastic.local.apiserver.resources import Strategy
 from elastic.local.apiserver.tables import column
@@ -43,7 +43,7 @@ class Budgets(Strategy):
 
 
 def _share_causes(value: Any, path: str) -> list[Cause]:
-    """A number of pods, or a percentage of them."""
+    """Return the problems of a number of pods, or of a percentage of them."""
     if isinstance(value, int):
         return [bad(path, value, "must be greater than or equal to 0")] if value < 0 else []
     if not re.fullmatch(r"[0-9]+%", value):
@@ -194,10 +194,10 @@ class Webhooks(Strategy):
         return hookchecks.causes(obj)
 
     def columns(self) -> list[Json]:
-        return workloadrows.HOOKS
+        return policyrows.HOOKS
 
     def cells(self, obj: Json, /) -> list[Any]:
-        return workloadrows.hooks(obj)
+        return policyrows.hooks(obj)
 
 
 class Definitions(Strategy):
@@ -214,7 +214,7 @@ class Definitions(Strategy):
         spec.setdefault("conversion", {"strategy": "None"})
 
     def prepare_create(self, obj: Json, /) -> None:
-        stored = [v["name"] for v in obj["spec"].get("versions") or () if v.get("storage")]
+        stored = [v.get("name", "") for v in obj["spec"].get("versions") or () if v.get("storage")]
         obj["status"] = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": stored[:1]}
 
     def prepare_delete(self, obj: Json, /) -> None:

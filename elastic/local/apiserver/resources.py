@@ -16,7 +16,7 @@ VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update
 
 
 class Strategy:
-    """What is special about a kind; this one is for kinds about which nothing is."""
+    """The special rules of a kind. This class is for kinds without any."""
 
     generation = False
     """metadata.generation is kept, and grows with the spec"""
@@ -32,7 +32,7 @@ class Strategy:
     """decoded by a built-in schema"""
 
     def default(self, obj: Json, /) -> None:
-        """Fills in what the user left out; for built-in kinds on every write."""
+        """Set defaults, for built-in kinds on every write."""
 
     def prepare_create(self, obj: Json, /) -> None:
         if self.has_status:
@@ -43,7 +43,7 @@ class Strategy:
             _keep(new, old, "status")
 
     def prepare_status(self, new: Json, old: Json, /) -> Json:
-        """The object that a write to the status subresource makes: everything of the old one but status."""
+        """Return the object that a write to the status subresource makes: the old object with the new status."""
         out = {k: v for k, v in old.items() if k != "status"}
         out["metadata"] = {
             **old["metadata"],
@@ -57,7 +57,7 @@ class Strategy:
         return out
 
     def prepare_delete(self, obj: Json, /) -> None:
-        """What the first request to delete adds to the object."""
+        """Add to the object at the first request to delete it."""
 
     def validate(self, obj: Json, /) -> list[Cause]:
         return []
@@ -67,14 +67,14 @@ class Strategy:
         return self.validate(new) + self.change_causes(new, old)
 
     def change_causes(self, new: Json, old: Json, /) -> list[Cause]:
-        """What may not be changed."""
+        """Return the fields that may not be changed."""
         return []
 
     def validate_status(self, new: Json, old: Json, /) -> list[Cause]:
         return []
 
     def fields(self, obj: Json, /) -> dict[str, str]:
-        """The selectable fields besides metadata.name and metadata.namespace."""
+        """Return the selectable fields other than metadata.name and metadata.namespace."""
         return {}
 
     def selectable(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Strategy:
         return names.subdomain_causes(name, path)
 
     def to_storage(self, obj: Json, /) -> Json:
-        """From the form of this version into the stored one."""
+        """Convert an object of this version into the stored form."""
         return obj
 
     def from_storage(self, obj: Json, /) -> Json:
@@ -147,6 +147,8 @@ class ResourceType:
     list_kind: str = ""
     remark: str = ""
     """the warning that a client gets when it creates such an object"""
+    refusal: str = ""
+    """the reason why no such object may be created"""
 
     @property
     def api_version(self) -> str:
@@ -169,7 +171,7 @@ class ResourceType:
         return self.list_kind or f"{self.kind}List"
 
     def prefix(self) -> bytes:
-        """The start of an object's JSON in this version, to which the stored bytes are joined."""
+        """Return the start of an object's JSON in this version, to which the stored bytes are joined."""
         return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
 
     def sub(self, name: str) -> Subresource | None:
@@ -191,7 +193,7 @@ class Registry:
             self._stored.setdefault(t.stored_in, t)
 
     def replace_custom(self, group: str, plural: str, types: list[ResourceType]) -> None:
-        """The served versions of one custom resource; none when its definition is gone."""
+        """Replace the served versions of one custom resource; none if its definition is gone."""
         self._types = {k: t for k, t in self._types.items() if not (t.custom and t.group == group and t.plural == plural)}
         self.add(*types)
 
@@ -214,7 +216,7 @@ class Registry:
         return found
 
     def by_storage(self, storage: str) -> ResourceType | None:
-        """The type in whose form objects are stored: the first one registered."""
+        """Return the type in whose form objects are stored: the first one registered."""
         return self._stored.get(storage)
 
     def by_kind(self, group: str, version: str, kind: str) -> ResourceType | None:

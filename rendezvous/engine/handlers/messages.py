@@ -5,7 +5,7 @@ A message speaks for the incarnation of its connection. A message that arrives l
 
 from __future__ import annotations
 
-from .. import hang
+from .. import hang, stragglers
 from ..choose import leave_notice
 from ..handlers.arrivals import join
 from ..handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
@@ -13,6 +13,7 @@ from ..handlers.workers import hear
 from ..messages.bounds import clipped
 from ..messages.doing import Doings
 from ..messages.member import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
+from ..messages.pace import Paces
 from ..state.accounting import Loss
 from ..state.job import Job
 from ..state.membership import Member, Phase
@@ -42,6 +43,8 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
         return _finished(job, member, message.generation)
     if isinstance(message, Doings):
         return hang.heard(job, name, message)
+    if isinstance(message, Paces):
+        return stragglers.heard(job, name, message)
     return hear(job, job.membership.members[name], message)
 
 

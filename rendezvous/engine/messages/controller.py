@@ -28,6 +28,7 @@ from .bounds import (
     Words,
 )
 from .doing import Hang
+from .pace import MOST_STRAGGLERS, Straggler
 
 LONGEST_RESTART_ID = 512
 
@@ -116,7 +117,8 @@ class Budget:
     by_cause: limits of single causes. max_restarts: the limit of all other charged causes together. window_s: only restarts of the last
     `window_s` seconds count. without_progress: restarts in a row without a further step. hang_s: training is restarted if it
     hangs for so long. first_step_s, since 1.3: until its first step, a job may take so long before anybody wonders.
-    same_error: restarts in a row after attempts that ended with one error before a step.
+    same_error: restarts in a row after attempts that ended with one error before a step. pace_s, since 1.4: workers measure how long they
+    need for their steps, in windows of so many seconds; 0 if they do not.
     """
 
     max_restarts: Count | None = None
@@ -126,6 +128,7 @@ class Budget:
     hang_s: SomeSeconds | None = None
     first_step_s: SomeSeconds = 600.0
     same_error: Count | None = None
+    pace_s: Seconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,8 @@ class World:
     works. Until the first expectation, generation is 0 and unacknowledged_restarts is empty, because the server cannot verify what members
     claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
-    Since 1.3: hang: no step has come for long; None otherwise.
+    Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
+    if that is not known (yet).
     """
 
     job: Name
@@ -252,3 +256,4 @@ class World:
     asks: bool = False
     fault: Words = ""
     hang: Hang | None = None
+    stragglers: Annotated[tuple[Straggler, ...], Bound(most=MOST_STRAGGLERS)] | None = None

@@ -27,6 +27,7 @@ from .bounds import (
 from .controller import HeldRestarts
 from .doing import Doings, Watch
 from .in_place import Change, FromWorkers, Workers
+from .pace import Paces
 
 Status = Annotated[int, Bound(least=0, most=1024)]
 """An exit status as in a shell: 128+n for signal n."""
@@ -140,7 +141,7 @@ class Finished:
     generation: Generation
 
 
-FromMember = Union[Join, Ready, Beat, Leave, Failed, Started, Finished, Doings, FromWorkers]
+FromMember = Union[Join, Ready, Beat, Leave, Failed, Started, Finished, Doings, Paces, FromWorkers]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ class View:
     peers_finished: it is the only one of the world whose workers have not all ended with 0.
     unacknowledged_restarts: this member's share of the restarts that the status lacks, to be presented to a server that has just started.
     Since 1.2: change: the change in process that it takes part in. provisional: it starts its workers in a world of its own, where they
-    wait for a place in the job's world. Since 1.3: watch: what its agent shall find out about its workers.
+    wait for a place in the job's world. Since 1.3: watch: what its agent shall find out about its workers. Since 1.4: pace_s: its workers
+    measure how long they need for their steps, in windows of so many seconds; 0 if they do not.
     """
 
     generation: Generation = 0
@@ -175,3 +177,4 @@ class View:
     change: Change | None = None
     provisional: bool = False
     watch: Watch = Watch.NOT
+    pace_s: Seconds = 0.0

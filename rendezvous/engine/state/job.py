@@ -1,7 +1,7 @@
-"""Everything the engine knows about one job, in six parts that each say one thing.
+"""Everything the engine knows about one job, in seven parts that each say one thing.
 
-Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, and when what
-happened.
+Its members, what their ends count for, how far training has come, the change in process, the watch over a standstill, the
+paces of its ranks, and when what happened.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ..state.accounting import Accounting
 from ..state.hang_watch import HangWatch
 from ..state.in_place import InPlace
 from ..state.membership import Membership, Round
+from ..state.paces import Paces
 from ..state.progress import Progress
 from ..state.timings import Limits, Timings
 from ..values import dataclass, field, replace
@@ -31,6 +32,7 @@ class Job:
     progress: Progress = field(default_factory=Progress)
     in_place: InPlace = field(default_factory=InPlace)
     hang_watch: HangWatch = field(default_factory=HangWatch)
+    paces: Paces = field(default_factory=Paces)
 
     @property
     def budget(self) -> Budget:

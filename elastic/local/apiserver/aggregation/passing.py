@@ -1,7 +1,7 @@
-"""Passes a request on to the server of its API service, once it is authorized here, and the answer back as it comes.
+"""Pass a request on to the server of its API service once it is authorized here, and its answer back as it comes.
 
-A server that is slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. What may be
-long (a watch, a log, another protocol) has to begin in time.
+A server that is slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. A watch, a log
+or another protocol may last, but has to begin in time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Passing:
         body = await request.read() if request.body_exists else None
         if not remote.available:
             return _plain(503, "service unavailable")
-        with remote.places.one_for(user):
+        with remote.places.one():
             if is_upgrade(request) and body is None:
-                # What has a body only offers another protocol, such as h2c, and can do without.
+                # A request with a body only offers another protocol, such as h2c, and works without it.
                 return await self._carried(request, remote, user)
             is_long = target is not None and target.subresource in LONG
             return await self._answered(request, remote, user, body=body, is_watch=is_watch, is_long=is_watch or is_long)
@@ -111,7 +111,7 @@ class Passing:
 
 
 def _told(request: web.Request, user: User) -> list[tuple[str, str]]:
-    """Who asks is said in our headers; the client's credentials stay here."""
+    """Return the headers for the server: ours name the user, and the client's credentials stay here."""
     return [*((k, v) for k, v in request.headers.items() if _goes_on(k)), *about(user)]
 
 
@@ -121,7 +121,7 @@ def _goes_on(header: str) -> bool:
 
 
 def _most_s(request: web.Request) -> float:
-    """As long as a watch of this server's own would last, and a little longer: its server should be the one to end it."""
+    """Return a little more than a watch of this server's own would last, so that the other server ends it."""
     asked = request.query.get("timeoutSeconds", "")
     return REQUEST_S + (float(asked) if asked.isdecimal() and len(asked) < 10 and int(asked) else LONGEST_WATCH_S)
 

@@ -1,6 +1,8 @@
-"""What the operator of the controller chose for all jobs; read once at the start and handed to every plan."""
+"""Settings of the controller for all jobs. They are read once at the start and handed to every plan."""
 
 from dataclasses import dataclass
+
+from rendezvous.engine.messages.pace import WINDOW_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +19,6 @@ class Settings:
     etcd: tuple[str, ...] = ()
     """The members of the installation's etcd, HOST:PORT as pods reach them; it has a certificate of the installation's CA."""
     worker_image: str = "elastic-worker:latest"
-    strict: bool = False
-    """Make upstream's exact objects."""
     gang_scheduler: str = ""
     cluster_domain: str = ""
     init_image: str = "alpine:3.10"
@@ -29,3 +29,5 @@ class Settings:
     """Brings the exec client into MPI launchers."""
     kubectl_command: tuple[str, ...] = ()
     """How that image does it, where it is not the image's own way."""
+    pace_window_s: float = WINDOW_S
+    """Seconds over which ranks measure their steps before they are compared."""

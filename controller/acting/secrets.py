@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from controller.deciding.actions import Create, Plan
-from controller.watching.keys import Key, owner_uid
-from controller.watching.snapshot import Owned
+from controller.facts.keys import Key, owner_uid
+from controller.facts.snapshot import Owned
 from elastic.kube.resources import PODS, SECRETS, Object, Resource
 
 
@@ -24,7 +24,7 @@ class Secrets:
         self._known: dict[Key, dict[str, Owned]] = {}
 
     def of(self, key: Key, uid: str) -> tuple[Owned, ...]:
-        """What is known of those that belong to this job; another object's Secret of such a name is not one."""
+        """Return the known Secrets of this job, without Secrets of such a name that another object owns."""
         return tuple(owned for owned in self._known.get(key, {}).values() if owner_uid(owned.raw["metadata"]) == uid)
 
     def remember(self, key: Key, written: Iterable[Object]) -> None:
@@ -38,7 +38,7 @@ class Secrets:
         self._known.pop(key, None)
 
     async def look(self, key: Key, job: Object, planned: Plan, *, is_starved: bool) -> bool:
-        """Reads what this plan rests on, and what a pod may be waiting for; True if anything is not as the plan took it to be."""
+        """Read the Secrets that the plan rests on or a pod may wait for. Return True if one of them is not as the plan took it to be."""
         before = self.of(key, uid := job["metadata"]["uid"])
         doubted = before if is_starved or _makes_pods(planned) else ()
         for name in sorted({*_missed(job, planned), *(owned.name for owned in doubted)}):
@@ -50,7 +50,7 @@ class Secrets:
 
 
 def data_of(secret: Object) -> dict[str, str]:
-    """What a Secret holds, as text; what is no text is left out."""
+    """Return the values of a Secret that are text."""
     held = {}
     for key, value in (secret.get("data") or {}).items():
         with contextlib.suppress(ValueError):
@@ -59,7 +59,7 @@ def data_of(secret: Object) -> dict[str, str]:
 
 
 def _missed(job: Object, planned: Plan) -> Iterator[str]:
-    """Of a job without any condition nothing has been made yet, so that nothing needs to be looked for."""
+    """Yield the Secrets that the plan would create. A job without any condition has none yet, so there is nothing to look for."""
     if (job.get("status") or {}).get("conditions"):
         yield from (action.name for action in planned.actions if isinstance(action, Create) and action.resource == SECRETS)
 

@@ -9,14 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from controller.deciding.settings import Settings
-from controller.watching.hang_seen import HangSeen
-from controller.watching.keys import owner_uid
-from elastic.api.book import Rescale
+from controller.facts.keys import owner_uid
+from controller.facts.settings import Settings
+from controller.facts.world import World as World
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
-from elastic.membership.hosts import HostState
-from elastic.membership.wire import Restart
 from elastic.signals import own_limits
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
 from elastic.signals.signal import Meaning, Signal
@@ -163,44 +160,6 @@ class Owned:
     name: str
     uid: str
     raw: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The job's world, as the rendezvous server reports it."""
-
-    generation: int
-    members: frozenset[str]
-    phase: str = ""
-    ranked: tuple[str, ...] = ()
-    """The members by rank."""
-    size: int | None = None
-    """How many seats it has, also of members that have not yet come back to a restarted server; None if the server does not report it."""
-    incarnations: Mapping[str, str] = field(default_factory=dict)
-    """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty if the server does not report it."""
-    waiting: frozenset[str] = frozenset()
-    """Workers that wait at the rendezvous while a world stands."""
-    since: datetime | None = None
-    """When a world that stands was formed, or was first seen."""
-    has_stepped: bool = False
-    """Training reported a step in this world."""
-    reason: str = ""
-    closed: str = ""
-    unacknowledged_restarts: tuple[Restart, ...] = ()
-    explained: tuple[str, ...] = ()
-    fruitless: int | None = None
-    step: int | None = None
-    """The highest that was reported before the last restart."""
-    highest: int | None = None
-    """The highest that was ever reported, while no world works."""
-    rescale: Rescale | None = None
-    hosts: HostState | None = None
-    """Pods on the list of hosts, and pods in which workers may run, for a job whose launcher starts the workers."""
-    fault: str = ""
-    """A bug in the rendezvous server because of which it does not decide about the job."""
-    hang: HangSeen | None = None
-    trouble: str = ""
-    """Why the server's newest message about the job could not be read; all else is from the last readable one."""
 
 
 @dataclass(frozen=True, slots=True)

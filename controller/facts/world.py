@@ -1,0 +1,51 @@
+"""Hold what the rendezvous server reports about a job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from controller.facts.hang_seen import HangSeen
+from elastic.api.book import Rescale
+from elastic.membership.hosts import HostState
+from elastic.membership.wire import Restart
+from rendezvous.engine.messages.pace import Straggler
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The job's world, as the rendezvous server reports it."""
+
+    generation: int
+    members: frozenset[str]
+    phase: str = ""
+    ranked: tuple[str, ...] = ()
+    """The members by rank."""
+    size: int | None = None
+    """How many seats it has, also of members that have not yet come back to a restarted server; None if the server does not report it."""
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+    """By member, its pod's uid and which start of its agent is in this world: `uid/start`, empty if the server does not report it."""
+    waiting: frozenset[str] = frozenset()
+    """Workers that wait at the rendezvous while a world stands."""
+    since: datetime | None = None
+    """When a world that stands was formed, or was first seen."""
+    has_stepped: bool = False
+    """Training reported a step in this world."""
+    reason: str = ""
+    closed: str = ""
+    unacknowledged_restarts: tuple[Restart, ...] = ()
+    explained: tuple[str, ...] = ()
+    fruitless: int | None = None
+    step: int | None = None
+    """The highest that was reported before the last restart."""
+    highest: int | None = None
+    """The highest that was ever reported, while no world works."""
+    rescale: Rescale | None = None
+    hosts: HostState | None = None
+    """Pods on the list of hosts, and pods in which workers may run, for a job whose launcher starts the workers."""
+    fault: str = ""
+    """A bug in the rendezvous server because of which it does not decide about the job."""
+    hang: HangSeen | None = None
+    stragglers: tuple[Straggler, ...] | None = None
+    """Ranks that the others wait for; None if the server does not know (yet)."""
+    trouble: str = ""
+    """Why the server's newest message about the job could not be read; all else is from the last readable one."""
