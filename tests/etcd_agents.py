@@ -1,7 +1,7 @@
 """Agents of a job that meet in an etcd in memory (etcd_store): each decides with the real presence, whose thread a test plays."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,14 +96,27 @@ class Alive:
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class Release:
+    """The parts of a release of elastic_worker that an agent here consists of."""
+
+    presence: Any = EtcdPresence
+    settings: Any = Settings
+    rules: Any = Rules
+    view: Any = View
+
+
+OURS = Release()
+
+
 class Agent:
     """An agent that behaves as torchrun with our handler does; its presence is the real one, whose thread is played by `turn`."""
 
-    def __init__(self, etcd: FakeEtcd, name: str, rules: Rules, hosts: Hosts) -> None:
+    def __init__(self, etcd: FakeEtcd, name: str, rules: Rules, hosts: Hosts, release: Release = OURS) -> None:
         self.link = Link(etcd)
         self.hosts = hosts
         self.name = name
-        settings = Settings(
+        settings = release.settings(
             endpoints=(),
             tls=None,
             login=None,
@@ -112,18 +125,18 @@ class Agent:
             member=name,
             pod_uid="",
             address="10.0.0.1",
-            rules=rules,
+            rules=release.rules(**vars(rules)),
             lease_s=5,
             linger_s=300,
             away_s=600.0,
             token=TOKEN,
         )
         alive: Any = Alive(f"10.0.0.1:{next(PORTS)}")
-        self.presence = EtcdPresence(settings, on_signal=lambda number: None, clock=lambda: etcd.now, etcd=self.link, alive=alive)
+        self.presence = release.presence(settings, on_signal=lambda number: None, clock=lambda: etcd.now, etcd=self.link, alive=alive)
         self.alive_at, self.presence._asking = alive.address, hosts  # type: ignore[assignment]
         self.generation = 0
         self.entered: list[int] = []
-        self.view = View({})
+        self.view = release.view({})
         self.is_ready = False
         self.has_failed = False
         self.is_frozen = False
@@ -173,10 +186,11 @@ class Job:
         self.agents: dict[str, Agent] = {}
         self.ended: list[Agent] = []
         self.hosts = Hosts()
+        self.release_of: Callable[[str], Release] = lambda name: OURS
 
     def start(self, *names: str) -> None:
         for name in names:
-            self.agents[name] = Agent(self.etcd, name, self.rules, self.hosts)
+            self.agents[name] = Agent(self.etcd, name, self.rules, self.hosts, self.release_of(name))
 
     def expect(self, *names: str, **fields: Any) -> None:
         expected = Expected(**{"members": names, "min": self.rules.min, "max": self.rules.max, **fields})

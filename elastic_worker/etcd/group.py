@@ -1,18 +1,10 @@
-"""Decide where each member stands, and which members belong into the next world, at which rank.
-
-These are pure choices over records; nothing is changed here.
-
-A member that must leave is taken only where the job would otherwise fall below its least size, or lose the state of training, and never as
-rank 0 while a survivor stays. A member that only may have to leave keeps its place until another member takes it.
-"""
+"""Read from the records where each member stands. Pure; the engine decides what follows (elastic_worker.etcd.hosting)."""
 
 import dataclasses
 import enum
 import typing
 
 from elastic_worker.etcd.records import Expected, Failed, Leaving, Member, Present, Records, Seat
-
-PLAN, DISRUPTION = "plan", "disruption"
 
 
 class Standing(enum.Enum):
@@ -69,30 +61,12 @@ class Rules:
             state_s=expected.state_s,
         )
 
-    def allowed_size(self, count: int) -> int:
-        """Return the largest size that `count` members may form; 0 where they are too few."""
-        count = min(count, self.max)
-        if self.sizes:
-            count = max((size for size in self.sizes if size <= count), default=0)
-        return count if count >= self.min else 0
-
-    @property
-    def least_size(self) -> int:
-        """The smallest size that the job may run at."""
-        return min((size for size in self.sizes if self.min <= size <= self.max), default=self.min)
-
 
 class Group:
-    """The members of a job as the records show them.
+    """The members of a job as the records show them."""
 
-    If training reports no steps, time says it instead: has_aged: the members of this world have the state of training; has_lasted: this
-    world got somewhere.
-    """
-
-    def __init__(self, records: Records, rules: Rules, *, has_aged: bool = False, has_lasted: bool = False) -> None:
+    def __init__(self, records: Records, rules: Rules) -> None:
         self.rules = rules.under(records.expected)
-        self.has_aged = has_aged
-        self.has_lasted = has_lasted
         self.records = records
         self.world = records.world
         self.expected = records.expected
@@ -124,7 +98,7 @@ class Group:
         return [name for name, standing in self.standings.items() if standing in standings]
 
     def failure(self, name: str) -> typing.Optional[Failed]:
-        """How a worker of this seat has failed in this world, whatever became of its agent since; None if none has."""
+        """Return how a worker of this seat has failed in this world, whatever became of its agent since; None if none has."""
         assert self.world is not None
         seat = self.world.seats[self.ranks[name]]
         present = self.records.members.get(name)
@@ -142,27 +116,16 @@ class Group:
 
         return [name for name, _ in sorted(found, key=place)]
 
-    def taken_away(self) -> typing.Dict[str, str]:
-        """Return the seats that the cluster takes from a world whose workers have failed, as a controller has said by now, and why.
-
-        These members must leave, or their pods are gone. Their peers fail because connections break, and the controller may speak first.
-        """
-        if self.expected is None or not self.failed():
-            return {}
-        found = {name: self.notices[name].cause for name in self.ranks if name in self.notices and self.notices[name].cause != PLAN}
-        gone = [name for name in self.ranks if name not in self.expected_names and name not in self.notices]
-        return dict(found, **dict.fromkeys(gone, DISRUPTION))
-
     @property
     def has_finished(self) -> bool:
-        """Whether a member of the world is done: nobody is disturbed then who may still save a model."""
+        """Return whether a member of the world is done: then nobody disturbs the others, which may still save a model."""
         if self.those(Standing.FINISHED):
             return True
         told = self.expected.finished if self.expected is not None else ()
         return any(name in self.ranks and self.standings[name] is Standing.GONE for name in told) or (self.world is None and bool(told))
 
     def leaving(self, name: str) -> str:
-        """Why a member must go; empty for one that may stay."""
+        """Return why a member must go; empty if it may stay."""
         if name in self.notices:
             return self.notices[name].cause or "plan"
         return "plan" if self.expected is not None and name not in self.expected_names else ""
@@ -182,53 +145,8 @@ class Group:
         return self.world.seats[self.ranks[name]].incarnation != record.incarnation
 
     def candidates(self) -> typing.List[str]:
-        """Everybody who could be in the next world: survivors by rank, then newcomers by age."""
+        """Return the members that could be in the next world: survivors by rank, then newcomers by age."""
         return self.those(Standing.WORKING, Standing.FAILED, Standing.BACK) + [member.name for member in self.newcomers()]
-
-    def target(self, *, without: typing.Collection[str] = ()) -> typing.Tuple[str, ...]:
-        """Return the members of the next world as things are now, in order of preference; empty if they are too few."""
-        able = [name for name in self.candidates() if name not in without]
-        staying = [name for name in able if not self.leaving(name)]
-        held_back = sorted((name for name in able if name in self.notices), key=lambda name: not self.notices[name].when_replaced)
-        kept = [name for name in held_back if self.notices[name].when_replaced]
-        filled = [*staying, *kept[: max(0, len(self.expected_names) - len(staying))]]
-        size = self.rules.allowed_size(len(filled))
-        if size:
-            return self._with_state(tuple(filled[:size]), held_back)
-        needed = self.rules.least_size - len(staying)
-        if needed <= 0 or needed > len(held_back):
-            return ()
-        return self._with_state((*staying, *held_back[:needed]), held_back)
-
-    def state_holders(self) -> typing.FrozenSet[str]:
-        """Return the members that are here and have the state of training.
-
-        These are the members of this world once it made a step, or has stood for long enough if training never reports steps. Before, these
-        are the members that came with the state; all of them if that is not known. A member that started again has lost it.
-        """
-        return frozenset(name for name in self._heirs() if self._is_survivor(name))
-
-    def _heirs(self) -> typing.FrozenSet[str]:
-        world, progress = self.world, self.records.progress
-        if world is None:
-            return frozenset()
-        everybody = frozenset(self.ranks)
-        if self.has_aged if progress is None else progress.generation == world.generation:
-            return everybody
-        if world.heirs:
-            return frozenset(world.seats[rank].name for rank in world.heirs if rank < len(world.seats))
-        newcomers = self.expected.newcomers if self.expected is not None else ()
-        return everybody.difference(newcomers) or everybody
-
-    def _with_state(self, chosen: typing.Tuple[str, ...], held_back: typing.Sequence[str]) -> typing.Tuple[str, ...]:
-        """Return the choice with a holder of the state, if only members that must leave have it: one more, or in the last one's place."""
-        holders = self.state_holders() if held_back else frozenset()
-        holder = next((name for name in held_back if name in holders), None)
-        if holder is None or any(name in holders for name in chosen):
-            return chosen
-        if self.rules.allowed_size(len(chosen) + 1) > len(chosen):
-            return (*chosen, holder)
-        return (*chosen[:-1], holder)
 
     def absent(self) -> typing.List[str]:
         """Return the expected members that could be here and are not."""
@@ -237,34 +155,9 @@ class Group:
         missing = self.expected_names - self.members.keys() - self.notices.keys() - set(self.expected.pending)
         return sorted(missing - set(self.expected.finished))
 
-    def by_rank(self, chosen: typing.Tuple[str, ...]) -> typing.Tuple[str, ...]:
-        """Names by rank: survivors keep theirs where the new size has it, holes are filled, and rank 0 is a survivor, best one that stays.
-
-        Rank 0 holds the store and, for members that re-form in place, the state that the others copy.
-        """
-        placed = [None] * len(chosen)  # type: typing.List[typing.Optional[str]]
-        homeless = []
-        for name in chosen:
-            rank = self.ranks.get(name) if self._is_survivor(name) else None
-            if rank is not None and rank < len(placed):
-                placed[rank] = name
-            else:
-                homeless.append(name)
-        rest = iter(homeless)
-        result = [name if name is not None else next(rest) for name in placed]
-        staying = [rank for rank, name in enumerate(result) if not self.leaving(name)]
-        survivors = [rank for rank in staying if self._is_survivor(result[rank])]
-        leaving = [rank for rank, name in enumerate(result) if self._is_survivor(name)]
-        first = next(iter(survivors or leaving or staying), 0)
-        result[0], result[first] = result[first], result[0]
-        return tuple(result)
-
-    def _is_survivor(self, name: str) -> bool:
-        return self.standings.get(name, Standing.GONE) is not Standing.GONE
-
     @property
     def is_behind(self) -> bool:
-        """Whether this world was numbered without the controller's word, below a world that the controller has seen.
+        """Return whether this world was numbered without the controller's word, below a world that the controller has seen.
 
         The controller takes it for an older one, in which nothing counts.
         """
@@ -279,6 +172,6 @@ class Group:
 
 
 def listed(names: typing.Sequence[str]) -> str:
-    """Names in words."""
+    """Return the names in words."""
     shown = list(names) if len(names) <= 4 else [*names[:3], "{} more".format(len(names) - 3)]
     return shown[0] if len(shown) == 1 else "{} and {}".format(", ".join(shown[:-1]), shown[-1])

@@ -14,7 +14,7 @@ from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import wait_readable
 from elastic_worker.etcd.client import Client, Etcd
-from elastic_worker.etcd.decide import Me, Sight, Write, decide
+from elastic_worker.etcd.decide import Decision, Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
 from elastic_worker.etcd.leases import Leases
 from elastic_worker.etcd.liveness import AlivePort, Asking
@@ -79,7 +79,7 @@ class EtcdPresence(PresenceThread):
         self._is_confirmed = self._is_returning = False
         self._acted_on = None  # type: typing.Optional[typing.Tuple[int, float]]
         self._unseen = frozenset()  # type: typing.FrozenSet[str]
-        self._since = {}  # type: typing.Mapping[typing.Tuple[typing.Any, ...], float]
+        self._decided: typing.Optional[Decision] = None
         self._look_again_at = None  # type: typing.Optional[float]
 
     # --- for the agent's thread ---
@@ -192,7 +192,7 @@ class EtcdPresence(PresenceThread):
         self._keep_lease()
         if not self._mirror.is_current:
             self._mirror.begin()
-            self._since = {}  # nobody knows how long a fact held that nobody watched
+            self._decided = None  # nobody knows how long a fact held that nobody watched
             self._is_confirmed, self._check_at = self._written is not None, self._clock() + CHECK_S
             records = self._mirror.records()
             is_known = self._is_returning or records.has_seat(self._settings.member, self._incarnation)
@@ -320,8 +320,8 @@ class EtcdPresence(PresenceThread):
 
     def _decide(self, records: Records) -> None:
         me, now = Me(self._settings.member, self._incarnation, self._unseen), self._clock()
-        decision = decide(records, me, self._settings.rules, since=self._since, now=now)
-        self._since, self._look_again_at = decision.since, decision.look_again_at
+        self._decided = decision = decide(records, me, self._settings.rules, before=self._decided, now=now)
+        self._look_again_at = decision.look_again_at
         with self.changed:
             self._show(decision.sight, self._settings.rules.under(records.expected).grace_s)
             may_act = self._is_confirmed and not self._stray

@@ -79,7 +79,7 @@ def test_a_member_that_must_leave_is_let_go_and_never_rank_0(job: Job) -> None:
     job.expect("w0", "w1", "w2", leaving=(Leaving("w0", "disruption"),))
     job.live(3)
     assert set(job.names()) == {"w1", "w2"}
-    assert job.world().reason.startswith("w0 must go (disruption)")
+    assert job.world().reason.startswith("w0 is leaving (disruption)")
     assert job.world().restarts == {}
 
 

@@ -24,10 +24,13 @@ class Membership(RuleBasedStateMachine):
     @initialize(least=st.integers(1, 3), sizes=st.sampled_from([(), (), (1, 2, 4), (2, 3)]))
     def begin(self, least: int, sizes: tuple[int, ...]) -> None:
         least = min(least, min(sizes, default=least))
-        self.job = Job(min=least, max=4, sizes=sizes, grace_s=5.0, hang_s=120.0)
+        self.job = self.make_job(min=least, max=4, sizes=sizes, grace_s=5.0, hang_s=120.0)
         self.seen = self.steps = 0
         self.job.hosts.are_there = least % 2 == 1
         self.has_finished = False
+
+    def make_job(self, **rules: Any) -> Job:
+        return Job(**rules)
 
     def teardown(self) -> None:
         if hasattr(self, "job"):
@@ -133,7 +136,7 @@ class Membership(RuleBasedStateMachine):
 
     @rule()
     def calm_follows(self) -> None:
-        """Whatever happened: when links hold and asked members come, everybody who may work soon does, and then nothing is written."""
+        """After any history, when links hold and asked members come, everybody who may work soon does, and then nothing is written."""
         for name, agent in list(self.job.agents.items()):
             agent.is_frozen = agent.link.is_cut = agent.link.is_deaf = False
             agent.turn()

@@ -11,7 +11,8 @@ from controller.deciding.rendezvous import etcd
 from elastic.etcd import observed, place, records
 from elastic.etcd.thread import own_place
 from elastic.membership import bounds
-from elastic_worker.etcd import charges, fields, group, settings
+from elastic_worker._engine import words
+from elastic_worker.etcd import fields, group, settings
 from elastic_worker.etcd import records as theirs
 from elastic_worker.settings import TOKEN
 
@@ -55,8 +56,8 @@ def test_bounds_and_words_are_the_same() -> None:
     assert (bounds.MAX_MEMBERS, bounds.MAX_WORDS, bounds.MOST_SECONDS) == (fields.MOST_MEMBERS, fields.LONGEST_WORDS, fields.MOST_SECONDS)
     assert fields.MOST_RESTARTS == etcd.MOST_RESTARTS
     assert {standing.value for standing in observed.Standing} == {standing.value for standing in group.Standing}
-    assert (observed.PLAN, observed.USER, observed.DISRUPTION) == (charges.PLAN, charges.USER, charges.DISRUPTION)
-    assert observed.CHARGED == charges.CHARGED
+    assert (observed.PLAN, observed.USER, observed.DISRUPTION) == (words.Cause.PLAN, words.Cause.USER, words.Cause.DISRUPTION)
+    assert set(observed.CHARGED) == {cause.value for cause in words.CHARGED}
 
 
 def test_agents_look_where_the_controller_writes() -> None:

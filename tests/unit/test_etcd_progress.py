@@ -283,7 +283,7 @@ def test_a_worker_hears_by_when_it_must_have_left_and_that_its_world_changes() -
     job.turn(1)
     answer = job.agents["w1"].presence.answer()
     assert (answer["stop"], answer["checkpoint_s"]) == (True, 30.0)
-    assert "w1 must go (disruption)" in answer["reason"]
+    assert "w1 is leaving (disruption)" in answer["reason"]
     job.etcd.advance(10)
     assert job.agents["w1"].presence.answer()["checkpoint_s"] == 20.0
     job.close()

@@ -1,6 +1,6 @@
-"""The server's engine and the etcd members' engine decide alike from the same history.
+"""The engine decides alike at the server and at the members of an etcd, from the same history.
 
-The two become one later. Until then, each must learn what the other has learnt. `docs/decisions/0008` lists the differences that stay.
+`docs/decisions/0008` lists the differences of the two transports, which stay.
 """
 
 from collections.abc import Iterator

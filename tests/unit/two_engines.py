@@ -1,4 +1,4 @@
-"""Tell one history to both rendezvous engines: the server's engine and the members' engine in an etcd.
+"""Tell one history to the engine at the server and to the engine at the members of an etcd.
 
 Events come in batches. After each batch both engines get the time to come to rest, and are compared. Differences of
 the transport, such as how soon a death is noticed, do not show at rest.
@@ -12,11 +12,9 @@ from rendezvous_group import Group
 
 from elastic.membership import wire
 from elastic.membership.wire import Budget, Expectation
-from elastic_worker.etcd.charges import HANG, charged
-from elastic_worker.etcd.decide import Waits, _has_aged, _is_done
-from elastic_worker.etcd.group import Group as Seats
+from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, Leaving, World
-from rendezvous.engine import Stepped
+from rendezvous.engine import Cause, Stepped
 from rendezvous.engine.choose import absent, state_holders
 from rendezvous.engine.state.membership import Phase
 
@@ -273,18 +271,18 @@ class Pair:
         agent = next(iter(self.job.agents.values()))
         world = self.job.world()
         records = agent.presence._mirror.records()
-        waits = Waits(agent.presence._since, self.job.etcd.now)
-        seats = Seats(records, self.job.rules, has_aged=_has_aged(records, waits))
+        decided = agent.presence._decided
+        hosted = job_of(records, self.job.rules, before=decided.job if decided is not None else None, now=self.job.etcd.now)
         in_world = [one for one in self.job.agents.values() if world is not None and one.is_working and one.generation == world.generation]
         working = {one.name: one.held.rank for one in in_world if not one.view.reform}
         return Rest(
             ranks=working,
             restarts=_restarts(world),
             cause=world.cause if world is not None else "",
-            holders=seats.state_holders(),
-            absent=tuple(seats.absent()),
-            fruitless=charged(seats, ()).fruitless,
-            is_done=_is_done(seats, waits),
+            holders=state_holders(hosted),
+            absent=tuple(absent(hosted.membership)),
+            fruitless=hosted.progress.fruitless,
+            is_done=hosted.is_done,
             is_closed=bool(world is not None and world.closed),
             waiting=frozenset(one.name for one in self.job.agents.values() if one.is_ready),
         )
@@ -295,6 +293,6 @@ def _restarts(world: World | None) -> dict[str, int]:
     if world is None:
         return {}
     found = dict(world.restarts)
-    if world.round is not None and world.round.cause == HANG:
-        found[HANG] = found.get(HANG, 0) + 1
+    if world.round is not None and world.round.cause == Cause.HANG:
+        found[Cause.HANG.value] = found.get(Cause.HANG.value, 0) + 1
     return {cause: count for cause, count in found.items() if count}

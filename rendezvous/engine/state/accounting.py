@@ -141,6 +141,8 @@ def with_failure(known: Accounting, failure: Failure) -> Accounting:
     if trouble is None or (failures[0] == failure and trouble[1] in OF_FAILURES):
         words = f"a worker of {failure.member} ended"
         words = words if failure.status is None else f"{words} {with_status(failure.status)}"
+        if failure.cause is Cause.OUT_OF_MEMORY and not failure.error:
+            words += ", because the memory of its container was used up"
         trouble = (with_error(words, rank=failure.rank, error=failure.error), failure.cause.value)
     alarms = tuple(name for name in known.alarms if name != failure.member)
     return replace(known, failures=failures, alarms=alarms, trouble=trouble)
