@@ -8,9 +8,9 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
@@ -28,6 +28,38 @@ class Closed(Exception):
     """The thread has ended; what was started in it is never done."""
 
 
+class _Work(Generic[T]):
+    """A coroutine of the thread, and its result for the caller. `begin` and `end` run in the loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.result: futures.Future[T] = futures.Future()
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._tell)
+
+    def end(self) -> None:
+        """Cancel the work, or never begin it."""
+        if self._task is not None:
+            self._task.cancel()
+        self.close()
+
+    def close(self) -> None:
+        """Close a coroutine that has not begun."""
+        if self._task is None:
+            self._coroutine.close()
+
+    def _tell(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.result.cancel()
+        elif (error := task.exception()) is not None:
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(task.result())
+
+
 class Background:
     """An event loop with a Kube, in a daemon thread. It ends with `close`, with the last reference to it, or with the process."""
 
@@ -43,20 +75,22 @@ class Background:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine. Ctrl-C cancels it."""
-        future = self._start(coroutine)
-        try:
-            while not futures.wait([future], LOOK_EVERY_S).done:
+        work = _Work(coroutine)
+        try:  # Ctrl-C may come at any moment, also while the loop has begun the work and this thread does not know it yet
+            self._call(work.begin)
+            while not futures.wait([work.result], LOOK_EVERY_S).done:
                 self._check()
-            return _result(future)
+            return _result(work.result)
         finally:
-            future.cancel()
+            self._end(work)
 
     def each(self, items: AsyncGenerator[T, None], every_s: float = LOOK_EVERY_S) -> Iterator[T | None]:
         """Yield what a generator yields, and None after each silence of every_s seconds. The generator ends with this iterator."""
         room, come = asyncio.Semaphore(AHEAD), queue.SimpleQueue[tuple[T] | None]()
-        reading = self._start(_read(items, come, room))
-        reading.add_done_callback(lambda _: come.put(None))
+        reading = _Work(_read(items, come, room))
         try:
+            reading.result.add_done_callback(lambda _: come.put(None))
+            self._call(reading.begin)
             while True:
                 try:
                     found = come.get(timeout=every_s)
@@ -65,18 +99,23 @@ class Background:
                     yield None
                     continue
                 if found is None:
-                    return _result(reading)
+                    return _result(reading.result)
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(room.release)
                 yield found[0]
         finally:
-            reading.cancel()
+            self._end(reading)
 
-    def _start(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
+    def _end(self, work: _Work[Any]) -> None:
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            self._call(work.end)
+        except Closed:
+            work.close()
+
+    def _call(self, act: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(act)
         except RuntimeError as error:  # the loop is closed
-            coroutine.close()
             raise Closed from error
 
     def _check(self) -> None:

@@ -111,6 +111,29 @@ def test_ctrl_c_ends_a_call_and_cancels_its_coroutine(silent: Client) -> None:
     assert ended.wait(60)
 
 
+def test_ctrl_c_before_the_caller_knows_that_its_call_has_begun_cancels_it(silent: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call went on in the thread without an end."""
+    background, ended = silent._cluster._running(), threading.Event()
+    give = background._call
+    interrupts = [KeyboardInterrupt]
+
+    async def for_ever(kube: Kube) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def given(act: Callable[[], None]) -> None:
+        give(act)
+        if interrupts:
+            raise interrupts.pop()
+
+    monkeypatch.setattr(background, "_call", given)
+    with pytest.raises(KeyboardInterrupt):
+        silent._cluster.ask("waiting", for_ever, None)
+    assert ended.wait(60)
+
+
 def test_ctrl_c_ends_a_stream_and_cancels_its_generator(opened: Open) -> None:
     client, ended = opened(Api()), threading.Event()
 
