@@ -15,12 +15,12 @@ from kubernetes import client
 from kubernetes import config as _config
 
 from elastic.client import errors, live
+from elastic.client.official import access_of, authorization
 from elastic.client.sample import Sample
 from elastic.kube import access
 from elastic.kube.background import LOOK_EVERY_S, Background, Closed
 from elastic.kube.client import NO_CREDENTIALS, Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.official import access_of, authorization
 from elastic.local.files import Layout, layout_of
 
 config: Any = _config  # its functions have no types

@@ -113,11 +113,12 @@ def test_ctrl_c_ends_a_call_and_cancels_its_coroutine(silent: Client) -> None:
 
 def test_ctrl_c_before_the_caller_knows_that_its_call_has_begun_cancels_it(silent: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call went on in the thread without an end."""
-    background, ended = silent._cluster._running(), threading.Event()
+    background, began, ended = silent._cluster._running(), threading.Event(), threading.Event()
     give = background._call
     interrupts = [KeyboardInterrupt]
 
     async def for_ever(kube: Kube) -> None:
+        began.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -126,6 +127,7 @@ def test_ctrl_c_before_the_caller_knows_that_its_call_has_begun_cancels_it(silen
     def given(act: Callable[[], None]) -> None:
         give(act)
         if interrupts:
+            assert began.wait(60)
             raise interrupts.pop()
 
     monkeypatch.setattr(background, "_call", given)

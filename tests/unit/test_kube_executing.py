@@ -90,4 +90,4 @@ def test_answers_of_containers_are_read_with_care() -> None:
     (row,) = _answer(
         "p", Ended(0, '{"workers": [{"rank": 3, "does": "sl\\u001b[2Jeeps", "pid": "x", "stacks": "a\\nb\\u0007"}]}', "")
     ).workers
-    assert _text({"pod": "p", **row}) == "rank 3 (p, process None) sl\\x1b[2Jeeps\na\nb\\x07"
+    assert _text({"pod": "p", **row}) == "rank 3 (p, process None in its container) sl\\x1b[2Jeeps\na\nb\\x07"

@@ -154,7 +154,7 @@ def test_commands_say_which_rank_is_slow() -> None:
     entry = {"rank": 2, "pod": "train-worker-2", "kind": "Compute", "message": WORDS, "since": "2026-01-01T01:50:00Z"}
     of = served(status=shown(worldSize=3, stragglers=[entry]), elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
     told = summary(PYTORCH, of)
-    assert told.awaits == "rank 2 (train-worker-2), which is slow: Compute"
+    assert told.awaits() == "rank 2 (train-worker-2), which is slow: Compute"
     found = [one for one in findings(told, [], of["spec"], datetime(2026, 1, 1, 2, tzinfo=UTC)) if one.reason == "Straggler"]
     assert [one.message for one in found] == [f"R{WORDS[1:]}. It has been slow for 10m."]
 
