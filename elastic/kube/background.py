@@ -139,12 +139,12 @@ async def _read(items: AsyncGenerator[T, None], come: queue.SimpleQueue[tuple[T]
 
 def _serve(loop: asyncio.AbstractEventLoop, access: Access, started: Started) -> None:
     try:
-        loop.run_until_complete(_work(access, started))
+        loop.run_until_complete(_until_stopped(access, started))
     finally:
         loop.close()
 
 
-async def _work(access: Access, started: Started) -> None:
+async def _until_stopped(access: Access, started: Started) -> None:
     """Let coroutines run until the end; then cancel those that are left."""
     stop = asyncio.Event()
     async with Kube(access) as kube:

@@ -53,10 +53,9 @@ class Subresources:
     # ------------------------------------------------------------------ scale
     def _scale_paths(self, call: Call) -> tuple[str, str, str]:
         strategy = call.kind.strategy
-        if isinstance(strategy, Custom):
-            declared = strategy.subresources["scale"]
-            return declared["specReplicasPath"], declared["statusReplicasPath"], declared.get("labelSelectorPath", "")
-        return ".spec.replicas", ".status.replicas", ""
+        assert isinstance(strategy, Custom), "no object of a built-in kind with this subresource can exist"
+        declared = strategy.subresources["scale"]
+        return declared["specReplicasPath"], declared["statusReplicasPath"], declared.get("labelSelectorPath", "")
 
     def _as_scale(self, call: Call, obj: Json) -> Json:
         wanted, current, selector = self._scale_paths(call)
@@ -104,8 +103,9 @@ class Subresources:
                 raise conflict(call.kind.group, call.kind.plural, call.name, why)
             replicas = new.get("spec", {}).get("replicas", 0)
             if replicas < 0:
-                group, kind = (call.kind.group, call.kind.kind) if call.kind.custom else ("autoscaling", "Scale")
-                raise invalid(group, kind, call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")])
+                raise invalid(
+                    call.kind.group, call.kind.kind, call.name, [bad("spec.replicas", replicas, "must be greater than or equal to 0")]
+                )
             _set(obj, self._scale_paths(call)[0], replicas)
             return obj
 
