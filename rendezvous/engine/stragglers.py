@@ -211,7 +211,7 @@ def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record
     if found is None:
         return replace(record, found=now if record.slow >= WINDOWS else None)
     if (now.part, now.is_throttled) == (found.part, found.is_throttled):
-        return replace(record, differs=0, found=replace(found, rank=now.rank))
+        return replace(record, differs=0, found=now if now.among > found.among else replace(found, rank=now.rank))
     record = replace(record, differs=record.differs + 1)
     return replace(record, differs=0, found=now) if record.differs >= WINDOWS else record
 

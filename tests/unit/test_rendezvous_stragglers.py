@@ -92,6 +92,19 @@ def test_a_rank_that_computes_slowly_is_named_after_several_windows_until_it_is_
     assert group.found == ()
 
 
+def test_the_figures_of_a_rank_are_those_against_the_most_ranks_it_was_compared_with() -> None:
+    """A rank whose windows come late is missing from the first comparisons."""
+    group = Measured(3)
+    group.slow("w1", compute=0.6)
+    group.windows(WINDOWS + 1, silent=("w2",))
+    assert [one.among for one in group.found or ()] == [2]
+    group.windows(2)
+    (found,) = group.found or ()
+    assert (found.member, found.among) == ("w1", 3)
+    group.windows(2, silent=("w2",))
+    assert group.found == (found,)
+
+
 @pytest.mark.parametrize(
     ("parts", "throttled", "kind", "words"),
     [
