@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EtcdPlace:
     """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret.
 
     The user's Secret with a login, in the job's namespace, or empty. job: its uid, at the installation's etcd, where each job gets a user;
