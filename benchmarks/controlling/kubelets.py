@@ -1,6 +1,6 @@
-"""Stands in for all kubelets of a cluster without nodes: a pod runs as soon as it is there, and ends well once it is told to.
+"""Play all kubelets of a cluster without nodes: a pod runs as soon as it exists, and succeeds once it is told to.
 
-What it writes is what a kubelet writes, containers' states included, for these decide how much the controller has to say.
+The statuses hold containers' states, as a kubelet's do, because the controller's work depends on them.
 """
 
 from __future__ import annotations

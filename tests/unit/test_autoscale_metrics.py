@@ -1,4 +1,4 @@
-"""The page `/metrics` of the autoscaler: the room of the cluster, and figures and names as nobody would wish them."""
+"""Check the autoscaler's page `/metrics`: the room of the cluster, and extreme figures and names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Book:
 
 
 def page(*jobs: JobFigures, nodes: Sequence[NodeSeen] = (), pods: Sequence[PodSeen] = ()) -> dict[str, list[tuple[Labels, float]]]:
-    """What Prometheus reads from it: by name, the series with their values."""
+    """Return what Prometheus reads from the page: the series with their values, by name."""
     registry = CollectorRegistry()
     Metrics(registry, Book(jobs), leads=lambda: True, sent={}, cluster=lambda: (nodes, pods))
     found: dict[str, list[tuple[Labels, float]]] = {}
