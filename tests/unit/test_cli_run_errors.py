@@ -32,7 +32,9 @@ def test_a_rank_that_lost_its_peer_says_nothing_and_is_counted() -> None:
     of_rank = [f"[rank1]: {line}" for line in OF_PEER]
     assert shown(folding, "step 1", *OF_PEER, *of_rank, "step 2") == ["step 1", "step 2"]
     assert (folding.of_peers, folding.folded) == (8, 0)
-    assert folding.error() == ("w0", OF_PEER), "where nobody failed by himself it is the error"
+    assert folding.error() == ("w0", OF_PEER), "without another one it is the error"
+    killed = "a worker of w1 ended with status 137, SIGKILL: the kernel killed it"
+    assert folding.error(None, killed, blames_other=True) is None, "the worker that was killed wrote none, and this one is of a victim"
     assert shown(folding, *OWN) == OWN
     assert folding.error() == ("w0", OWN)
 

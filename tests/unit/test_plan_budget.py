@@ -128,7 +128,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     """Its server may die the next moment, and nobody else knows that the budget is spent."""
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
-    reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
+    reason = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
     cluster.world = WorldSeen(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
     first = cluster.round()
     assert first.actions == ()

@@ -110,7 +110,7 @@ def test_an_etcds_closing_words_are_followed_by_the_error_of_the_worker_that_the
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    closed = "a worker of train-worker-1 ended with status 1, and all 0 restarts that max_restarts allows are used up"
+    closed = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
     for name, rank in (("train-worker-0", 0), ("train-worker-1", 1)):
         message = last_words.message("job-uid", closed=closed, failure=Failure(rank, f"ValueError: of {rank}"))
         ended = Container(name="pytorch", last_exit_code=1, restarts=1, last_message=message)
