@@ -33,10 +33,14 @@ TITLES = {
     ),
     ReasonPlace.FINDING: (
         "Findings",
-        "`elastic explain JOB -o json` has them in `findings`: `reason`, `severity` (`info`, `warning` or `error`), `message` and `remedy`.",
+        "`elastic explain JOB -o json` has them in `findings`: `reason`, `severity` (`info`, `warning` or `error`), `message`, `remedy`.",
     ),
     ReasonPlace.WARNING: ("Warnings", "Events of type Warning, in `elastic events JOB` and `elastic describe JOB`."),
-    ReasonPlace.EVENT: ("Other Events", "Events of type Normal."),
+    ReasonPlace.EVENT: (
+        "Other Events",
+        "Events of type Normal. Events of Kubernetes itself, such as `FailedScheduling` and `BackOff`, and those that the Training "
+        "Operator writes too, such as `SuccessfulCreatePod` and `PyTorchJobFailed`, mean what they mean there.",
+    ),
 }
 
 

@@ -134,7 +134,7 @@ def _size(job: Summary) -> str:
         bounds = f" {allowed}"
     if job.is_over:
         return f"{job.kind.title} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
-    world = "" if job.world is None else f"; {job.world} of them train together"
+    world = "" if job.world is None else f"; {job.world or 'none'} of them train together"
     return (
         f"{job.kind.title} {job.name} is {job.state.lower()} with {job.running} of {counted(job.wanted, 'wanted worker')}{world}.{bounds}"
     )
