@@ -1,7 +1,7 @@
-"""Users of the installation's etcd.
+"""Manage the users of the installation's etcd.
 
-Its administrator, who turns authentication on, and for each job a user whose role allows the job's prefix and nothing else. Passwords
-follow from the installation's key, so that none is stored.
+The administrator turns authentication on. Each job gets a user whose role allows only the job's prefix. Passwords are derived from the
+installation's key, so no password is stored.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Accounts:
         self._password = password
 
     async def begin(self) -> None:
-        """Turn authentication on, where this etcd is new."""
+        """Turn authentication on if this etcd is new."""
         try:
             await self._store.log_in()
         except Refused as error:
@@ -41,7 +41,7 @@ class Accounts:
             raise Away("authentication could not be turned on")
 
     async def add(self, job: str, *, prefix: str, password: str) -> None:
-        """A user for a job's agents. The role comes before the user, so that a user who can log in can also write."""
+        """Create a user for a job's agents. The role is created before the user, so that a user who can log in can also write."""
         name, end = user_of(job), prefix[:-1] + chr(ord(prefix[-1]) + 1)
         permission = self._store.message("Permission", permType=READWRITE, key=prefix.encode(), range_end=end.encode())
         await self._do("Auth/RoleAdd", "AuthRoleAddRequest", name=name)
@@ -54,12 +54,12 @@ class Accounts:
         await self._do("Auth/RoleDelete", "AuthRoleDeleteRequest", role=user_of(job))
 
     async def jobs(self) -> Sequence[str]:
-        """The uids of all jobs that have a user."""
+        """Return the uids of all jobs that have a user."""
         answer = await self._store.call("Auth/UserList", "AuthUserListRequest")
         return [str(name).removeprefix(JOB_USER) for name in answer.users if str(name).startswith(JOB_USER)]
 
     async def _do(self, method: str, kind: str, **fields: Any) -> None:
-        """What is so already counts as done."""
+        """Call a method. The call also succeeds if etcd is in the wanted state already."""
         try:
             await self._store.call(method, kind, **fields)
         except Refused as error:

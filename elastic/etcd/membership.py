@@ -1,6 +1,6 @@
-"""The jobs that meet in an etcd, behind the same seam as the rendezvous server's client: `expect` and `forget` write, `worlds` reports.
+"""Serve the jobs that meet in an etcd, with the same interface as the rendezvous server's client.
 
-Each job has a follower of its own, so that no etcd makes another job wait.
+Each job has a follower of its own, so that a slow etcd does not delay other jobs.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from elastic.etcd.store import Away, Refused
 from elastic.membership import wire
 
 FORGET_S = 600.0
-"""After so long without success, a job's records are left to their leases."""
+"""Seconds without success after which a job's records are left to their leases."""
 
 
 class EtcdMembership:
-    """For one event loop. `emit` gets each world; it may be called at any time."""
+    """Belongs to one event loop. `emit` gets each world, and may be called at any time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class EtcdMembership:
         self._room = Room()
 
     async def expect(self, job_uid: str, place: Place, expectation: wire.Expectation) -> None:
-        """Raises Away where agents cannot read it yet."""
+        """Write the expectation. Raise Away if agents cannot read it yet."""
         self._forgetting.pop(job_uid, None)
         follower, task = self._followers.get(job_uid), self._tasks.get(job_uid)
         if follower is None or follower.place != place or task is None or task.done():
@@ -57,7 +57,7 @@ class EtcdMembership:
         )
 
     async def forget(self, job_uid: str, place: Place | None = None) -> int | None:
-        """Remove the job's records; returns its last step. Raises Away while its agents are there, or its etcd is not."""
+        """Remove the job's records, and return its last step. Raise Away if its agents are still there or its etcd does not answer."""
         await self._end(job_uid)
         follower = self._followers.get(job_uid) or (self._follower(job_uid, place) if place is not None else None)
         if follower is None:

@@ -1,14 +1,14 @@
-"""Where a job's records lie in an etcd, and what a visitor needs to get there."""
+"""Describe where a job's records are in an etcd, and which login reaches them."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret.
+    """The place of a job's records in an etcd.
 
-    The user's Secret with a login, in the job's namespace, or empty. job: its uid, at the installation's etcd, where each job gets a user;
-    empty elsewhere.
+    `endpoints` are the hosts and ports of one etcd. `prefix` is the job's and ends with a slash. `secret` names the user's Secret with a
+    login, in the job's namespace, or is empty. `job` is the job's uid if it meets in the installation's etcd, where each job has a user.
     """
 
     endpoints: tuple[str, ...]
@@ -20,12 +20,12 @@ class Place:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in the installation's etcd."""
+        """Whether the place is in the installation's etcd."""
         return bool(self.job)
 
 
 JOB_USER = "elastic-"
-"""Before a job's uid: its user and role in the installation's etcd."""
+"""Prefix of a job's uid in the name of its user and role in the installation's etcd."""
 
 
 def user_of(job: str) -> str:
@@ -34,7 +34,7 @@ def user_of(job: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """User, password and PEM texts; what is empty is not used."""
+    """User, password and PEM texts; empty fields are not used."""
 
     user: str = ""
     password: str = field(default="", repr=False)

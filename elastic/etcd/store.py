@@ -1,4 +1,4 @@
-"""What a follower needs of an etcd, and how an etcd fails. `grpc_store` is a real one; the simulation has one in memory."""
+"""Define what a follower needs from an etcd, and how an etcd fails. `grpc_store` is a real one; the simulation has one in memory."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ class Away(Exception):
 
 
 class Refused(Exception):
-    """etcd answered with an error that another attempt does not mend soon."""
+    """etcd answered with an error, and another attempt would not help soon."""
 
 
 class Full(Refused):
@@ -25,7 +25,7 @@ class Compacted(Exception):
 
 
 class Entry(NamedTuple):
-    """A key, without the prefix, and what lies there. `value` is None where the key was deleted."""
+    """A key without the prefix, and its value. `value` is None if the key was deleted."""
 
     key: str
     value: bytes | None
@@ -34,39 +34,42 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Of what lies under a prefix at one revision, all or a part."""
+    """All or some of the entries under a prefix at one revision."""
 
     revision: int
     entries: tuple[Entry, ...]
 
 
 class Store(Protocol):
-    """One etcd, by one user. Every method may raise Away or Refused, and ends within a few seconds."""
+    """An etcd, as one user sees it. Every method may raise Away or Refused, and ends within a few seconds."""
 
     def pages(self, prefix: str) -> AsyncIterator[Listing]:
-        """What lies under the prefix, some keys at a time, all as of the first one's revision."""
+        """Yield the entries under the prefix, some at a time, all at the revision of the first page."""
 
     async def newest(self, prefix: str) -> tuple[int, int]:
-        """The newest revision at which a key under the prefix was written, and how many keys there are."""
+        """Return the newest revision at which a key under the prefix was written, and the number of keys."""
 
     def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
-        """Changes from a revision on, until the store is closed; sometimes none. Raises Compacted, too."""
+        """Yield the changes since a revision until the store is closed; a group may be empty. May also raise Compacted."""
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
-        """The revision at which it was written; 0 where the key has another revision than `unchanged` (0: no such key)."""
+        """Write a key and return the new revision.
+
+        Return 0, and write nothing, if the key's revision is not `unchanged`. The revision of a key that does not exist is 0.
+        """
 
     async def remove(self, prefix: str) -> None:
-        """All keys under the prefix."""
+        """Remove all keys under the prefix."""
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease."""
+        """Create a lease, and return its number."""
 
     async def keep(self, lease: int) -> bool:
-        """Renew a lease; False where there is no such lease any more."""
+        """Renew a lease. Return False if it does not exist any more."""
 
     async def revoke(self, lease: int) -> None: ...
 
     async def is_full(self) -> bool:
-        """Whether etcd takes no more writes, because it has reached its quota."""
+        """Return whether etcd takes no more writes, because it has reached its quota."""
 
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""Everything that talks to etcds runs in one thread with an event loop of its own, so that no etcd takes time from the controller's loop.
+"""Run everything that talks to etcds in one thread with its own event loop, so that no etcd takes time from the controller's loop.
 
-This is the seam between the two loops: it looks like the rendezvous server's client.
+This module connects the two loops. It has the same interface as the rendezvous server's client.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from elastic.membership import wire
 
 log = logging.getLogger(__name__)
 CENSUS_S = 60.0
-"""Between two looks at whose users the installation's etcd holds."""
+"""Seconds between two looks at the users in the installation's etcd."""
 END_S = 3.0
-"""For the thread to cancel what it does and to end."""
+"""Seconds that the thread has to cancel its work and to end."""
 
 Result = TypeVar("Result")
 
@@ -45,13 +45,13 @@ class EtcdThread:
         self._ending = asyncio.Event()
 
     def meet_at(self, job_uid: str, place: Place) -> None:
-        """Where this job's records lie."""
+        """Note the place of this job's records."""
         self._places[job_uid] = place
 
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
         membership, place = self._started(), self._places.get(job_uid)
         if place is None:
-            raise Away("where the job meets is not known yet")
+            raise Away("the job's place in an etcd is not known yet")
         await self._there(membership.expect(job_uid, place, expectation))
 
     async def forget(self, job_uid: str) -> int | None:
@@ -61,7 +61,7 @@ class EtcdThread:
         return step
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
-        """Until cancelled; the thread ends with it."""
+        """Yield worlds until cancelled. Then the thread ends too."""
         if on_open is not None:
             on_open()
         try:
@@ -73,7 +73,7 @@ class EtcdThread:
             await self._stop()
 
     def _place_of_unknown(self, job_uid: str) -> Place | None:
-        """A job that went while no controller ran: at the installation's etcd its prefix is known."""
+        """Return the place of a job that was deleted while no controller ran; it is known only in the installation's etcd."""
         return own_place(self._own.endpoints, job_uid) if self._own is not None else None
 
     # --- in the thread
@@ -90,7 +90,7 @@ class EtcdThread:
         return step
 
     async def _take_census(self) -> None:
-        """Report jobs that have a user in the installation's etcd: one that is gone from the API is then forgotten."""
+        """Report jobs that have a user in the installation's etcd, so that the controller forgets those that the API does not know."""
         while True:
             try:
                 await self._count()
@@ -131,7 +131,7 @@ class EtcdThread:
         return self._membership
 
     def _run(self, loop: asyncio.AbstractEventLoop, ending: asyncio.Event) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels at its end what still runs, and waits for it
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # at its end it cancels the remaining tasks and waits for them
             runner.run(ending.wait())
 
     async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -157,10 +157,10 @@ async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
 
 
 def own_place(endpoints: tuple[str, ...], job_uid: str) -> Place:
-    """Where a job meets in the installation's etcd."""
+    """Return the place of a job in the installation's etcd."""
     return Place(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
 
 
 def prefix_of(job_uid: str, *, under: str = "/elastic-training") -> str:
-    """As elastic_worker.etcd.settings has it."""
+    """Return the prefix of a job's keys. elastic_worker.etcd.settings has the same rule."""
     return f"{under}/{job_uid}/"

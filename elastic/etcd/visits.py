@@ -1,4 +1,4 @@
-"""Opens the etcd of a job: by its user's Secret, or as the administrator of the installation's etcd, where the job gets a user first."""
+"""Open the etcd of a job with its user's Secret, or as administrator of the installation's etcd, where the job gets a user first."""
 
 import re
 import ssl
@@ -17,14 +17,15 @@ LONGEST_SECRET = 256 * 1024
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}\Z")
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
-"""What a Secret holds, by namespace and name; raises Refused."""
+"""Return the content of a Secret, by namespace and name. Raise Refused if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user.
+    """The installation's etcd.
 
-    Of the administrator for no job. is_eager: connect at once, so that authentication is on before anybody else comes.
+    `endpoints` are its addresses for this process. `password_for` gives the password of a job's user, or the administrator's for an empty
+    job. With `is_eager`, the process connects at once, so that authentication is on before anybody else connects.
     """
 
     endpoints: tuple[str, ...]
@@ -34,7 +35,7 @@ class Own:
 
 
 class Visitor:
-    """For one event loop."""
+    """Opens stores for one event loop."""
 
     def __init__(self, *, read_secret: ReadSecret, own: Own | None, follows_others: bool = True) -> None:
         self._channels = Channels()
@@ -43,13 +44,13 @@ class Visitor:
         self._follows_others = follows_others
 
     async def open(self, place: Place) -> Store:
-        """Raises Away, Refused or NotInstalled."""
+        """Open the store of a place. Raise Away, Refused or NotInstalled if that fails."""
         if place.is_own:
             return await self._open_own(place)
         if not self._follows_others:
             raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
         for endpoint in place.endpoints:
-            if not _ENDPOINT.match(endpoint):  # gRPC would take other words for a path, or another scheme
+            if not _ENDPOINT.match(endpoint):  # gRPC would read other texts as a path, or as another scheme
                 raise Refused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)
@@ -66,7 +67,7 @@ class Visitor:
         return store
 
     def administrator(self) -> tuple[GrpcStore, Accounts]:
-        """The installation's etcd and its users. The store is to be closed."""
+        """Return the installation's etcd and its users. The caller must close the store."""
         own = self._known()
         access = Access(user=ROOT, password=own.password_for(""), ca=own.ca)
         store = GrpcStore(self._channels, own.endpoints, access, is_tls=True)
@@ -97,7 +98,7 @@ class Visitor:
 
 
 def _check(access: Access, secret: str) -> None:
-    """GRPC says of a bad certificate only that no connection came about."""
+    """Check the certificates here, because gRPC reports an invalid certificate only as a failed connection."""
     if access.ca:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)
