@@ -1,7 +1,7 @@
-"""What the dashboard costs with many jobs: CPU of its process while all jobs train and browsers watch, and bytes that a browser gets.
+"""Measure the dashboard with many jobs: CPU of its process while all jobs train and browsers watch, and bytes that a browser gets.
 
-Objects go through its caches as a watch brings them; each job reports every 5 s, as the rendezvous server sends it, and each second some
-workers change. Browsers are another process.
+Objects pass through its caches as from a watch. Each job reports every 5 s, as the rendezvous server sends it, and each second some workers
+change. The browsers are in another process.
 
     python -m benchmarks.dashboard [--jobs 500] [--workers 50] [--lists 10] [--pages 10] [--seconds 30]
 """
@@ -45,7 +45,7 @@ BEAT_S = 0.05
 
 
 class Cluster:
-    """Objects as an API server would send them."""
+    """Makes objects as an API server would send them."""
 
     def __init__(self, jobs: int, workers: int) -> None:
         self.jobs, self.workers = jobs, workers
@@ -116,7 +116,7 @@ class Cluster:
 
 
 async def watch(url: str, cookie: str, queries: list[str], seconds: float) -> dict[str, list[float]]:
-    """As so many browsers: bytes of the first message of each, and bytes a second later."""
+    """Play one browser for each query. Return the bytes of the first message of each, and the bytes per second after it."""
     headers = {"Cookie": f"{signed_cookie.name(urlsplit(url).netloc)}={cookie}"}
     got, first = [0.0] * len(queries), [0.0] * len(queries)
 

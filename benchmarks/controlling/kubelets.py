@@ -1,6 +1,6 @@
-"""Stands in for all kubelets of a cluster without nodes: a pod runs as soon as it is there, and ends well once it is told to.
+"""Stand in for all kubelets of a cluster without nodes: a pod runs as soon as it exists, and succeeds when it is told to end.
 
-What it writes is what a kubelet writes, containers' states included, for these decide how much the controller has to say.
+The stand-in writes the same fields as a kubelet, including containers' states, because these decide how much the controller writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A cluster in virtual time that trains submitted jobs.
+"""Simulate a cluster in virtual time that trains submitted jobs.
 
-The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round; the rest is as simple as can be: a pod takes
-the first node with room, a change stops its job for a while.
+The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round. The rest is as simple as possible: a pod takes
+the first node with room, and a change stops its job for a while.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ WORKER = shape_of({"spec": {"containers": [{"name": "pytorch", "image": "i", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How the jobs of a run get their numbers of workers: by a policy, or as many as `fixed` says for good."""
+    """How the jobs of a run get their numbers of workers: from a policy, or constant as `fixed` says."""
 
     name: str
     policy: ScalingPolicy | None = None
     fixed: str = ""
-    """least or most."""
+    """`least` or `most`."""
 
 
 @dataclass(slots=True)
 class Job:
-    """One job while it is there. places: by index, its node, or when it was found to have none."""
+    """A job in the cluster. `places` has the node of each index, or the time since which it has no node."""
 
     of: Submitted
     policy: ScalingPolicy | None
@@ -84,7 +84,7 @@ class Job:
 
 
 def nodes(count: int, gpus: int) -> list[NodeSeen]:
-    """Every second node costs a third: spot."""
+    """Return the nodes. Every second one is a spot node, at a third of the price."""
     return [
         node_seen(
             {
@@ -111,7 +111,7 @@ class Cluster:
         self.changes = 0
 
     def run(self, queue: Sequence[Submitted], *, most_hours: float = 200.0) -> None:
-        """Until all are done."""
+        """Run until all jobs have ended."""
         waiting = sorted(queue, key=lambda one: one.at)
         while (waiting or any(job.ended is None for job in self.jobs)) and self.now < BEGIN + most_hours * 3600:
             while waiting and BEGIN + waiting[0].at <= self.now:
@@ -129,7 +129,7 @@ class Cluster:
         return Job(one, policy, one.most if self._plan.fixed == "most" else 1)
 
     def _place(self, active: Sequence[Job]) -> None:
-        """Surplus pods go, the highest index first; missing ones are made, and those without a place look for one, in order of arrival."""
+        """Remove surplus pods, the highest index first. Create missing pods, and place waiting pods, in the order in which jobs came."""
         for job in active:
             for index in sorted(job.places, reverse=True)[: max(0, len(job.places) - job.replicas)]:
                 del job.places[index]
@@ -145,7 +145,7 @@ class Cluster:
             workers = len(job.nodes)
             if workers != job.trained_by:
                 self.changes += job.trained_by > 0
-                # The first start costs no other worker anything, but takes as long.
+                # The first start stops no other worker, but takes as long as a change.
                 job.stands_until, job.trained_by, job.since = self.now + self._rescale_s, workers, self.now + self._rescale_s
                 job.began = job.began if job.began is not None or not workers else self.now
             trained_s = max(0.0, min(ROUND_S, self.now + ROUND_S - job.stands_until)) if workers else 0.0
@@ -159,7 +159,7 @@ class Cluster:
             self._report(job, workers)
 
     def _report(self, job: Job, workers: int) -> None:
-        """As the stream of progress tells it: a rate for each window that was trained as a whole."""
+        """Report progress as the stream does: a rate for each window in which the job trained all the time."""
         is_whole = workers and self.now >= job.since + ROUND_S
         rate = job.of.rate(workers) * max(0.1, self._draw.gauss(1, NOISE)) if is_whole else None
         hear(job, workers, rate=rate, rescale_s=self._rescale_s, now=self.now)
@@ -170,7 +170,7 @@ class Cluster:
 
 
 def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: float) -> None:
-    """The job's report; with a rate where its last window was trained as a whole."""
+    """Take the job's report. It has a rate if the job trained during its whole last window."""
     if rate is not None:
         job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate, now=now))
     step = int(job.done)
@@ -180,7 +180,7 @@ def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: f
 
 
 def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingPolicy, *, now: float) -> None:
-    """One round of the autoscaler; changes the jobs' numbers of replicas."""
+    """Run one round of the autoscaler, which changes the jobs' numbers of replicas."""
     if not active:
         return
     states = [
@@ -206,6 +206,6 @@ def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingP
 
 
 def _with_deadline(policy: ScalingPolicy, one: Submitted, now: float) -> ScalingPolicy:
-    """It has three times what it would take on its most workers."""
+    """Return the policy with a deadline: the job has three times the time that it takes on its largest number of workers."""
     by = datetime.fromtimestamp(int(now + 3 * one.shortest_s), UTC)
     return msgspec.structs.replace(policy, finish_by=by, total_samples=max(1, int(one.work)))

@@ -1,4 +1,4 @@
-"""A real etcd for the benchmark, and the controller's part in it."""
+"""Run a real etcd for the benchmark, and play the controller's part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = "bench"
 
 
 class Etcd:
-    """One etcd without users, and the thread by which a controller takes part."""
+    """An etcd without users, and the thread with which a controller takes part."""
 
     def __init__(self, folder: Path) -> None:
         found = program()
@@ -60,14 +60,14 @@ class Etcd:
         self._process.wait(START_S)
 
     def expect(self, members: tuple[str, ...]) -> None:
-        """Say, as the controller would, who should be there."""
+        """Say which members should exist, as the controller would."""
         until = time.monotonic() + START_S
         while True:
             try:
                 word = self._thread.expect(JOB, Expectation(members=members, min=1, max=LARGEST))
                 asyncio.run_coroutine_threadsafe(word, self._loop).result(START_S)
                 return
-            except Away:  # as the controller does; the first one brings a connection about
+            except Away:  # the controller tries again too; the first attempt opens the connection
                 if time.monotonic() > until:
                     raise
 
@@ -75,7 +75,7 @@ class Etcd:
         return self._world
 
     def environment(self) -> dict[str, str]:
-        """What tells an agent where to meet."""
+        """Return the variables that tell an agent where to meet."""
         return {"PET_RDZV_BACKEND": "elastic-etcd", "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}", "ELASTIC_TOKEN": TOKEN}
 
     def _answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""A real elastic-rendezvous process for the benchmark, which takes the controller's part towards it."""
+"""Run a real elastic-rendezvous process for the benchmark, and play the controller's part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_S = 30.0
 
 
 class Server:
-    """The server process, with its installation in a folder of its own."""
+    """The server process, with its installation in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         installation = folder / "installation"
@@ -47,7 +47,7 @@ class Server:
         self._process.wait(START_S)
 
     def environment(self) -> dict[str, str]:
-        """What tells an agent where to meet."""
+        """Return the variables that tell an agent where to meet."""
         return {
             "PET_RDZV_BACKEND": "elastic",
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
@@ -56,7 +56,7 @@ class Server:
         }
 
     def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
-        """Say, as the controller would, who should be there, and who leaves because its machine goes."""
+        """Say which members should exist, and which leave because their machine goes, as the controller would."""
         going = tuple(Leaving(member=name, by_s=by_s, cause="disruption") for name in leaving)
         asyncio.run(self._expect(Expectation(members=members, leaving=going, min=1, max=most)))
 
