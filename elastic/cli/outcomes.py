@@ -1,4 +1,4 @@
-"""What a command has done to jobs and nodes: a line each for people, as it happens, or data at the end for programs."""
+"""Tell what a command has done to jobs and nodes: lines for people as it happens, or data for programs at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcomes:
 
 @contextmanager
 def told(output: str) -> Iterator[Outcomes]:
-    """Prints the data also where the command fails half-way: what is done is done."""
+    """Print the data also if the command fails halfway, because some changes have been made by then."""
     outcomes = Outcomes(output)
     try:
         yield outcomes
