@@ -1,7 +1,7 @@
-"""The nodes that one process plays.
+"""Run the nodes that one process plays.
 
-They share the client, the view of pods and services, the holder's connection and one endpoint for logs and exec. A node is added by
-starting it here, and found again by its folder after a restart.
+They share the client, the view of pods and services, the holder's connection and an endpoint for logs and exec. A node is added when it
+starts here, and found again by its folder after a restart.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ GONE_S, GONE_POLL_S = 10.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the nodes of this process keep their pods, and under which names pods find the control plane."""
+    """The folder in which the nodes of this process keep their pods, and the names by which pods find the control plane."""
 
     folder: Path
     fixed_names: Mapping[tuple[str, str], str]
@@ -55,7 +55,7 @@ class Fleet:
         self._place = place
         self._pods = pods
         self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
-        # Only the fact that they changed is kept; contents are fetched when needed.
+        # These caches only tell that an object changed. Contents are fetched when they are needed.
         self._contents: list[Cache[bool]] = [Cache(kube, kind, project=lambda found: True) for kind in (CONFIG_MAPS, SECRETS)]
         self._named: dict[tuple[str, str], NamedPod] = {}
         self._agents: dict[str, NodeAgent] = {}
@@ -96,7 +96,7 @@ class Fleet:
         self._stale.set()
         while True:
             await self._stale.wait()
-            # Changes come in flocks; one directory for all that arrive together.
+            # Changes come in groups, so one directory serves all that arrive together.
             await asyncio.sleep(GATHER_S)
             self._stale.clear()
             self._directory = Directory(self._services.list(), self._named.values(), fixed=self._place.fixed_names)
@@ -109,13 +109,13 @@ class Fleet:
         return self._settings.mode
 
     async def wait_for(self, names: Collection[str]) -> None:
-        """Returns when these nodes are in the API, and ready there."""
+        """Wait until these nodes are ready in the API."""
         while not all(name in self._agents and self._agents[name].registered for name in names):
             self._registered.clear()
             await self._registered.wait()
 
     async def retire_others(self, names: Collection[str], *, labels: str) -> None:
-        """Takes nodes with these labels out of the API that were played once and are not any more."""
+        """Remove nodes with these labels from the API that this process does not play any more."""
         for node in (await self._kube.list(NODES, labels=labels)).items:
             if node["metadata"]["name"] not in names:
                 await self._kube.delete(NODES, node["metadata"]["name"])
@@ -124,7 +124,7 @@ class Fleet:
         return self._agents.get(name)
 
     async def vanish(self, name: str) -> None:
-        """Ends at once, without notice, every process of a node that is not run any more; also those that its agent never took up."""
+        """Kill every process of a node that has ended here, without notice, including processes that its agent did not know."""
         uids = {path.name for path in (self._place.folder / name).glob("*")}
         deadline = time.monotonic() + GONE_S
         while time.monotonic() < deadline:
@@ -144,7 +144,7 @@ class Fleet:
         return next((runner for agent in self._agents.values() if (runner := agent.runner(namespace, pod)) is not None), None)
 
     async def run_node(self, facts: NodeFacts) -> None:
-        """Runs one node of this process until cancelled."""
+        """Run a node of this process until cancelled."""
         folder = self._place.folder / facts.name
         events = Recorder(self._kube, component="kubelet", host=facts.name)
         around = Surroundings(
@@ -161,7 +161,7 @@ class Fleet:
         self._agents[facts.name] = agent
         recording = asyncio.create_task(events.run())
         try:
-            # Pods that run already have a hosts file; an agent that does not know the names yet must not empty it.
+            # Running pods have a hosts file, and an agent that does not know the names yet must not empty it.
             await self._named_once.wait()
             await agent.run()
         finally:

@@ -1,7 +1,7 @@
-"""Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say.
+"""Collect garbage: objects whose owners are gone, and dependents that a deleted owner waits for. ownership.py decides.
 
-What the server of an API service lists is its word about its own objects alone, whatever uids and owners it writes: an object is known
-by where it is, and is what a reference means only if all of the reference says so.
+The server of an API service may write any uids and owners, but it only speaks for its own objects. Therefore an object is identified by its
+place, and a reference means it only if all parts of the reference fit.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 GATHER_S = 0.1
 LOOK_AGAIN_S = 30.0
-"""No object shows that the server of an API service serves more kinds than before, or says again what it serves."""
+"""Seconds between two looks at the API's kinds. No object tells when the server of an API service serves other kinds."""
 
 
 class GarbageCollector:
-    """Watches every kind there is, new ones too, and looks at an object whenever it, an owner or a dependent of it changes."""
+    """Watches every kind, including new ones, and looks at an object whenever it, an owner or a dependent of it changes."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -51,7 +51,7 @@ class GarbageCollector:
         self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
         self._items: dict[Key, Item] = {}
         self._naming: dict[str, set[Key]] = {}
-        """By a uid, what has an owner reference with it."""
+        """Objects with an owner reference to a uid, by this uid."""
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: set[Key] = set()
         self._rediscover = asyncio.Event()
@@ -83,7 +83,7 @@ class GarbageCollector:
                 self._rediscover.set()
                 continue
             if self._kinds.failed and self._kinds.failed != before:
-                log.warning("what these group versions serve is not known: %s", self._kinds.failed)
+                log.warning("the resources of these group versions are not known: %s", self._kinds.failed)
             silent = {resource for resource in self._watches if resource.api_version in self._kinds.failed}
             self._follow(group, set(self._kinds.resources) | silent)
 
@@ -118,7 +118,7 @@ class GarbageCollector:
         self._enqueue([*self._naming.get(gone.uid, ()), *(found.key for owner in gone.owners if (found := self._known(gone, owner)))])
 
     def _known(self, subject: Item, owner: Owner) -> Item | None:
-        """What is meant by that reference of the subject's, if a watch has shown it."""
+        """Return the object that this reference of the subject means, if a watch has shown it."""
         resource = self._kinds.by_kind.get((owner.group, owner.kind)) or next(
             (watched for watched in self._watches if (watched.group, watched.kind) == (owner.group, owner.kind)), None
         )
@@ -149,8 +149,8 @@ class GarbageCollector:
                 log.warning("garbage collection of %s failed, trying again: %r", where, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [key])
             except Exception:
-                # One object that makes no sense must end neither the collection nor the node agents beside it. Its next change, or one of
-                # its owners, brings it here again.
+                # An invalid object must end neither the collection nor the node agents in this process. Its next change, or a change of
+                # an owner, brings it here again.
                 log.exception("garbage collection of %s is not possible", where)
 
     async def _attend(self, subject: Item) -> None:
@@ -162,13 +162,13 @@ class GarbageCollector:
             await self._act(subject, dependents, action)
 
     async def _state(self, subject: Item, owner: Owner) -> State:
-        """An owner we have not seen may be new: only the word of the server that has it makes it absent."""
+        """Return the state of an owner. If it was not seen, ask the server, because the owner may be new."""
         known = self._known(subject, owner)
         if known is None:
             resource = self._kinds.by_kind.get((owner.group, owner.kind))
             if resource is None or (resource.namespaced and not subject.namespace):
-                # A kind we do not know, perhaps defined a moment ago, or a namespaced owner of an object that has no namespace, which
-                # cannot be asked for: leave the object alone.
+                # Leave the object alone if we cannot ask for its owner: its kind is unknown, and perhaps new, or the owner has a
+                # namespace although the object has none.
                 return State.PRESENT
             namespace = subject.namespace if resource.namespaced else None
             try:

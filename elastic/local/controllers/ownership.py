@@ -1,4 +1,4 @@
-"""Decides what the garbage collector does with one object, from its owners and its dependents. Pure: the caller says which owners exist."""
+"""Decide what the garbage collector does with an object, from its owners and dependents. Pure: the caller says which owners exist."""
 
 import enum
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Owner:
 
 
 Key = tuple[Resource, str, str]
-"""Where an object is: its resource, namespace and name. A uid is no key: a server may write that of another server's object."""
+"""Place of an object: its resource, namespace and name. A uid is no key, because a server may write the uid of another server's object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """As much of an object as ownership needs."""
+    """The part of an object that ownership needs."""
 
     resource: Resource
     namespace: str
@@ -48,7 +48,7 @@ class Item:
         return any(owner.blocks and self._is(owner, other.namespace) for owner in other.owners)
 
     def _is(self, owner: Owner, namespace: str) -> bool:
-        """Whether an object of that namespace means this one by its reference."""
+        """Return whether a reference in an object of that namespace means this object."""
         named = (owner.uid, owner.group, owner.kind, owner.name)
         is_in_reach = self.namespace == namespace or not self.resource.namespaced
         return is_in_reach and named == (self.uid, self.resource.group, self.resource.kind, self.name)
@@ -62,40 +62,40 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Nobody owns the object any more."""
+    """Delete the object, because it has no owner any more."""
 
     propagation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disown:
-    """Some owners have gone and others have not: only the references to the former go."""
+    """Remove the references to owners that are gone, because other owners still exist."""
 
     uids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The finalizer that kept the object until its dependents were dealt with is done."""
+    """Remove the finalizer that kept the object until its dependents were handled."""
 
     finalizer: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteDependents:
-    """The object waits until its dependents have gone."""
+    """Delete the dependents, for which the object waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanDependents:
-    """The object goes and its dependents stay, without an owner."""
+    """Remove the dependents' references, because the object goes and they stay."""
 
 
 Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
 
 
 def item(resource: Resource, found: dict[str, Any]) -> Item:
-    """Raises ValidationError for what has no metadata like an object's of that resource: servers of API services may send anything."""
+    """Read an object. Raise ValidationError if its metadata does not fit the resource: servers of API services may send anything."""
     metadata = msgspec.convert(found.get("metadata"), _Metadata)
     if bool(metadata.namespace) != resource.namespaced:
         raise msgspec.ValidationError(f"an object {'without' if resource.namespaced else 'with'} a namespace")
@@ -132,7 +132,7 @@ def _owner(reference: _Reference) -> Owner:
 
 
 def judge(subject: Item, states: dict[Owner, State], dependents: tuple[Item, ...]) -> Action | None:
-    """`states` has every owner of the subject, `dependents` everything that it owns."""
+    """Decide about the subject. `states` has every owner of it, and `dependents` everything that it owns."""
     if subject.deleting:
         return _finish(subject, dependents)
     if not subject.owners:
