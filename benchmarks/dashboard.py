@@ -27,7 +27,7 @@ from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import News
-from dashboard.serving.server import Server, Settings
+from dashboard.serving.server import Server, ServingSettings
 from dashboard.serving.sessions import LaptopSessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
@@ -35,7 +35,7 @@ from dashboard.watching.observer import Observer
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
@@ -105,7 +105,9 @@ class Cluster:
                 number, step = reports % self.jobs, 10 * (reports // self.jobs)
                 values = {"samples": step * 640.0, "loss": 1.0 + 1.0 / (step + 1)}
                 uid = f"job-{number}"
-                self.book.hear(Progress(job=uid, generation=3, phase="running", size=self.workers, step=step, highest=step, values=values))
+                self.book.hear(
+                    TrainingProgress(job=uid, generation=3, phase="running", size=self.workers, step=step, highest=step, values=values)
+                )
                 self.news.tell(uid)
                 reports += 1
             while changes < passed * CHANGED_WORKERS_A_SECOND:
@@ -157,7 +159,7 @@ async def measure(options: argparse.Namespace) -> None:
             sessions=sessions,
             guard=Guard(),
             reclaims=Reclaims(()),
-            settings=Settings(),
+            settings=ServingSettings(),
             is_ready=lambda: True,
         )
         opened = socket.create_server(("127.0.0.1", 0), backlog=128)

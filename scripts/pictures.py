@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
 import chromium  # noqa: E402
 from dashboard_scene import Scene, event, job, node, owned, pod  # noqa: E402
 
-from elastic.membership.training import Progress  # noqa: E402
+from elastic.membership.training import TrainingProgress  # noqa: E402
 from elastic.runtime.one_time import OneTimeToken  # noqa: E402
 
 NAME = "llama-finetune"
@@ -95,7 +95,7 @@ def object_of(change: Change, generation: int, *, begin: float) -> dict[str, Any
 
 
 def hear(shown: Scene, generation: int, **told: Any) -> None:
-    shown.book.hear(Progress(job=f"uid-{NAME}", generation=generation, **told))
+    shown.book.hear(TrainingProgress(job=f"uid-{NAME}", generation=generation, **told))
 
 
 def stamp(at: float) -> str:

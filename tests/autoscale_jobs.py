@@ -11,10 +11,10 @@ from typing import Any
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.measures import Measured, Sizes, with_rate
-from autoscale.deciding.signals import Bounds, Decision, Memory, Signals, Work
+from autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Work
 from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 NOON = 1_800_000_000.0
 
@@ -69,7 +69,7 @@ class TrainingJob:
     memory: Memory = field(default_factory=Memory)
     now: float = NOON
     sizes: list[int] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[SizeDecision] = field(default_factory=list)
 
     def run(self, hours: float, *, every_s: float = 10.0) -> TrainingJob:
         draw = random.Random(self.seed)
@@ -159,7 +159,7 @@ class ReportingJob:
         self._says(count, int(self.step))
 
     def _says(self, size: int, step: int | None, *, phase: str = "running") -> None:
-        progress = Progress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
+        progress = TrainingProgress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
         self.training, rate = heard(self.training, progress, self.now)
         if rate is not None:
             self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=size, rate=rate, now=self.now))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.etcd.store import Away, Compacted, Entry, Listing, Store
-from elastic.etcd.store import Refused as Denied
+from elastic.etcd.store import StoreRefused as Denied
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Refused
 from elastic_worker.etcd.records import EXPECTED, WORLD, Expected, Seal, World

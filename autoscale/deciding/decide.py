@@ -5,12 +5,12 @@ from dataclasses import replace
 from autoscale.deciding import troubles
 from autoscale.deciding.guard import guarded, held
 from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
-from autoscale.deciding.signals import Decision, Memory, Signals, Wish
+from autoscale.deciding.signals import Memory, Signals, SizeDecision, Wish
 from autoscale.deciding.trials import up_to_date
 from elastic.api.scaling import PolicyName
 
 
-def decide(signals: Signals, replicas: int, now: float) -> Decision:
+def decide(signals: Signals, replicas: int, now: float) -> SizeDecision:
     """`replicas` is the number in the spec, `now` in seconds since 1970."""
     signals = replace(signals, memory=_until_now(signals.memory, now, hold_s=signals.policy.hold_seconds))
     by_hand = held(signals, replicas, now)

@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 import msgspec
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.jobs import JobState, ScaledJob
 from autoscale.deciding.measures import with_rate
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
 from autoscale.deciding.training import SAMPLES, Mark, Training
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.watching.projections import node_seen, shape_of
 from benchmarks.mix.workload import Submitted
 from elastic.api.scaling import ScalingPolicy
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 BEGIN = 1_800_000_000.0
 ROUND_S = 10.0
@@ -60,8 +60,8 @@ class Job:
     ended: float | None = None
 
     @property
-    def key(self) -> JobKey:
-        return JobKey("PyTorchJob", "default", self.of.name)
+    def key(self) -> JobName:
+        return JobName("PyTorchJob", "default", self.of.name)
 
     @property
     def nodes(self) -> list[str]:
@@ -174,7 +174,7 @@ def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: f
     if rate is not None:
         job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate, now=now))
     step = int(job.done)
-    progress = Progress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
+    progress = TrainingProgress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
     mark = Mark(now, job.done, SAMPLES, step, (1, workers))
     job.training = Training(progress=progress, heard_at=now, last=mark, rescale_s=rescale_s)
 
@@ -185,7 +185,7 @@ def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingP
         return
     states = [
         JobState(
-            seen=JobSeen(
+            seen=ScaledJob(
                 key=job.key,
                 uid=job.of.name,
                 policy=job.policy or policy,

@@ -13,12 +13,12 @@ from typing import Any, Self
 
 from benchmarks.rescaling.server import JOB
 from benchmarks.rescaling.settings import LARGEST
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Away
 from elastic.etcd.thread import EtcdThread, prefix_of
 from elastic.local.etcd import program
 from elastic.local.ports import free_ports
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Expectation, WorldReport
 
 START_S = 30.0
 TOKEN = "bench"
@@ -38,7 +38,7 @@ class Etcd:
         with (folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._loop = asyncio.new_event_loop()
-        self._world: World | None = None
+        self._world: WorldReport | None = None
 
     def __enter__(self) -> Self:
         until = time.monotonic() + START_S
@@ -48,7 +48,7 @@ class Etcd:
             time.sleep(0.02)
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._thread = EtcdThread(token_for=lambda job: TOKEN, read_secret=self._no_secret)
-        self._thread.meet_at(JOB, Place(endpoints=(f"127.0.0.1:{self.port}",), prefix=prefix_of(JOB)))
+        self._thread.meet_at(JOB, EtcdPlace(endpoints=(f"127.0.0.1:{self.port}",), prefix=prefix_of(JOB)))
         self._listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
         return self
 
@@ -71,7 +71,7 @@ class Etcd:
                 if time.monotonic() > until:
                     raise
 
-    def world(self) -> World | None:
+    def world(self) -> WorldReport | None:
         return self._world
 
     def environment(self) -> dict[str, str]:

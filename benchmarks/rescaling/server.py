@@ -14,7 +14,7 @@ from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Expectation, Leaving, World
+from elastic.membership.wire import Expectation, LeaveOrder, WorldReport
 
 JOB = "bench"
 START_S = 30.0
@@ -57,10 +57,10 @@ class Server:
 
     def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
         """Say which members should exist, and which leave because their machine goes, as the controller would."""
-        going = tuple(Leaving(member=name, by_s=by_s, cause="disruption") for name in leaving)
+        going = tuple(LeaveOrder(member=name, by_s=by_s, cause="disruption") for name in leaving)
         asyncio.run(self._expect(Expectation(members=members, leaving=going, min=1, max=most)))
 
-    def world(self) -> World | None:
+    def world(self) -> WorldReport | None:
         return asyncio.run(self._world())
 
     def _client(self) -> RendezvousClient:
@@ -73,6 +73,6 @@ class Server:
         async with self._client() as client:
             await client.expect(JOB, expectation)
 
-    async def _world(self) -> World | None:
+    async def _world(self) -> WorldReport | None:
         async with self._client() as client:
             return await client.world(JOB)

@@ -20,7 +20,7 @@ from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
 from dashboard.serving.sessions import SESSION_S, Session, Sessions
 from dashboard.serving.shown import encode
 from dashboard.serving.site import pages
-from dashboard.serving.stream import NoPlace, Places, Streams, ender, send
+from dashboard.serving.stream import NoPlace, StreamPlaces, Streams, ender, send
 from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
@@ -44,7 +44,7 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServingSettings:
     allows_changes: bool = False
     is_secure: bool = False
     """Browsers reach us by https: cookies are sent so only."""
@@ -62,13 +62,13 @@ class Server:
         sessions: Sessions,
         guard: Guard,
         reclaims: Reclaims,
-        settings: Settings,
+        settings: ServingSettings,
         is_ready: Callable[[], bool],
     ) -> None:
         self._observer, self._views, self._streams = observer, views, streams
         self._sessions, self._guard, self._reclaims, self._settings = sessions, guard, reclaims, settings
         self._is_ready = is_ready
-        self._places, self._logs = Places(), Places()
+        self._places, self._logs = StreamPlaces(), StreamPlaces()
         self._pages = pages()
 
     def application(self, *outer: object) -> web.Application:

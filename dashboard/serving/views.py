@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from autoscale.jobs import JOBS
 from dashboard.history.book import Book
-from dashboard.history.record import Record
+from dashboard.history.record import JobRecord
 from dashboard.serving.callers import Caller
 from dashboard.serving.shown import (
     ConditionShown,
@@ -32,7 +32,7 @@ MOST_DISRUPTIONS = 200
 MOST_WORDS = 600
 SOUND = ("Running", "Pending", "Succeeded", "Completed", "Terminating")
 """States of pods that say nothing of an error."""
-NO_RECORD = Record()
+NO_RECORD = JobRecord()
 
 
 class Views:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from elastic.cli.printing import as_data, output_option, plain
-from elastic.kube.following import JobKey
+from elastic.kube.following import FollowedJob
 from elastic.local.stopped import StoredJob
 
 OUTPUT: Callable[[Callable[..., Any]], Callable[..., Any]] = output_option()
@@ -21,7 +21,7 @@ class Outcomes:
     output: str
     _items: list[dict[str, Any]] = field(default_factory=list)
 
-    def tell(self, job: JobKey | StoredJob, did: str, words: str, **facts: Any) -> None:
+    def tell(self, job: FollowedJob | StoredJob, did: str, words: str, **facts: Any) -> None:
         self._add({"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "did": did, **facts}, words)
 
     def tell_of_node(self, name: str, did: str, words: str, **facts: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from elastic.etcd.grpc_store import GrpcStore
 from elastic.etcd.place import JOB_USER, user_of
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.store import Away, StoreRefused
 
 ROOT = "root"
 _THERE, _GONE = "already exists", "not found"
@@ -27,8 +27,8 @@ class Accounts:
         """Turn authentication on if this etcd is new."""
         try:
             await self._store.log_in()
-        except Refused as error:
-            raise Refused(f"the installation's etcd does not take this installation's administrator: {error}") from None
+        except StoreRefused as error:
+            raise StoreRefused(f"the installation's etcd does not take this installation's administrator: {error}") from None
         if not self._store.asks_nobody:
             return
         await self._do("Auth/UserAdd", "AuthUserAddRequest", name=ROOT, password=self._password)
@@ -62,6 +62,6 @@ class Accounts:
         """Call a method. The call also succeeds if etcd is in the wanted state already."""
         try:
             await self._store.call(method, kind, **fields)
-        except Refused as error:
+        except StoreRefused as error:
             if _THERE not in str(error) and _GONE not in str(error):
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 from elastic.etcd.answers import LONGEST_ANSWER
 from elastic.etcd.messages import INSTALL, NotInstalled
 from elastic.etcd.place import Access
-from elastic.etcd.store import Refused
+from elastic.etcd.store import StoreRefused
 
 MOST_CHANNELS, MOST_OF_NAMESPACE = 512, 64
 _OPTIONS = (
@@ -56,9 +56,11 @@ class Channels:
         if not namespace:
             return
         if len(self._open) >= MOST_CHANNELS:
-            raise Refused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
+            raise StoreRefused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
         if sum(one.namespace == namespace for one in self._open.values()) >= MOST_OF_NAMESPACE:
-            raise Refused(f"this controller is connected to {MOST_OF_NAMESPACE} etcd members for namespace {namespace} already, its limit")
+            raise StoreRefused(
+                f"this controller is connected to {MOST_OF_NAMESPACE} etcd members for namespace {namespace} already, its limit"
+            )
 
     async def free(self, endpoint: str, access: Access | None) -> None:
         found = self._open[(endpoint, access)]

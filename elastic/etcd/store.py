@@ -9,11 +9,11 @@ class Away(Exception):
     """No endpoint gave a usable answer in time."""
 
 
-class Refused(Exception):
+class StoreRefused(Exception):
     """etcd answered with an error, and another attempt would not help soon."""
 
 
-class Full(Refused):
+class Full(StoreRefused):
     """etcd takes no more writes, because its quota is used up."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.messages import NotInstalled
-from elastic.etcd.place import Place
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.place import EtcdPlace
+from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.visits import Own, ReadSecret, Visitor
 from elastic.membership import wire
 
@@ -36,15 +36,15 @@ class EtcdThread:
         self._read_secret = read_secret
         self._own = own
         self._follows_others = follows_others
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, EtcdPlace] = {}
         self._home: asyncio.AbstractEventLoop | None = None
-        self._worlds: asyncio.Queue[wire.World] = asyncio.Queue()
+        self._worlds: asyncio.Queue[wire.WorldReport] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: EtcdMembership | None = None
         self._thread: threading.Thread | None = None
         self._ending = asyncio.Event()
 
-    def meet_at(self, job_uid: str, place: Place) -> None:
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None:
         """Note the place of this job's records."""
         self._places[job_uid] = place
 
@@ -60,7 +60,7 @@ class EtcdThread:
         self._places.pop(job_uid, None)
         return step
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]:
         """Yield worlds until cancelled. Then the thread ends too."""
         if on_open is not None:
             on_open()
@@ -72,13 +72,13 @@ class EtcdThread:
         finally:
             await self._stop()
 
-    def _place_of_unknown(self, job_uid: str) -> Place | None:
+    def _place_of_unknown(self, job_uid: str) -> EtcdPlace | None:
         """Return the place of a job that was deleted while no controller ran; it is known only in the installation's etcd."""
         return own_place(self._own.endpoints, job_uid) if self._own is not None else None
 
     # --- in the thread
 
-    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: Place) -> int | None:
+    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: EtcdPlace) -> int | None:
         step = await membership.forget(job_uid, place)
         if place.is_own:
             store, accounts = self._visitor.administrator()
@@ -94,7 +94,7 @@ class EtcdThread:
         while True:
             try:
                 await self._count()
-            except (Away, Refused, NotInstalled) as error:
+            except (Away, StoreRefused, NotInstalled) as error:
                 log.warning("the installation's etcd does not answer", extra={"error": str(error)})
             except Exception:
                 log.exception("looking for users in the installation's etcd failed")
@@ -106,11 +106,11 @@ class EtcdThread:
             await accounts.begin()
             for job_uid in await accounts.jobs():
                 if job_uid not in self._places:
-                    self._emit(wire.World(job=job_uid, generation=0, phase="unknown"))
+                    self._emit(wire.WorldReport(job=job_uid, generation=0, phase="unknown"))
         finally:
             await store.close()
 
-    def _emit(self, world: wire.World) -> None:
+    def _emit(self, world: wire.WorldReport) -> None:
         assert self._home is not None
         with contextlib.suppress(RuntimeError):  # the controller's loop has ended
             self._home.call_soon_threadsafe(self._worlds.put_nowait, world)
@@ -156,9 +156,9 @@ async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
     return await read(namespace, name)
 
 
-def own_place(endpoints: tuple[str, ...], job_uid: str) -> Place:
+def own_place(endpoints: tuple[str, ...], job_uid: str) -> EtcdPlace:
     """Return the place of a job in the installation's etcd."""
-    return Place(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
+    return EtcdPlace(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
 
 
 def prefix_of(job_uid: str, *, under: str = "/elastic-training") -> str:

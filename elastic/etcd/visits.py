@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from elastic.etcd.accounts import ROOT, Accounts
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
-from elastic.etcd.place import Access, Place
-from elastic.etcd.store import Refused, Store
+from elastic.etcd.place import Access, EtcdPlace
+from elastic.etcd.store import Store, StoreRefused
 
 USER, PASSWORD, CA, CERTIFICATE, KEY = "user", "password", "ca.crt", "tls.crt", "tls.key"
 """Keys of the user's Secret."""
@@ -43,20 +43,20 @@ class Visitor:
         self._own = own
         self._follows_others = follows_others
 
-    async def open(self, place: Place) -> Store:
+    async def open(self, place: EtcdPlace) -> Store:
         """Open the store of a place. Raise Away, Refused or NotInstalled if that fails."""
         if place.is_own:
             return await self._open_own(place)
         if not self._follows_others:
-            raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
+            raise StoreRefused("this controller connects to no etcd of users (--no-follow-user-etcd)")
         for endpoint in place.endpoints:
             if not _ENDPOINT.match(endpoint):  # gRPC would read other texts as a path, or as another scheme
-                raise Refused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
+                raise StoreRefused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)
         return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls, namespace=place.namespace)
 
-    async def _open_own(self, place: Place) -> Store:
+    async def _open_own(self, place: EtcdPlace) -> Store:
         store, accounts = self.administrator()
         try:
             await accounts.begin()
@@ -75,15 +75,15 @@ class Visitor:
 
     def _known(self) -> Own:
         if self._own is None:
-            raise Refused("this controller knows no etcd of the installation (--etcd-endpoint)")
+            raise StoreRefused("this controller knows no etcd of the installation (--etcd-endpoint)")
         return self._own
 
-    async def _access(self, place: Place) -> Access:
+    async def _access(self, place: EtcdPlace) -> Access:
         if not place.secret:
             return Access()
         held = await self._read_secret(place.namespace, place.secret)
         if sum(map(len, held.values())) > LONGEST_SECRET:
-            raise Refused(f"Secret {place.secret} holds more than {LONGEST_SECRET} bytes")
+            raise StoreRefused(f"Secret {place.secret} holds more than {LONGEST_SECRET} bytes")
         access = Access(
             user=held.get(USER, ""),
             password=held.get(PASSWORD, ""),
@@ -92,7 +92,7 @@ class Visitor:
             key=held.get(KEY, ""),
         )
         if bool(access.user) != bool(access.password):
-            raise Refused(f"Secret {place.secret} needs both {USER} and {PASSWORD}, or neither")
+            raise StoreRefused(f"Secret {place.secret} needs both {USER} and {PASSWORD}, or neither")
         _check(access, place.secret)
         return access
 
@@ -103,6 +103,6 @@ def _check(access: Access, secret: str) -> None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)
         except (ssl.SSLError, ValueError) as error:
-            raise Refused(f"{CA} in Secret {secret} is no certificate: {error}") from None
+            raise StoreRefused(f"{CA} in Secret {secret} is no certificate: {error}") from None
     if bool(access.certificate) != bool(access.key):
-        raise Refused(f"Secret {secret} needs both {CERTIFICATE} and {KEY}, or neither")
+        raise StoreRefused(f"Secret {secret} needs both {CERTIFICATE} and {KEY}, or neither")

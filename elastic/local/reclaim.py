@@ -13,7 +13,7 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.nodes import Effect, Taint, set_taint
 from elastic.kube.resources import NODES, Object
 from elastic.signals.seen import on_node
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 from elastic.signals.table import AKS, AUTOSCALER, AWS, BUILT_IN, GKE, KARPENTER
 
 EVENT = "spot-itn-0123456789abcdef"
@@ -27,7 +27,7 @@ SPOT_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def why_not(signal: Signal) -> str:
+def why_not(signal: DisruptionSignal) -> str:
     """Return why a signal cannot be played; empty if it can."""
     if signal.source not in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) or not signal.on.is_of_node:
         return "it is no cloud's signal on a node"
@@ -38,7 +38,7 @@ def why_not(signal: Signal) -> str:
     return ""
 
 
-PLAYABLE: Mapping[str, Signal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
+PLAYABLE: Mapping[str, DisruptionSignal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
 NOT_PLAYED: Mapping[str, str] = MappingProxyType({row.name: why for row in BUILT_IN if (why := why_not(row))})
 """Reasons why signals cannot be played, by their names."""
 SHORT: Mapping[str, str] = MappingProxyType(
@@ -61,7 +61,7 @@ class Played:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def as_seen(signal: Signal, *, now: datetime, left_s: float | None) -> Played:
+def as_seen(signal: DisruptionSignal, *, now: datetime, left_s: float | None) -> Played:
     """Return the signal as its cloud gives it now, `left_s` seconds before the loss."""
     lost_at = now + timedelta(seconds=signal.lead_s if left_s is None else left_s)
     given = str(int((lost_at - timedelta(seconds=signal.lead_s)).timestamp()))
@@ -96,7 +96,7 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
 
 
 async def is_taken_back(
-    kube: Kube, node: str, signal: Signal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
+    kube: Kube, node: str, signal: DisruptionSignal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
 ) -> bool:
     """Wait for this time, or until the node does not show the signal any more. `say` gets the remaining seconds now and then.
 

@@ -9,7 +9,7 @@ Waits are measured by how long this member itself has watched a fact hold; clock
 import dataclasses
 import typing
 
-from elastic_worker._engine import Job, Tick, Wake, step, view
+from elastic_worker._engine import JobState, Tick, Wake, step, view
 from elastic_worker._engine.choose import target
 from elastic_worker._engine.state.membership import pod_of
 from elastic_worker._engine.words import Cause
@@ -78,7 +78,7 @@ class Decision:
 
     sight: Sight
     write: typing.Optional[Write]
-    job: Job
+    job: JobState
     since: Since
     look_again_at: typing.Optional[float]
     suspects: typing.Tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
     return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, me))
 
 
-def _change(group: Group, job: Job, after: Job, waits: Waits) -> Step:
+def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
     """Return the record that the engine's step asks for; without one, nothing or the reason why it is not written yet."""
     records, world, now = group.records, group.world, after.membership.world
     if after.accounting.closed and world is not None:
@@ -169,7 +169,7 @@ def _change(group: Group, job: Job, after: Job, waits: Waits) -> Step:
     return _call(group, Round(clipped(called.reason), called.cause, planned))
 
 
-def _why_waiting(group: Group, job: Job) -> str:
+def _why_waiting(group: Group, job: JobState) -> str:
     """Return why members at the barrier are in no world, if the engine itself says it in fewer words."""
     if job.is_done or job.membership.expectation is None:
         return ""
@@ -259,7 +259,7 @@ def _all_here(group: Group) -> typing.Tuple[str, ...]:
     return tuple(group.those(Standing.BACK)) or tuple(group.candidates())
 
 
-def _world(group: Group, after: Job) -> World:
+def _world(group: Group, after: JobState) -> World:
     """Return the record of the world that the engine has sealed."""
     now, present = after.membership.world, group.records.members
     assert now is not None
@@ -274,7 +274,7 @@ def _world(group: Group, after: Job) -> World:
     )
 
 
-def _sealed(group: Group, after: Job, world: World, *, names: typing.Tuple[str, ...]) -> Write:
+def _sealed(group: Group, after: JobState, world: World, *, names: typing.Tuple[str, ...]) -> Write:
     """Return the write of this world with the job's account."""
     present, former = group.records.members, group.world
     seats = former.seats if former is not None else ()
@@ -296,7 +296,7 @@ def _sealed(group: Group, after: Job, world: World, *, names: typing.Tuple[str, 
     )
 
 
-def _sight(job: Job, me: Me, *, waiting: str) -> Sight:
+def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
     """Return what a member sees of this state."""
     member = job.membership.members.get(me.name)
     if member is None or member.incarnation != me.incarnation:

@@ -10,8 +10,8 @@ from .choose import leave_notice
 from .events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from .handlers.arrivals import is_retired
 from .handlers.expectations import is_stale
-from .state.job import Job
-from .state.membership import Member, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase
 from .state.timings import Limits
 from .step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
 from .views import summary, view
@@ -23,11 +23,11 @@ __all__ = [
     "Effect",
     "Event",
     "Expected",
-    "Job",
+    "JobState",
     "Limits",
     "Lost",
     "Member",
-    "Phase",
+    "MemberPhase",
     "Publish",
     "Refuse",
     "Resumed",

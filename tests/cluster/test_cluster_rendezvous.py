@@ -4,7 +4,7 @@ from account_tokens import ONLY_THE_CONTROLLER_MAY, account_token, who_may_contr
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES
-from rendezvous.c10d import Store, store_network_policy, store_pod, store_service
+from rendezvous.c10d import C10dStore, store_network_policy, store_pod, store_service
 
 STRICT = {"fieldValidation": "Strict"}
 
@@ -17,7 +17,7 @@ async def test_pod_service_and_network_policy_of_a_store_are_taken_as_they_are(k
     await account_token(kube, "default", namespace=namespace)  # pods need the account; a controller manager may not have made it yet
     job = await kube.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job"}}, namespace=namespace)
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "job", "uid": job["metadata"]["uid"], "controller": True}
-    store = Store(
+    store = C10dStore(
         job_name="train",
         namespace=namespace,
         job_uid=job["metadata"]["uid"],

@@ -31,9 +31,9 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.local import LocalCluster
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
-PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+PLACE = CertificateName(namespace="elastic-system", name="elastic-autoscaler-metrics")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)

@@ -17,7 +17,7 @@ from laptop import until
 
 from elastic.api.words import Cause
 from elastic.etcd.accounts import Accounts
-from elastic.etcd.store import Refused
+from elastic.etcd.store import StoreRefused
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, needs_etcd, pytest.mark.timeout(300)]
@@ -66,15 +66,15 @@ async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -
     async with store_of(cluster) as administrator, store_of(cluster, run.key.uid) as own:
         assert set(await keys_under(own, prefix_of(run))) > {"world", "expected"}
         assert await administrator.put(OTHERS + "world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await keys_under(own, OTHERS)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await own.put(OTHERS + "expected", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await own.remove(OTHERS)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await anext(aiter(own.watch(OTHERS, 1)))
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await Accounts(own, password="").jobs()
         assert await keys_under(administrator, OTHERS) == ["world"]
         await administrator.remove(OTHERS)

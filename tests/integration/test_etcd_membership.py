@@ -18,8 +18,8 @@ from laptop import until
 
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
-from elastic.etcd.place import Access, Place
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.place import Access, EtcdPlace
+from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.thread import EtcdThread
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
@@ -35,11 +35,11 @@ class Controller:
     def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.secrets = secrets or {}
         self.thread = EtcdThread(token_for=lambda uid: TOKEN, read_secret=self.read)
-        self.worlds: dict[str, wire.World] = {}
+        self.worlds: dict[str, wire.WorldReport] = {}
 
     async def read(self, namespace: str, name: str) -> Mapping[str, str]:
         if name not in self.secrets:
-            raise Refused(f"Secret {name} cannot be read: not found")
+            raise StoreRefused(f"Secret {name} cannot be read: not found")
         return self.secrets[name]
 
     async def expect(self, job: str, etcd: Etcd, *members: str, secret: str = "") -> None:
@@ -49,7 +49,7 @@ class Controller:
     async def has_written(self, job: str, etcd: Etcd, *members: str, secret: str = "", port: int = 0) -> bool:
         ports = [port] if port else etcd.ports
         endpoints = tuple(f"127.0.0.1:{one}" for one in ports)
-        self.thread.meet_at(job, Place(endpoints=endpoints, prefix=f"/elastic-training/{job}/", namespace="default", secret=secret))
+        self.thread.meet_at(job, EtcdPlace(endpoints=endpoints, prefix=f"/elastic-training/{job}/", namespace="default", secret=secret))
         try:
             await self.thread.expect(job, wire.Expectation(members=members, min=1, max=3))
         except Away:
@@ -213,13 +213,13 @@ async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(
     store = GrpcStore(Channels(), (f"127.0.0.1:{etcd.ports[0]}",), Access(user=USER, password=PASSWORD), is_tls=False)
     try:
         assert await store.put("/elastic-training/mine/world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await store.put("/elastic-training/yours/world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await keys_under(store, "/elastic-training/yours/")
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await store.remove("/elastic-training/yours/")
-        with pytest.raises(Refused, match=r"^etcdserver: permission denied$"):
+        with pytest.raises(StoreRefused, match=r"^etcdserver: permission denied$"):
             await anext(aiter(store.watch("/elastic-training/yours/", 1)))
     finally:
         await store.close()

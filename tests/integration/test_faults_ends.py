@@ -17,7 +17,7 @@ from elastic.api.job import Object
 from elastic.api.names import JOB_NAME
 from elastic.kube import connect
 from elastic.kube.client import Kube
-from elastic.kube.following import JobKey
+from elastic.kube.following import FollowedJob
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
 from elastic.local import LocalCluster
@@ -49,7 +49,7 @@ def job(name: str, script: str, *, workers: int, **policy: object) -> Object:
 class Run:
     """One job and its pods."""
 
-    def __init__(self, cluster: LocalCluster, kube: Kube, key: JobKey) -> None:
+    def __init__(self, cluster: LocalCluster, kube: Kube, key: FollowedJob) -> None:
         self.cluster, self.kube, self.key = cluster, kube, key
 
     async def status(self) -> Object:

@@ -24,7 +24,7 @@ from elastic.local import LocalCluster
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
 from elastic.local.reclaim import PLAYABLE, as_seen, show
-from elastic.signals.signal import Meaning, On, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning, On
 from elastic.signals.table import BUILT_IN
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, pytest.mark.timeout(400)]
@@ -43,7 +43,7 @@ class Doomed:
     """A job that trains with two workers, one of them on a node with the name of the signal. There is room for another on node-1 only."""
 
     run: ElasticRun
-    signal: Signal
+    signal: DisruptionSignal
     worker: str
     before: dict[str, tuple[str, int]]
 
@@ -98,7 +98,7 @@ async def spare(kube: Kube, *, is_open: bool) -> None:
 
 
 @contextlib.asynccontextmanager
-async def doomed(signal: Signal, cluster: LocalCluster) -> AsyncIterator[Doomed]:
+async def doomed(signal: DisruptionSignal, cluster: LocalCluster) -> AsyncIterator[Doomed]:
     node = signal.name
     async with connect(cluster.kubeconfig) as kube:
         await spare(kube, is_open=False)
@@ -118,7 +118,7 @@ async def doomed(signal: Signal, cluster: LocalCluster) -> AsyncIterator[Doomed]
 
 
 @pytest.mark.parametrize("signal", PLAYABLE.values(), ids=lambda row: row.name)
-async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster, signal: Signal) -> None:
+async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster, signal: DisruptionSignal) -> None:
     async with doomed(signal, cluster) as job:
         if signal.meaning is Meaning.INFORM:
             await informs(job)
@@ -130,7 +130,7 @@ async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster,
 
 
 @pytest.mark.parametrize("signal", GONE, ids=lambda row: row.name)
-async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: LocalCluster, signal: Signal) -> None:
+async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: LocalCluster, signal: DisruptionSignal) -> None:
     """Nobody on the node can end its pod: that stays until the node is no more."""
     async with doomed(signal, cluster) as job:
         run = job.run
@@ -146,7 +146,7 @@ async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: Local
 
 
 @pytest.mark.parametrize("signal", NEW, ids=lambda row: row.name)
-async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCluster, signal: Signal) -> None:
+async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCluster, signal: DisruptionSignal) -> None:
     """The node's first pods come after its taint. Nothing is announced, and nobody leaves."""
     node = f"new-{signal.name}"
     played = as_seen(signal, now=datetime.now(UTC), left_s=None)

@@ -23,7 +23,7 @@ from real_servers import machine_address
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 from autoscale.serving.registration import Registration
 from autoscale.serving.server import MetricsApi
@@ -60,20 +60,20 @@ async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
 class Known:
     """What the autoscaler knows of jobs, as a test has it."""
 
-    found: dict[JobKey, JobFigures] = field(default_factory=dict)
+    found: dict[JobName, JobFigures] = field(default_factory=dict)
     is_known: bool = False
     pods: list[PodSeen] = field(default_factory=list)
 
     def workers(self, uid: str) -> list[PodSeen]:
         return [pod for pod in self.pods if pod.owner == uid]
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return self.found.get(key)
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
         return [job for key, job in self.found.items() if namespace in (None, key.namespace)]
 
-    def want(self, key: JobKey, wanted: int, *, replicas: int, throughput: float | None = None) -> None:
+    def want(self, key: JobName, wanted: int, *, replicas: int, throughput: float | None = None) -> None:
         bounds = Bounds(1, 40)
         self.found[key] = JobFigures(
             key=key, uid=key.name, replicas=replicas, bounds=bounds, working=replicas, wanted=wanted, throughput=throughput
@@ -122,7 +122,7 @@ class Scaled:
     """A job, its HorizontalPodAutoscaler as the controller makes it, and what there is of its workers."""
 
     def __init__(self, kube: Kube, known: Known, name: str) -> None:
-        self._kube, self._known, self.key = kube, known, JobKey(PYTORCH.name, "default", name)
+        self._kube, self._known, self.key = kube, known, JobName(PYTORCH.name, "default", name)
 
     async def make(self, replicas: int, *, is_exact: bool, metric: Object | None = None) -> None:
         template = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
@@ -245,7 +245,7 @@ async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(ku
 
 
 async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(kube: Kube, serving: Serving) -> None:
-    serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
+    serving.known.want(JobName("PyTorchJob", "default", "x"), 3, replicas=2)
     port = serving.replicas[1].port
     path = f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers"
     trust = ssl.create_default_context()

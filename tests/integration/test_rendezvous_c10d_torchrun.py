@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from torch_agents import Agents, Server, grow_and_lose_worker_0
 
-from rendezvous.c10d import Store, c10d_env, store_pod
+from rendezvous.c10d import C10dStore, c10d_env, store_pod
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
-STORE = Store(
+STORE = C10dStore(
     job_name="train",
     namespace="team",
     job_uid="0d9f",

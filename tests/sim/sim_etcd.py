@@ -17,10 +17,10 @@ from sim_ends import Ended
 
 from elastic.api.job import Object
 from elastic.etcd.membership import EtcdMembership
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Away
 from elastic.membership.tokens import Role
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Expectation, WorldReport
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.presence import EtcdPresence
 from elastic_worker.etcd.records import WORLD, Seal
@@ -282,13 +282,13 @@ class EtcdReach:
 
     def __init__(self, etcds: Etcds, awake: asyncio.Event, is_alive: Callable[[], bool]) -> None:
         self._etcds, self._awake, self._is_alive = etcds, awake, is_alive
-        self._places: dict[str, Place] = {}
-        self._heard: asyncio.Queue[World] = asyncio.Queue()
+        self._places: dict[str, EtcdPlace] = {}
+        self._heard: asyncio.Queue[WorldReport] = asyncio.Queue()
         self.membership = EtcdMembership(
             visit=self._visit, token_for=token_of, emit=self._heard.put_nowait, clock=asyncio.get_running_loop().time, worked_s=lambda: 0.0
         )
 
-    def meet_at(self, job_uid: str, place: Place) -> None:
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None:
         self._places[job_uid] = place
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
@@ -302,7 +302,7 @@ class EtcdReach:
         self._places.pop(job_uid, None)
         return step
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[WorldReport]:
         if on_open is not None:
             on_open()
         try:
@@ -313,7 +313,7 @@ class EtcdReach:
         finally:
             await self.membership.close()
 
-    async def _visit(self, place: Place) -> _Way:
+    async def _visit(self, place: EtcdPlace) -> _Way:
         await self._awake.wait()
         way = _Way(self._etcds.of(place.prefix.rstrip("/").rpartition("/")[2]), self._is_there)
         if not self._is_there():

@@ -17,7 +17,7 @@ from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import NODES, News
-from dashboard.serving.server import Server, Settings
+from dashboard.serving.server import Server, ServingSettings
 from dashboard.serving.sessions import LaptopSessions, Sessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
@@ -105,7 +105,7 @@ class Scene:
             sessions=sessions or LaptopSessions(folder, kube(api)),
             guard=Guard(),
             reclaims=Reclaims(reclaim),
-            settings=Settings(allows_changes=allows_changes, command_options=command_options),
+            settings=ServingSettings(allows_changes=allows_changes, command_options=command_options),
             is_ready=lambda: True,
         )
         opened = socket.create_server(("127.0.0.1", 0))

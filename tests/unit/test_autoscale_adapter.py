@@ -10,7 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.running.metrics import Metrics
 from elastic.api.scaling import DESIRED
 
@@ -21,9 +21,9 @@ class One:
     """Figures of one job."""
 
     is_known = True
-    found = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
+    found = JobFigures(key=JobName("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return self.found if key == self.found.key else None
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:

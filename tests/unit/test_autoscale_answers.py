@@ -11,18 +11,18 @@ from multidict import CIMultiDict
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.serving.access import Question, attributes
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Known, Reply, document, parsed, values
 from autoscale.serving.applied import applied
 from autoscale.serving.identity import Caller, Headers, told
-from autoscale.serving.tolerated import Answer
+from autoscale.serving.tolerated import ToleratedSize
 from autoscale.serving.values import NAMES
 from autoscale.watching.projections import shape_of
 
 NOW = 1_800_000_000.0
-ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
-TWO = replace(ONE, key=JobKey("JAXJob", "ns", "two"), wanted=None, throughput=None)
+ONE = JobFigures(key=JobName("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
+TWO = replace(ONE, key=JobName("JAXJob", "ns", "two"), wanted=None, throughput=None)
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Book:
     all: Sequence[JobFigures] = (ONE, TWO)
     is_known: bool = True
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return next((job for job in self.all if job.key == key), None)
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
@@ -42,7 +42,7 @@ class Book:
 def ask(path: str, book: Book | None = None, pods: Sequence[PodSeen] = (), **query: str) -> Reply:
     asked = parsed(path)
     assert asked is not None
-    known = Known(book or Book(), lambda job: Answer(job.wanted or 0, "why"), lambda uid: [pod for pod in pods if pod.owner == uid])
+    known = Known(book or Book(), lambda job: ToleratedSize(job.wanted or 0, "why"), lambda uid: [pod for pod in pods if pod.owner == uid])
     return values(asked, query, known, now=NOW)
 
 
@@ -94,7 +94,7 @@ def names(found: Reply) -> list[str]:
 
 
 def test_a_custom_metric_of_all_jobs_is_of_those_that_the_selector_chooses_by_their_labels() -> None:
-    book = Book([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobKey("PyTorchJob", "ns", "plain")), TWO])
+    book = Book([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobName("PyTorchJob", "ns", "plain")), TWO])
     for selector, chosen in (("team=a", ["one"]), ("team in (a,b),tier", ["one"]), ("!team", ["plain"]), ("team=b", []), ("job=one", [])):
         assert names(ask(f"{JOBS}/*/throughput", book, labelSelector=selector)) == chosen, selector
     assert names(ask(f"{JOBS}/*/throughput", book)) == ["one", "plain"]

@@ -8,7 +8,7 @@ from autoscale_jobs import NOON
 from test_autoscale_round import state
 from test_autoscale_seen import raw_job
 
-from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.jobs import JobState, ScaledJob
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.figures import JobFigures
 from autoscale.watching.projections import job_seen
@@ -23,7 +23,7 @@ def test_selectors_find_the_labels_and_the_sizes_of_the_job_as_it_was_written() 
     raw["metadata"]["labels"] = {"team": "a"}
     raw["spec"]["elasticPolicy"] |= {"minReplicas": 2, "maxReplicas": 8, "allowedSizes": [2, 4, 8]}
     seen = job_seen(raw)
-    assert isinstance(seen, JobSeen)
+    assert isinstance(seen, ScaledJob)
     found = figures_of(JobState(seen=seen))
     assert found.labels == {"team": "a"}
     assert (found.bounds.above(5), found.bounds.below(8)) == (8, 4)

@@ -15,21 +15,21 @@ from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
+from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
 from autoscale.deciding.measures import Measured
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
 from autoscale.running.troubles import AGAIN_S, PATIENCE_S, Troubles
 from autoscale.watching import sources
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, ProgressSource, Record, ScalingPolicy, from_text
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, DecisionRecord, PolicyName, ProgressSource, ScalingPolicy, from_text
 from elastic.api.words import Through
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Resource
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 
 @dataclass
@@ -68,13 +68,13 @@ class Api:
 class Cluster:
     """What the caches show."""
 
-    seen: JobSeen
+    seen: ScaledJob
     free: int = 8
 
-    def jobs(self) -> list[JobSeen]:
+    def jobs(self) -> list[ScaledJob]:
         return [self.seen]
 
-    def job(self, key: JobKey) -> JobSeen | None:
+    def job(self, key: JobName) -> ScaledJob | None:
         return self.seen if key == self.seen.key else None
 
     def unscaled(self) -> list[Unscaled]:
@@ -102,9 +102,9 @@ class Loop:
         seen = self.cluster.seen
         self.book.states([seen], now=0.0)
         self.book.heard(
-            Progress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, now=NOON, monotonic=1e9
+            TrainingProgress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, now=NOON, monotonic=1e9
         )
-        self.book.written(seen, seen.record or Record(decision=Decision()), Memory())
+        self.book.written(seen, seen.record or DecisionRecord(decision=Decision()), Memory())
         self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
 
     async def once(self) -> None:
@@ -131,7 +131,7 @@ async def test_the_reason_is_written_before_the_number_and_an_event_follows() ->
 
 
 async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrote() -> None:
-    loop = Loop(leads=False, record=Record(decision=Decision(workers=5, reason="the leader says so")))
+    loop = Loop(leads=False, record=DecisionRecord(decision=Decision(workers=5, reason="the leader says so")))
     await loop.once()
     assert loop.api.writes == []
     figures = loop.book.of(loop.cluster.seen.key)
@@ -142,9 +142,11 @@ async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrot
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_number_that_a_user_sets_is_answered_at_once_by_each_replica(leads: bool) -> None:
     """A HorizontalPodAutoscaler asks any of them, and undid what was set before the leader had written of it."""
-    loop = Loop(leads=leads, policy=replace_policy(through=Through.HPA), record=Record(decision=Decision(workers=1, reason="as before")))
+    loop = Loop(
+        leads=leads, policy=replace_policy(through=Through.HPA), record=DecisionRecord(decision=Decision(workers=1, reason="as before"))
+    )
     await loop.once()
-    loop.cluster.seen = replace(loop.cluster.seen, replicas=5, owners=(Owner("kubectl", True),))
+    loop.cluster.seen = replace(loop.cluster.seen, replicas=5, owners=(SizeOwner("kubectl", True),))
     loop.rounds.saw(loop.cluster.seen)
     for _ in range(2):
         figures = loop.book.of(loop.cluster.seen.key)
@@ -298,7 +300,7 @@ def test_noise_costs_no_writes(seed: int) -> None:
 async def test_a_job_about_which_nothing_can_be_decided_ends_no_round_of_others(caplog: pytest.LogCaptureFixture) -> None:
     """Its memory is what a hostile annotation was before rates had bounds."""
     loop = Loop()
-    bad = replace(loop.cluster.seen, key=JobKey("PyTorchJob", "evil", "bad"), uid="uid-bad")
+    bad = replace(loop.cluster.seen, key=JobName("PyTorchJob", "evil", "bad"), uid="uid-bad")
     jobs = [bad, loop.cluster.seen]
     loop.cluster.jobs = lambda: jobs  # type: ignore[method-assign]
     loop.book.states(jobs, now=0.0)

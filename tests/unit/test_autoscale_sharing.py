@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.sharing import Claim, granted
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from elastic.kube.placement import Candidate
 
 GPU = Shape("gpu", {"gpu": 1.0, "pods": 1.0}, {"spec": {}})
@@ -20,8 +20,8 @@ def node(name: str, gpus: int, *, taints: tuple[dict[str, str], ...] = ()) -> No
     return NodeSeen(Candidate(name=name, labels={}, taints=taints, offers={}, unschedulable=False, pods=()), {"gpu": gpus, "pods": 110.0})
 
 
-def key(name: str, namespace: str = "a") -> JobKey:
-    return JobKey("PyTorchJob", namespace, name)
+def key(name: str, namespace: str = "a") -> JobName:
+    return JobName("PyTorchJob", namespace, name)
 
 
 def claim(

@@ -14,16 +14,16 @@ from aiohttp import web
 from test_autoscale_round import pod, state
 from test_kube_client import refusal, served
 
-from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.jobs import ScaledJob
 from autoscale.deciding.training import SAMPLES
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.watching import pages, sources
 from autoscale.watching.sources import Report, Sources, amount
 from elastic.api.scaling import ProgressSource, PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 PATIENCE_S = 30.0
 LOGGED = ProgressSource(log_pattern="step {step} * samples {samples}.")
@@ -50,16 +50,18 @@ class Logs:
         await asyncio.Event().wait()
 
 
-def job(source: ProgressSource) -> JobSeen:
+def job(source: ProgressSource) -> ScaledJob:
     return replace(state("one", 2).seen, progress=source, container="pytorch")
 
 
-async def heard(logs: Logs | Kube, seen: JobSeen, words: str = "", *, through_api: bool = False, **of_pod: Any) -> tuple[list[Report], str]:
+async def heard(
+    logs: Logs | Kube, seen: ScaledJob, words: str = "", *, through_api: bool = False, **of_pod: Any
+) -> tuple[list[Report], str]:
     """What a source says first, or all that it has said once its trouble has these words."""
     reports: list[Report] = []
     is_heard = asyncio.Event()
 
-    def hear(_: JobSeen, report: Report) -> None:
+    def hear(_: ScaledJob, report: Report) -> None:
         reports.append(report)
         is_heard.set()
 
@@ -317,14 +319,14 @@ async def test_a_namespace_with_many_jobs_leaves_places_to_others(monkeypatch: p
     assert [asked["name"] for asked in logs.asked] == ["job-0-0", "one-0"]
 
 
-def job_of(namespace: str, name: str) -> JobSeen:
-    return replace(job(LOGGED), key=JobKey("PyTorchJob", namespace, name), uid=name)
+def job_of(namespace: str, name: str) -> ScaledJob:
+    return replace(job(LOGGED), key=JobName("PyTorchJob", namespace, name), uid=name)
 
 
 def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
     book, seen = Book(is_ready=lambda: True), job(LOGGED)
     book.states([seen], now=0.0)
-    book.heard(Progress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)
+    book.heard(TrainingProgress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)
     assert book.rank_zero(seen) == "one-1"
     for at, samples in ((1.0, 100.0), (20.0, 2000.0), (31.0, 3100.0)):
         book.read(seen, step=int(at), samples=samples, working=9, now=at, monotonic=at)

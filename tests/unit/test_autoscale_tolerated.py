@@ -6,20 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.deciding.signals import Bounds
-from autoscale.serving.tolerated import Answer, answered, passes
+from autoscale.serving.tolerated import ToleratedSize, answered, passes
 
 MOST = 300
 
 
-def told(wanted: int, current: int, *, most: int = 40, allowed: tuple[int, ...] = (), step: int = 1, is_exact: bool = False) -> Answer:
+def told(
+    wanted: int, current: int, *, most: int = 40, allowed: tuple[int, ...] = (), step: int = 1, is_exact: bool = False
+) -> ToleratedSize:
     least = min(allowed, default=step)
     bounds = Bounds(least, most, allowed, step)
     return answered(wanted, current, bounds=bounds, least=least, most=most, is_exact=is_exact)
 
 
 def test_an_exact_autoscaler_is_told_what_is_wanted() -> None:
-    assert told(11, 10, is_exact=True) == Answer(11)
-    assert told(19, 20, is_exact=True) == Answer(19)
+    assert told(11, 10, is_exact=True) == ToleratedSize(11)
+    assert told(19, 20, is_exact=True) == ToleratedSize(19)
 
 
 def test_growth_within_the_tolerance_goes_to_the_next_size_that_passes() -> None:
@@ -62,9 +64,9 @@ def test_growth_waits_where_the_next_size_that_the_job_may_have_is_too_far() -> 
 
 
 def test_steps_outside_the_tolerance_are_told_as_they_are() -> None:
-    assert told(12, 10) == Answer(12)
-    assert told(3, 2) == Answer(3)
-    assert told(5, 0) == Answer(5)
+    assert told(12, 10) == ToleratedSize(12)
+    assert told(3, 2) == ToleratedSize(3)
+    assert told(5, 0) == ToleratedSize(5)
 
 
 @st.composite

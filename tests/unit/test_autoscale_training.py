@@ -3,7 +3,7 @@
 import pytest
 
 from autoscale.deciding.training import WINDOW_S, Spent, Training, heard
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 
 class Told:
@@ -22,7 +22,9 @@ class Told:
         self.now += after_s
         if step is not None:
             self.highest = max(step, self.highest or 0)
-        progress = Progress(job="job", generation=generation, phase=phase, size=size, step=step, highest=self.highest, values=dict(values))
+        progress = TrainingProgress(
+            job="job", generation=generation, phase=phase, size=size, step=step, highest=self.highest, values=dict(values)
+        )
         self.known, rate = heard(self.known, progress, self.now, **self.options)
         if rate is not None:
             self.rates.append(rate)
@@ -89,7 +91,9 @@ def test_each_second_goes_to_what_the_job_was_doing() -> None:
 def test_a_world_that_stands_and_makes_no_steps_has_stalled() -> None:
     job = Told().says(0, 1).says(1, 2)
     job.now += 100
-    job.known, _ = heard(job.known, Progress(job="job", generation=1, phase="running", size=2, step=2, age_s=100, highest=2), job.now)
+    job.known, _ = heard(
+        job.known, TrainingProgress(job="job", generation=1, phase="running", size=2, step=2, age_s=100, highest=2), job.now
+    )
     assert job.known.spent is Spent.STALLED
 
 

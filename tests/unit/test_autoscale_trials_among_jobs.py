@@ -14,7 +14,7 @@ from test_autoscale_trials import outcome_with, outcomes, stuck
 from autoscale.deciding.measures import OLD_S, with_rate
 from autoscale.deciding.remembering import is_news, record_of
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Decision, Memory
+from autoscale.deciding.signals import Memory, SizeDecision
 from elastic.api.scaling import PolicyName
 
 
@@ -56,7 +56,7 @@ def test_the_size_measured_last_is_written_once_a_return() -> None:
     sizes = with_rate(with_rate(sizes, size=4, rate=210.0, now=NOON - 90), size=4, rate=210.0, now=NOON - 80)
     old, news = None, []
     for turn in range(12):
-        decision = Decision(count=2, wanted=2, reason="r", memory=Memory(sizes=sizes))
+        decision = SizeDecision(count=2, wanted=2, reason="r", memory=Memory(sizes=sizes))
         new = record_of(outcome_with(decision), NOON + 10 * turn)
         if is_news(new, old):
             old = new

@@ -9,7 +9,7 @@ from cli_api import running
 from dashboard_browser import JOB, NEEDS, looked_at
 from dashboard_scene import Scene, job
 
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 pytestmark = NEEDS
 
@@ -23,7 +23,7 @@ def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions:
     for at in range(0, seconds, 5):
         shown.now = 1_700_000_000.0 + at
         told = {"phase": "running", "size": 3, "step": int(step), "highest": int(step), "values": {"samples": step, "loss": 1.0 / (at + 1)}}
-        shown.book.hear(Progress(job="uid-train", generation=1, **told))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=1, **told))
         step += 5 * (speed + noise * (at // 10 % 2))
     return shown
 

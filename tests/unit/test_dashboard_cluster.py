@@ -182,7 +182,7 @@ async def test_who_gets_themself_many_tokens_ends_no_session_of_others(tmp_path:
 
 
 def test_no_user_takes_the_places_of_all_others():
-    places = stream_module.Places()
+    places = stream_module.StreamPlaces()
     with contextlib.ExitStack() as taken:
         for number in range(stream_module.MOST_OF_A_USER):
             taken.enter_context(places.taken(Session(f"token-{number}", cast("Caller", None), "mine"), list))

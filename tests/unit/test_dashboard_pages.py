@@ -13,10 +13,10 @@ from cli_api import running
 from dashboard_browser import JOB, NEEDS, looked_at
 from dashboard_scene import Scene, event, job, kube, node, owned, pod
 
-from dashboard.serving.callers import Owner
+from dashboard.serving.callers import LaptopOwner
 from dashboard.serving.sessions import LaptopSessions
 from elastic.kube.resources import NODES, Resource
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime.one_time import OneTimeToken
 
 pytestmark = NEEDS
@@ -47,7 +47,7 @@ def scene() -> Scene:
     for at in range(0, 60, 5):
         shown.now = 1_700_000_000.0 + at
         told = {"phase": "running", "size": 2, "step": at, "highest": at, "values": {"loss": 1.0 / (at + 1)}}
-        shown.book.hear(Progress(job=f"uid-{HOSTILE}", generation=2, **told))
+        shown.book.hear(TrainingProgress(job=f"uid-{HOSTILE}", generation=2, **told))
     return shown
 
 
@@ -129,7 +129,7 @@ async def test_a_page_that_is_drawn_again_keeps_what_is_typed_and_the_focus(tmp_
         await page.ask("document.getElementById('scale-to').select()")
         for step in (1, 2):
             shown.now += 10.0 * step
-            shown.book.hear(Progress(job="uid-train", phase="running" if step == 1 else "forming", size=2))
+            shown.book.hear(TrainingProgress(job="uid-train", phase="running" if step == 1 else "forming", size=2))
             shown.put(trains(step=step, workers=4))
             await page.wait(f"document.querySelectorAll('.facts dd')[2].textContent.trim() === '{step}'")
             await page.tell("Input.insertText", text=str(step))
@@ -146,7 +146,7 @@ LOSSES = "[...(document.querySelectorAll('.charts section')[2]?.querySelectorAll
 
 def lose(shown: Scene, loss: float) -> None:
     shown.now += 10.0
-    shown.book.hear(Progress(job="uid-train", phase="running", size=3, step=1, highest=1, values={"loss": loss}))
+    shown.book.hear(TrainingProgress(job="uid-train", phase="running", size=3, step=1, highest=1, values={"loss": loss}))
     shown.news.tell("uid-train")
 
 
@@ -322,7 +322,7 @@ async def test_instead_of_the_page_of_a_job_that_is_not_there_stands_why(tmp_pat
         assert await page.ask("document.getElementById('live').textContent") == ""
 
 
-class WithoutNodes(Owner):
+class WithoutNodes(LaptopOwner):
     """May list everything but nodes."""
 
     async def may_read(self, resource: Resource, namespace: str) -> bool:

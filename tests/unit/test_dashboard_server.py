@@ -18,7 +18,7 @@ from dashboard.running import metrics
 from dashboard.serving.guard import HEADERS
 from dashboard.serving.sessions import LaptopSessions
 from elastic.kube.access import from_kubeconfig
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
@@ -216,7 +216,7 @@ async def test_the_list_says_what_a_job_is_and_how_it_trains(tmp_path: Path):
     shown = scene()
     for at in range(0, 30, 5):
         shown.now = 1000.0 + at
-        shown.book.hear(Progress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
     async with shown.served(tmp_path) as browser:
         (row,) = json.loads((await read(browser, "/api/jobs"))[1])
     assert (row["name"], row["state"], row["world"], row["wanted"], row["generation"]) == ("train", "Running", 2, 3, 4)
@@ -231,7 +231,7 @@ def test_a_number_that_no_float_holds_is_no_number():
     shown = scene()
     shown.put(huge)
     registry = CollectorRegistry()
-    registry.register(metrics.Progress(shown.observer, shown.views))
+    registry.register(metrics.ProgressCollector(shown.observer, shown.views))
     assert 'job="huge"' in generate_latest(registry).decode()
 
 
@@ -239,9 +239,9 @@ def test_prometheus_gets_the_progress_of_jobs_that_are_not_over():
     shown = Scene(job(status=running()), job("done", status={"conditions": [{"type": "Succeeded", "status": "True"}]}))
     for at in range(0, 30, 5):
         shown.now = 1000.0 + at
-        shown.book.hear(Progress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
     registry = CollectorRegistry()
-    registry.register(metrics.Progress(shown.observer, shown.views))
+    registry.register(metrics.ProgressCollector(shown.observer, shown.views))
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     labels = 'job="train",kind="PyTorchJob",namespace="default"'
     assert sorted(lines) == [

@@ -101,14 +101,14 @@ def open_streams() -> int:
     return sum(places.count for places in PLACES)
 
 
-PLACES: list[stream_module.Places] = []
+PLACES: list[stream_module.StreamPlaces] = []
 
 
 @pytest.fixture(autouse=True)
 def counted_places(monkeypatch):
     PLACES.clear()
 
-    class Counted(stream_module.Places):
+    class Counted(stream_module.StreamPlaces):
         def __init__(self):
             super().__init__()
             PLACES.append(self)

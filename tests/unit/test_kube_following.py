@@ -8,9 +8,9 @@ import pytest
 
 from elastic.api import KINDS
 from elastic.kube import following
-from elastic.kube.following import Happening, JobKey, Line
+from elastic.kube.following import FollowedJob, Happening, Line
 
-JOB = JobKey(KINDS["PyTorchJob"], "default", "train", "job-uid")
+JOB = FollowedJob(KINDS["PyTorchJob"], "default", "train", "job-uid")
 
 
 def pod(run: int, **state: Any) -> dict[str, Any]:

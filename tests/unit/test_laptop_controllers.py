@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_kube_client import served
 
+from elastic.api.owners import Owner
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
 from elastic.local.agent.fleet import pods_cache
@@ -32,11 +33,11 @@ from elastic.local.controllers.nodehealth import (
     taints,
     unknown_conditions,
 )
-from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, item, judge
+from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Release, State, item, judge
 
 
 def an_owner(uid, *, blocks=True):
-    return Owner(uid, "", "Pod", uid, blocks)
+    return Owner("v1", "Pod", "default", uid, uid, blocks=blocks)
 
 
 def an_item(uid="child", owners=("parent",), deleting=False, finalizers=(), blocks=True):

@@ -20,9 +20,9 @@ from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, Object
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
-PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+PLACE = CertificateName(namespace="elastic-system", name="elastic-autoscaler-metrics")
 OURS, ADAPTER = f"{PLACE.namespace}/{PLACE.name}", "monitoring/adapter"
 OLD, NEW, ONLY = f"v1beta1.{CUSTOM}", f"v1beta2.{CUSTOM}", f"v1beta1.{EXTERNAL}"
 pytestmark = pytest.mark.timeout(60)

@@ -15,7 +15,7 @@ from autoscale.serving import server
 from autoscale.serving.identity import Headers
 from autoscale.serving.server import MetricsApi
 from elastic.kube.client import Kube
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
 PATH = "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/desired_workers"
 
@@ -49,7 +49,7 @@ def kube() -> Slow:
 
 @pytest.fixture
 def serving(kube: Slow) -> Iterator[MetricsApi]:
-    opened, client, place = socket.socket(), cast("Kube", kube), Place(namespace="n", name="s")
+    opened, client, place = socket.socket(), cast("Kube", kube), CertificateName(namespace="n", name="s")
     with opened:
         made = MetricsApi(client, Book(is_ready=lambda: True), lambda uid: (), opened, place, owner="o", namespace=None)
         made._identity._headers = Headers("ca", ("front-proxy",), ("X-Remote-User",), (), (), ())

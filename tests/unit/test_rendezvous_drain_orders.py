@@ -11,10 +11,10 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.api.words import CHARGED
-from elastic.membership.wire import Budget, Leaving
+from elastic.membership.wire import Budget, LeaveOrder
 
 BUDGET = Budget(max_restarts=0)
-LEAVING = (Leaving(member="w0", cause="disruption", by_s=10.0),)
+LEAVING = (LeaveOrder(member="w0", cause="disruption", by_s=10.0),)
 
 
 def peers_fail(group: Group) -> None:
@@ -113,7 +113,7 @@ def test_an_eviction_charges_nothing_in_whatever_order_it_becomes_known(
 def test_a_crash_of_a_worker_is_charged_though_a_peer_was_asked_to_leave_by_plan() -> None:
     group = group_of(3, budget=Budget(max_restarts=3))
     group.fail("w1")
-    group.expect("w1", "w2", leaving=(Leaving(member="w0", cause="plan", by_s=10.0),), budget=Budget(max_restarts=3))
+    group.expect("w1", "w2", leaving=(LeaveOrder(member="w0", cause="plan", by_s=10.0),), budget=Budget(max_restarts=3))
     group.advance(1.2)
     group.come_all()
     group.advance(1)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
 from elastic.local.agent.devices import Devices
@@ -76,11 +76,11 @@ class Fleet:
             group.create_task(self._services.run())
             group.create_task(self._keep_names())
 
-    def _content_changed(self, change: Change[bool]) -> None:
+    def _content_changed(self, change: ViewChange[bool]) -> None:
         for agent in self._agents.values():
             agent.refresh(change.key[0])
 
-    def _pod_changed(self, change: Change[Object]) -> None:
+    def _pod_changed(self, change: ViewChange[Object]) -> None:
         named = named_pod(change.new) if change.new is not None else None
         if named == self._named.get(change.key):
             return

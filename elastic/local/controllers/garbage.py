@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change
+from elastic.api.owners import Owner
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
@@ -25,7 +26,6 @@ from elastic.local.controllers.ownership import (
     Item,
     Key,
     OrphanDependents,
-    Owner,
     Release,
     State,
     item,
@@ -98,7 +98,7 @@ class GarbageCollector:
             for gone in cache.list():
                 self._forget(gone)
 
-    def _changed(self, change: Change[Item]) -> None:
+    def _changed(self, change: ViewChange[Item]) -> None:
         if change.old is not None:
             self._forget(change.old)
         if change.new is not None:

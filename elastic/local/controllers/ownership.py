@@ -6,19 +6,11 @@ from typing import Any
 
 import msgspec
 
+from elastic.api.owners import Owner
 from elastic.kube.resources import Resource
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    uid: str
-    group: str
-    kind: str
-    name: str
-    blocks: bool
 
 
 Key = tuple[Resource, str, str]
@@ -104,7 +96,7 @@ def item(resource: Resource, found: dict[str, Any]) -> Item:
         namespace=metadata.namespace or "",
         name=metadata.name,
         uid=metadata.uid,
-        owners=tuple(_owner(reference) for reference in metadata.owner_references or ()),
+        owners=tuple(_owner(reference, metadata.namespace or "") for reference in metadata.owner_references or ()),
         deleting="deletionTimestamp" in found["metadata"],
         finalizers=tuple(metadata.finalizers or ()),
     )
@@ -126,9 +118,9 @@ class _Metadata(msgspec.Struct, rename="camel"):
     finalizers: list[str] | None = None
 
 
-def _owner(reference: _Reference) -> Owner:
-    group = reference.api_version.rpartition("/")[0]
-    return Owner(reference.uid, group, reference.kind, reference.name, bool(reference.block_owner_deletion))
+def _owner(reference: _Reference, namespace: str) -> Owner:
+    blocks = bool(reference.block_owner_deletion)
+    return Owner(reference.api_version, reference.kind, namespace, reference.name, reference.uid, blocks=blocks)
 
 
 def judge(subject: Item, states: dict[Owner, State], dependents: tuple[Item, ...]) -> Action | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, Resource
@@ -52,7 +52,7 @@ class Autoscaling:
             self._autoscalers.subscribe(lambda change: self._changed(group, change))
             group.create_task(self._autoscalers.run())
 
-    def _changed(self, group: asyncio.TaskGroup, change: Change[Object]) -> None:
+    def _changed(self, group: asyncio.TaskGroup, change: ViewChange[Object]) -> None:
         key = change.key
         if change.new is None:
             self._selectors.pop(key, None)
