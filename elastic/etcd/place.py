@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdPlace:
-    """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret.
+    """The place of a job's records in an etcd.
 
     `endpoints` are the hosts and ports of one etcd. `prefix` is the job's and ends with a slash. `secret` names the user's Secret with a
     login, in the job's namespace, or is empty. `job` is the job's uid if it meets in the installation's etcd, where each job has a user.
