@@ -1,6 +1,6 @@
-"""The two metrics groups as tests of their availability meet them.
+"""Prepare and observe the two metrics groups, for tests of their availability.
 
-What an installation brings, who stands behind the service, whether they are discovered, and whether a namespace goes.
+This module creates an installation's objects, chooses the server behind the service, and checks discovery and the deletion of a namespace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATIENCE_S = 90.0
 
 @contextlib.contextmanager
 def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]:
-    """The kubeconfig of the laptop's, or of a real one, as the fixture's parameter says. options: of the laptop cluster."""
+    """Yield the kubeconfig of the laptop's API server or a real one, by the fixture's parameter. `options` are the laptop cluster's."""
     if request.param == "own":
         with LocalCluster(control_plane=False, **options) as cluster:
             yield cluster.kubeconfig
@@ -52,7 +52,7 @@ def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]
 
 
 async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
-    """Asks again and again; what the API server refuses may pass."""
+    """Ask again and again. Requests that the API server refuses may succeed later."""
     last = ""
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -73,7 +73,7 @@ async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str
 
 
 async def furnish(kube: Kube) -> None:
-    """What the autoscaler's processes find in a cluster."""
+    """Create the objects that the autoscaler's processes find in a cluster."""
     await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
     await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
     await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
@@ -83,7 +83,7 @@ async def furnish(kube: Kube) -> None:
 
 
 async def clear(kube: Kube) -> None:
-    """Leaves nothing behind that holds up another test's namespaces."""
+    """Remove everything that would delay another test's namespaces."""
     for group, versions in VERSIONS.items():
         for version in versions:
             with contextlib.suppress(KubeError):
@@ -94,7 +94,7 @@ async def clear(kube: Kube) -> None:
 
 
 async def publish(kube: Kube, name: str, port: int) -> None:
-    """As the endpoints of a ready pod."""
+    """Write the endpoints of a ready pod."""
     piece = {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": PLACE.name}},
         "addressType": "IPv4",
@@ -126,7 +126,7 @@ async def discovered(kube: Kube) -> bool:
 
 
 async def leave(kube: Kube, name: str) -> None:
-    """A namespace with something in it is deleted, and may take its time."""
+    """Delete a namespace with something in it, and do not wait."""
     await kube.create(NAMESPACES, {"metadata": {"name": name}})
     await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
     await kube.delete(NAMESPACES, name)
@@ -140,6 +140,6 @@ async def gone(kube: Kube, name: str) -> None:
 
 
 async def deleted(kube: Kube, name: str) -> None:
-    """A namespace with something in it goes."""
+    """Delete a namespace with something in it, and wait until it is gone."""
     await leave(kube, name)
     await gone(kube, name)

@@ -1,6 +1,6 @@
-"""The controller's side of rendezvous in real etcds, beside records that a test writes as agents do.
+"""The controller's side of rendezvous in real etcds, with records that a test writes as agents do.
 
-Members of etcd die, restart, compact and refuse, one etcd is silent for ever, and no job waits for another one's etcd.
+Members of etcd die, restart, compact and refuse, and one etcd is silent forever. No job waits for another job's etcd.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ TOKEN, USER, PASSWORD = "a token", "trainer", "secret"
 
 
 class Controller:
-    """The thread that serves all etcds, and what it reported."""
+    """The thread that serves all etcds, and its reports."""
 
     def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.secrets = secrets or {}
@@ -43,7 +43,7 @@ class Controller:
         return self.secrets[name]
 
     async def expect(self, job: str, etcd: Etcd, *members: str, secret: str = "") -> None:
-        """As the controller does: again and again until it has arrived."""
+        """Send an expectation again and again until it has arrived, as the controller does."""
         await until(lambda: self.has_written(job, etcd, *members, secret=secret), f"what is expected of {job} is written")
 
     async def has_written(self, job: str, etcd: Etcd, *members: str, secret: str = "", port: int = 0) -> bool:
@@ -76,7 +76,7 @@ async def controller(secrets: Mapping[str, Mapping[str, str]] | None = None) -> 
 
 
 def seat(etcd: Etcd, job: str, *, generation: int, index: int = 0, user: str = "") -> None:
-    """A world of one member, as the member writes it."""
+    """Write a world of one member as the member does."""
     seal, prefix = Seal(TOKEN, job), f"/elastic-training/{job}/"
     member = Member("w0", "uid/1.1", "10.0.0.1:1", entered=generation, after=generation - 1)
     world = World(generation, (Seat("w0", "uid/1.1"),), "10.0.0.1:1", "the first members have come; 1 member", "start")

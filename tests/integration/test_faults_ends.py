@@ -1,4 +1,4 @@
-"""How elastic jobs end on a cluster: nobody is waited for who comes when the work is done, and a failed job keeps what tells why."""
+"""Ends of elastic jobs on a cluster: no job waits for a worker that comes when the work is done, and a failed job keeps its evidence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job(name: str, script: str, *, workers: int, **policy: object) -> Object:
 
 
 class Run:
-    """One job and its pods."""
+    """A job and its pods."""
 
     def __init__(self, cluster: LocalCluster, kube: Kube, key: FollowedJob) -> None:
         self.cluster, self.kube, self.key = cluster, kube, key
@@ -57,7 +57,7 @@ class Run:
         return found
 
     async def state(self) -> str:
-        """The type of the last condition, as kubectl get shows it."""
+        """Return the type of the last condition, as kubectl get shows it."""
         return str([c["type"] for c in (await self.status()).get("conditions", [])][-1:])
 
     async def pods(self) -> dict[str, Object]:
@@ -90,7 +90,7 @@ async def running(cluster: LocalCluster, wanted: Object) -> AsyncIterator[Run]:
 
 
 async def test_a_worker_that_is_lost_shortly_before_the_end_does_not_keep_the_job_running(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its peers had finished before its container was back, and then it waited for ever at the rendezvous."""
+    """Its peers had finished before its container was back, and then it waited forever at the rendezvous."""
     tmp_path.chmod(0o777)
     async with running(cluster, job("late", UNTIL_ASKED.format(folder=tmp_path), workers=3)) as run:
         await until(lambda: len(list(tmp_path.glob("late-worker-*"))) == 3, "all train", within_s=WITHIN_S)
