@@ -34,7 +34,7 @@ def signals(
     spread: float = 0.0,
     **more: Any,
 ) -> Signals:
-    """A job that reports, has stood still for long, and trains with as many workers as `working` says."""
+    """Return the signals of a job that reports, has not changed for long, and trains with as many workers as `working` says."""
     known = measured(rates or {}, spread=spread)
     memory = more.pop("memory", Memory(sizes=known))
     return Signals(
@@ -47,7 +47,7 @@ def signals(
 
 
 def turns(path: list[int]) -> int:
-    """How often the number of workers went the other way than before."""
+    """Count how often the number of workers changed its direction."""
     moves = [after - before for before, after in itertools.pairwise(path)]
     return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
 
@@ -104,9 +104,9 @@ class TrainingJob:
 
 @dataclass
 class ReportingJob:
-    """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs.
+    """A job that reports its steps each five seconds on a loaded machine. Everything follows from its messages, also the cost of a change.
 
-    Each worker does two steps a second, less what the others cost it (`contention`), now and then only a third of that.
+    Each worker does two steps a second, without the cost of the others (`contention`), and now and then only a third of that.
     """
 
     seed: int
@@ -122,7 +122,7 @@ class ReportingJob:
     memory: Memory = field(default_factory=Memory)
     training: Training = field(default_factory=Training)
     changes: list[tuple[float, int]] = field(default_factory=list)
-    """When, in seconds from the start, the job changed to how many workers."""
+    """Changes of the number of workers: seconds since the start, and the new number."""
 
     def run(self, seconds: float) -> ReportingJob:
         draw = random.Random(self.seed)

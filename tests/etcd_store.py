@@ -1,4 +1,4 @@
-"""An etcd in memory with a virtual clock, which answers calls as etcd's JSON gateway does, and the controller's way into it."""
+"""Play an etcd in memory with a virtual clock, which answers calls as etcd's JSON gateway does, and the controller's way into it."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ class Lease:
 
 
 class FakeEtcd:
-    """What a rendezvous uses: ranges, puts, comparing transactions, leases and watches. `worlds` are all that were sealed."""
+    """The part of an etcd that a rendezvous uses: ranges, puts, transactions, leases and watches. `worlds` are all sealed worlds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -76,7 +76,7 @@ class FakeEtcd:
         return [event for revision, event in self.events if revision >= since]
 
     def open(self, name: str) -> Any:
-        """The record under a key; None without one of ours."""
+        """Return the record under a key, or None if it has no record of ours."""
         key = self.keys.get(PREFIX + name)
         try:
             return self.seal.open(name, base64.b64decode(key.value)) if key is not None else None
@@ -84,7 +84,7 @@ class FakeEtcd:
             return None
 
     def write(self, name: str, value: bytes) -> None:
-        """As somebody else than an agent does."""
+        """Write a value as somebody else than an agent."""
         self._put({"key": coded(PREFIX + name), "value": base64.b64encode(value).decode()})
 
     def remove(self, name: str) -> None:
@@ -206,7 +206,7 @@ class InMemory:
                 yield tuple(entry(e["kv"], prefix)._replace(**({"value": None} if e.get("type") == "DELETE" else {})) for e in events)
 
     async def wait(self, since: int) -> None:
-        """Until the watch may have something to say."""
+        """Wait until the watch may have news."""
         await asyncio.sleep(0.02)
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
@@ -234,7 +234,7 @@ class InMemory:
 
 
 async def keys_under(store: Store, prefix: str) -> list[str]:
-    """What lies there, without the prefix."""
+    """Return the keys under a prefix, without the prefix."""
     return [found.key async for page in store.pages(prefix) for found in page.entries]
 
 

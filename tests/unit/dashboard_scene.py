@@ -1,4 +1,4 @@
-"""A dashboard over objects that a test names, with a real server on a real port and no API server behind it."""
+"""Serve a dashboard with objects that a test names, with a real server on a real port and without an API server."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Scene:
         reclaim: tuple[str, ...] = (),
         is_logged_in: bool = True,
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """A browser's session with a server over this scene."""
+        """Serve this scene, and yield a browser's session."""
         server = Server(
             observer=self.observer,
             views=self.views,

@@ -1,4 +1,4 @@
-"""What the metrics APIs answer from jobs' figures, whom they believe, and what they ask before they answer."""
+"""Answers of the metrics APIs from jobs' figures, the clients that they trust, and their own requests before an answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWO = replace(ONE, key=JobName("JAXJob", "ns", "two"), wanted=None, throughput=N
 
 @dataclass
 class Book:
-    """Figures as a test has them."""
+    """Figures that a test sets."""
 
     all: Sequence[JobFigures] = (ONE, TWO)
     is_known: bool = True
@@ -124,7 +124,7 @@ def worker(name: str, *, owner: str = "1", namespace: str = "ns", **more: Any) -
 
 
 def test_the_workers_that_a_selector_chooses_have_their_part_of_the_throughput() -> None:
-    """As the controller of HorizontalPodAutoscalers asks for a metric of type Pods, and takes the mean."""
+    """The controller of HorizontalPodAutoscalers asks so for a metric of type Pods, and takes the mean."""
     pods = [worker("one-0"), worker("one-1")]
     query = {"labelSelector": "training.kubeflow.org/job-name=one", "metricLabelSelector": ""}
     found = ask(f"{PODS}/*/throughput", pods=pods, **query)
@@ -200,7 +200,7 @@ WHOLE = replace(ONE, efficiency=0.9, marginal_efficiency=0.8, goodput=0.7, resca
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_has_the_time_at_which_it_was_measured(name: str) -> None:
-    """All had the time of the answer, also a throughput from before the last three changes of size."""
+    """All values had the time of the answer, also a throughput from before the last three changes of size."""
     expected = "2027-01-15T07:00:00Z" if name in MEASURED else "2027-01-15T08:00:00Z"
     (external,) = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/{name}", Book([WHOLE])).body["items"]
     (custom,) = ask(f"{JOBS}/one/{name}", Book([WHOLE])).body["items"]

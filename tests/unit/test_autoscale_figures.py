@@ -1,4 +1,4 @@
-"""What a round tells of each job to those who serve its figures."""
+"""Figures of each job that a round passes to the servers of metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_selectors_find_the_labels_and_the_sizes_of_the_job_as_it_was_written() 
 
 
 def test_a_throughput_is_of_the_time_when_so_many_workers_were_measured_last() -> None:
-    """After a restart, or back at a former size, it is the one of then."""
+    """After a restart, or back at a former size, the throughput is that of the earlier time."""
     one = state("one", 2, rates={1: 100.0, 2: 180.0})
     sizes = tuple(replace(known, at=NOON - 600 * known.size) for known in one.memory.sizes)
     found = figures_of(replace(one, memory=replace(one.memory, sizes=sizes)))

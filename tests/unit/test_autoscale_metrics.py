@@ -1,4 +1,4 @@
-"""The page `/metrics` of the autoscaler: the room of the cluster, and figures and names as nobody would wish them."""
+"""The page `/metrics` of the autoscaler: the room of the cluster, and unusual figures and names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Book:
 
 
 def page(*jobs: JobFigures, nodes: Sequence[NodeSeen] = (), pods: Sequence[PodSeen] = ()) -> dict[str, list[tuple[Labels, float]]]:
-    """What Prometheus reads from it: by name, the series with their values."""
+    """Return the series that Prometheus reads from the page, by name, with their values."""
     registry = CollectorRegistry()
     Metrics(registry, Book(jobs), leads=lambda: True, sent={}, cluster=lambda: (nodes, pods))
     found: dict[str, list[tuple[Labels, float]]] = {}

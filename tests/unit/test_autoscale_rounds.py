@@ -1,4 +1,4 @@
-"""The autoscaler's loop around its decisions: what is written, in which order, and what is not."""
+"""The autoscaler's loop around its decisions: its writes and their order."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from elastic.membership.training import TrainingProgress
 
 @dataclass
 class Api:
-    """Takes writes as an API server does; `refusals` answers the next ones of a subresource."""
+    """Takes writes as an API server does. `refusals` answers the next writes of a subresource."""
 
     writes: list[tuple[str, Any]] = field(default_factory=list)
     refusals: dict[str, list[KubeError]] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     log: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
-    """What rank 0 prints; a line is done once it was read."""
+    """Output of rank 0. A line is done once it was read."""
 
     async def patch(self, resource: Resource, name: str, body: Any, *, subresource: str | None = None, **more: Any) -> Any:
         where = subresource or "job"
@@ -66,7 +66,7 @@ class Api:
 
 @dataclass
 class Cluster:
-    """What the caches show."""
+    """The content of the caches."""
 
     seen: ScaledJob
     free: int = 8
@@ -88,7 +88,7 @@ class Cluster:
 
 
 class Loop:
-    """A job with one worker that scales linearly: everything speaks for a second one."""
+    """A job with one worker that scales linearly, so a second worker is always worth it."""
 
     def __init__(self, *, leads: bool = True, **changes: Any) -> None:
         self.api = Api()
@@ -108,7 +108,7 @@ class Loop:
         self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
 
     async def once(self) -> None:
-        """A round, and what follows from it."""
+        """Run a round and the work that follows from it."""
         self.rounds._round(1_800_000_000.0)
         work = asyncio.create_task(self.rounds.work())
         while len(self.rounds._queue) or self.rounds._queue._working:  # noqa: ASYNC110
@@ -141,7 +141,7 @@ async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrot
 
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_number_that_a_user_sets_is_answered_at_once_by_each_replica(leads: bool) -> None:
-    """A HorizontalPodAutoscaler asks any of them, and undid what was set before the leader had written of it."""
+    """A HorizontalPodAutoscaler asks any replica, and undid a user's number before the leader had written about it."""
     loop = Loop(
         leads=leads, policy=replace_policy(through=Through.HPA), record=DecisionRecord(decision=Decision(workers=1, reason="as before"))
     )
@@ -166,7 +166,7 @@ async def test_through_an_hpa_the_number_is_left_to_it() -> None:
 
 
 async def test_a_job_that_rests_has_no_figures() -> None:
-    """Of a job that was over the metrics told workers and throughput until somebody deleted it."""
+    """The metrics showed workers and throughput of a finished job until somebody deleted it."""
     loop = Loop()
     await loop.once()
     assert loop.book.jobs()
@@ -179,7 +179,7 @@ async def test_a_job_that_rests_has_no_figures() -> None:
 
 
 async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
-    """Its HorizontalPodAutoscaler asked for throughput_per_worker, and no figure of such a job was known."""
+    """Its HorizontalPodAutoscaler asked for throughput_per_worker, but no figure of this policy's jobs was known."""
     loop = Loop(policy=replace_policy(policy=PolicyName.HPA))
     await loop.once()
     assert loop.api.writes == []
@@ -189,7 +189,7 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
 
 
 async def test_a_standby_answers_for_a_job_whose_log_is_read_also_when_the_leader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the leader read logs and pages, and of policy hpa it writes nothing: half of the answers were missing, and all after its end."""
+    """Only the leader read logs and pages, and it writes nothing for policy hpa. Half of the answers were missing, and after its end all."""
     monkeypatch.setattr(sources, "LEAST_GAP_S", 0.0)
     policy, source = replace_policy(policy=PolicyName.HPA), ProgressSource(log_pattern="step {step}")
     leader, standby = replicas = [Loop(leads=leads, policy=policy, progress=source) for leads in (True, False)]
@@ -289,7 +289,7 @@ async def test_a_defect_about_one_job_ends_nothing(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_noise_costs_no_writes(seed: int) -> None:
-    """The decision and the first certain measure are written, and for half a day nothing more. test_sim_rest plays all processes."""
+    """Only the decision and the first certain measure are written in half a day. test_sim_rest plays all processes."""
     from benchmarks.autoscale_round import written_at
 
     times = written_at(hours=12, seed=seed)
@@ -298,7 +298,7 @@ def test_noise_costs_no_writes(seed: int) -> None:
 
 
 async def test_a_job_about_which_nothing_can_be_decided_ends_no_round_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Its memory is what a hostile annotation was before rates had bounds."""
+    """Its memory comes from a hostile annotation, as before rates had bounds."""
     loop = Loop()
     bad = replace(loop.cluster.seen, key=JobName("PyTorchJob", "evil", "bad"), uid="uid-bad")
     jobs = [bad, loop.cluster.seen]

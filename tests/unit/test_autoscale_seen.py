@@ -1,4 +1,4 @@
-"""What is read of jobs, pods and their owners from the API, and what the controller copies of a decision."""
+"""Facts about jobs, pods and their owners from the API, and the parts of a decision that the controller copies."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() 
 
 
 def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_brought_back() -> None:
-    """On a real server the HorizontalPodAutoscaler looked within a second after `kubectl scale`, and no round had seen the number."""
+    """On a real server, the HorizontalPodAutoscaler looked within a second after `kubectl scale`, before a round saw the number."""
     book = Book(is_ready=lambda: True)
     by_hpa = through_hpa(seen_by(SizeOwner("kube-controller-manager", True), replicas=3))
     assert held(book, by_hpa, NOON) is None
@@ -162,7 +162,7 @@ def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_broug
 
 
 def test_a_users_hpa_that_the_policy_goes_through_by_now_holds_no_number() -> None:
-    """Who did what the warning says was warned on, and kept the number, until holdSeconds had passed."""
+    """A user who followed the warning was warned further, and the number was kept, until holdSeconds had passed."""
     book = Book(is_ready=lambda: True)
     beside = seen_by(SizeOwner("kube-controller-manager", True), replicas=5)
     assert held(book, beside, NOON) == 5
@@ -221,7 +221,7 @@ def test_workers_are_found_by_their_job_with_the_labels_that_selectors_ask_for()
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_owner(is_scaled: bool) -> None:
-    """With the uid of another tenant's job, such a pod told steps for it, and two that found no room took one of its workers."""
+    """A pod with the uid of another tenant's job reported steps for it, and two without room took the place of its worker."""
     kube: Any = None
     observer = Observer(kube, kinds=["PyTorchJob"])
     raw = raw_job()
@@ -238,7 +238,7 @@ def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_o
 
 
 def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
-    """A template may hold a megabyte, and be changed without end."""
+    """A template may have a megabyte, and may change again and again."""
     known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))
     gc.collect()
     assert known() is None

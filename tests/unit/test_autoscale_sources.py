@@ -1,4 +1,4 @@
-"""Progress of scripts that report none, from the log of rank 0 or a page of its pod."""
+"""Progress of scripts that report nothing themselves, from the log of rank 0 or a page of its pod."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOGGED = ProgressSource(log_pattern="step {step} * samples {samples}.")
 
 
 class Logs:
-    """What a pod logs, chunk by chunk; then nothing more comes."""
+    """A pod's log, in chunks. After them nothing more comes."""
 
     def __init__(self, *chunks: bytes, error: KubeError | None = None) -> None:
         self.chunks = chunks
@@ -57,7 +57,7 @@ def job(source: ProgressSource) -> ScaledJob:
 async def heard(
     logs: Logs | Kube, seen: ScaledJob, words: str = "", *, through_api: bool = False, **of_pod: Any
 ) -> tuple[list[Report], str]:
-    """What a source says first, or all that it has said once its trouble has these words."""
+    """Return the first report of a source, or all its reports once its trouble has these words."""
     reports: list[Report] = []
     is_heard = asyncio.Event()
 
@@ -139,7 +139,7 @@ STRANGER = "192.0.2.7"
 
 @contextlib.asynccontextmanager
 async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
-    """For the page of one-0 at port 8000."""
+    """Run an API server that answers for the page of one-0 at port 8000."""
 
     async def handler(request: web.Request) -> web.Response:
         assert request.raw_path == "/api/v1/namespaces/default/pods/one-0:8000/proxy/metrics"
@@ -275,7 +275,7 @@ async def test_a_compressed_page_is_not_unpacked() -> None:
 
 
 async def test_of_a_flood_of_output_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pod that prints without end would keep the thread that scales all jobs busy."""
+    """A pod that prints without end would keep the thread busy that scales all jobs."""
     monkeypatch.setattr(sources, "BURST", 1000)
     monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)
     logs = Flood(b"step 7 of 9, samples 70.\n" * 10)

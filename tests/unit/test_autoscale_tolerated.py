@@ -1,4 +1,4 @@
-"""What desired_workers answers where a HorizontalPodAutoscaler's tolerance would swallow a step."""
+"""Values of desired_workers if a HorizontalPodAutoscaler's tolerance would hide a step."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_a_step_back_that_would_come_back_waits() -> None:
 
 
 def test_two_sizes_never_lead_to_each_other() -> None:
-    """From 10 to 11 goes to 12; from 12 it must not go to 10, which an answer that looked one step ahead only let happen."""
+    """A step from 10 to 11 leads to 12. From 12 it must not go to 10, which happened when the answer looked only one step ahead."""
     assert told(11, 10, most=12).workers == 12
     assert told(11, 12, most=12).workers == 12
 
 
 def test_a_size_that_the_job_may_not_have_is_no_next_one() -> None:
-    """It went from 20 to 23 of allowedSizes 20, 22, 24 and from 60 to 67 with a sizeStep of 4: the rest of the workers waited idle."""
+    """It went from 20 to 23 with allowedSizes 20, 22, 24 and from 60 to 67 with a sizeStep of 4. The surplus workers stayed idle."""
     assert told(22, 20, allowed=(20, 22, 24)).workers == 24
     assert told(64, 60, most=100, step=4).workers == 68
 

@@ -1,4 +1,4 @@
-"""What the autoscaler makes of a job's progress: throughput, where the time went, and what a rescale cost."""
+"""Figures that the autoscaler derives from a job's progress: throughput, shares of the time, and the cost of a rescale."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from elastic.membership.training import TrainingProgress
 
 
 class Told:
-    """A job of which messages come in."""
+    """A job that sends messages."""
 
     def __init__(self, **options: bool) -> None:
         self.now = 1000.0
@@ -67,7 +67,7 @@ def test_nothing_is_measured_over_a_change_of_the_world() -> None:
 
 
 def test_nothing_is_measured_from_the_last_step_of_one_world_to_the_first_of_the_next() -> None:
-    """The new world is heard of before its first step: the time in between counted as training, and a worker's steps as those of two."""
+    """The new world was announced before its first step. The time between counted as training, and one worker's steps as those of two."""
     job = Told().says(0, 40, size=1).says(WINDOW_S, 60, size=1)
     assert job.rates == [2.0]
     job.says(1, None, size=0, phase="re-forming").says(4, None, generation=2).says(8, 61, generation=2)

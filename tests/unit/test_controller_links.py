@@ -1,4 +1,4 @@
-"""Words about a job that meets in an etcd go there, all others to the rendezvous server; what is out of reach holds nothing up."""
+"""Messages about a job that meets in an etcd go there, all others to the rendezvous server. An unreachable one delays nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def both() -> AsyncIterator[Both]:
 
 
 async def a_few_turns() -> None:
-    """What is queued is taken at once; nothing here waits for time or the outside."""
+    """Let queued work run. It needs only a few turns, because it does not wait for time or the outside."""
     for _ in range(10):
         await asyncio.sleep(0)
 

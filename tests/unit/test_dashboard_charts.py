@@ -1,4 +1,4 @@
-"""The charts of a job's page in Debian's Chromium: what their axes, captions and tables say of its training."""
+"""The charts of a job's page in Debian's Chromium: their axes, captions and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = NEEDS
 
 
 def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions: Any = None) -> Scene:
-    """One that reports each 5 s."""
+    """Return a scene with a job that reports each 5 s."""
     status = running() if conditions is None else {**running(), "conditions": conditions}
     shown, step = Scene(), 0.0
     shown.now = 1_700_000_000.0
@@ -29,7 +29,7 @@ def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions:
 
 
 def section(title: str) -> str:
-    """Of a chart."""
+    """Return the script expression for a chart's section."""
     return f"[...document.querySelectorAll('.charts section')].find((one) => one.querySelector('h3').textContent === '{title}')"
 
 
@@ -41,11 +41,11 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
   fillText.call(this, text, ...place);
 };
 """
-"""What charts write on their axes, by their titles."""
+"""Script that returns the texts on the axes of charts, by their titles."""
 
 
 async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) -> None:
-    """9.07 to 9.08 samples a second filled the chart from its bottom to its top."""
+    """A speed between 9.07 and 9.08 samples a second filled the chart from bottom to top."""
     async with looked_at(trained(seconds=300, speed=9.07, noise=0.01), tmp_path, "#/") as page:
         await page.ask(WRITTEN)
         await page.ask(f"location.hash = '{JOB}'")
@@ -85,7 +85,7 @@ async def test_what_is_over_was_last_and_is_not_now(tmp_path: Path) -> None:
 
 
 async def test_a_charts_table_is_of_its_whole_time(tmp_path: Path) -> None:
-    """It had the newest 20 rows, and said that it had the chart's values."""
+    """It had only the newest 20 rows, although its caption promised the chart's values."""
     shown = trained(seconds=5400)
     async with looked_at(shown, tmp_path, JOB) as page:
         await page.wait("document.querySelectorAll('canvas').length === 4")

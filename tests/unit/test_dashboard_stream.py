@@ -1,4 +1,4 @@
-"""What streams of the dashboard send, and that none costs without end."""
+"""Messages of the dashboard's streams, and the bounds of their cost."""
 
 from __future__ import annotations
 

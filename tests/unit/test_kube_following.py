@@ -1,4 +1,4 @@
-"""What a job's containers print is reported once, whichever run of a container the kubelet answers with."""
+"""Each line of a job's containers is reported once, no matter with which run of a container the kubelet answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ def pod(run: int, **state: Any) -> dict[str, Any]:
 
 
 class Kubelet:
-    """Answers like a kubelet: with the newest run of the container, or the one before it."""
+    """Answers like a kubelet, with the newest run of the container or the run before it."""
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = [[]]
@@ -38,7 +38,7 @@ class Kubelet:
 
 
 async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
-    """What is reported of a container that ended and runs again, when the reader asks before the restart is seen, or after it."""
+    """Return the reports about a container that ended and runs again. The reader asks before or after the restart is seen."""
     told: list[Happening] = []
     async with asyncio.TaskGroup() as tasks:
         logs = following._Logs(kubelet, JOB, tell=told.append, tasks=tasks)  # type: ignore[arg-type]
@@ -57,9 +57,9 @@ async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
 
 
 async def test_the_lines_of_a_run_that_ended_quietly_are_not_those_of_the_next_run() -> None:
-    """A container that died before it had printed was started again at once.
+    """A container that died before it printed anything was started again at once.
 
-    Its reader asked for the log again, got the next run's, and all that the job printed from then on was reported twice.
+    Its reader asked for the log again, and got the next run's. From then on, each line of the job was reported twice.
     """
     kubelet = Kubelet()
     assert await told_after(kubelet, is_seen=True) == [Line("train-worker-0", f"second {number}") for number in (1, 2, 3)]

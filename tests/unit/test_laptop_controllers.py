@@ -1,4 +1,4 @@
-"""What the laptop cluster's controllers decide: ownership, disruption budgets, the health of nodes."""
+"""Decisions of the laptop cluster's controllers: ownership, disruption budgets, the health of nodes."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_an_object_of_any_shape_is_refused_or_can_be_judged(data):
 
 
 async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_it():
-    """It ended the laptop's agents."""
+    """An invalid scale ended the laptop's agents."""
     owner = {"uid": "o", "apiVersion": "a.example/v1", "kind": "Thing", "name": "t", "controller": True}
     pods = [
         {"metadata": {"namespace": name, "name": "p", "uid": name, "ownerReferences": owners}, "spec": {}}
@@ -282,7 +282,7 @@ async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_
 
 
 async def test_kinds_that_a_server_comes_to_serve_are_collected_though_no_object_shows_it(monkeypatch):
-    """Its API service stays as it is: what is available may serve more, and what was stale may be known again."""
+    """Its API service does not change, although the server may serve more kinds or answer again."""
     monkeypatch.setattr(garbage, "LOOK_AGAIN_S", 0.05)
     asked, listed, says = asyncio.Event(), asyncio.Event(), []
 

@@ -1,4 +1,4 @@
-"""Which API services of the metrics groups are ours, while other adapters come and go. The laptop's API server runs in this process."""
+"""Registration of our API services of the metrics groups, while other adapters come and go. The laptop's API server runs in process."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ async def of_another(kube: Kube, name: str, **metadata: object) -> Object:
 
 
 async def of_another_at(kube: Kube, name: str) -> None:
-    """It takes over what we have registered."""
+    """Let another adapter take over an API service that we have registered."""
     taken = {"service": {"name": "adapter", "namespace": "monitoring"}, "caBundle": None, "insecureSkipTLSVerify": True}
     await kube.patch(API_SERVICES, name, {"spec": taken})
 
 
 async def services(kube: Kube) -> dict[str, str]:
-    """By API service of the two groups, who serves it."""
+    """Return the server of each API service of the two groups."""
     found = {item["metadata"]["name"]: item["spec"].get("service") for item in (await kube.list(API_SERVICES)).items}
     return {name: f"{service['namespace']}/{service['name']}" for name, service in found.items() if name in (OLD, NEW, ONLY)}
 
 
 async def test_a_group_is_left_as_a_whole_to_an_adapter_that_was_there_first(kube: Kube) -> None:
-    """v1beta2 of ours beside v1beta1 of prometheus-adapter: HorizontalPodAutoscalers ask the newer version, and miss the adapter's."""
+    """With our v1beta2 and prometheus-adapter's v1beta1, HorizontalPodAutoscalers ask the newer version and miss the adapter's metrics."""
     await of_another(kube, OLD)
     registration = replica(kube)
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_two_replicas_at_once_register_and_give_up_without_an_error(kube: 
 
 
 class Late:
-    """The client of a replica that acts on an old look: before its first deletion another server takes over what it deletes."""
+    """The client of a replica that acts on an old look. Before its first deletion, another server takes over the API service."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -173,7 +173,7 @@ async def test_the_log_says_once_who_has_the_group(kube: Kube, caplog: pytest.Lo
 
 
 async def test_a_refusal_to_give_a_group_up_keeps_no_other_from_being_served(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
-    """With the role of an earlier release beside prometheus-adapter nothing was registered or renewed, and a new process served nothing."""
+    """With an earlier release's role and prometheus-adapter, nothing was registered or renewed, and a new process served nothing."""
     await replica(kube).trust(b"old ca")
     await of_another_at(kube, OLD)
 

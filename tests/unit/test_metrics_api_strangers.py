@@ -1,4 +1,4 @@
-"""Who may cost the metrics APIs requests of their own: API servers, and of all other clients a few at a time."""
+"""The metrics APIs make requests of their own for API servers, and for only a few other clients at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/desired_workers"
 
 
 class Slow:
-    """An API server that answers reviews when it is let."""
+    """An API server that answers reviews when the test allows it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -69,7 +69,7 @@ async def test_an_api_server_that_is_not_believed_any_more_connects_anew(serving
 
 
 async def test_a_flood_of_tokens_costs_few_requests_at_a_time_and_holds_up_no_api_server(kube: Slow, serving: MetricsApi) -> None:
-    """They took all connections of the process, also those on which it renews its Lease."""
+    """They took all connections of the process, also those with which it renews its Lease."""
     flood = [asyncio.create_task(serving._reply(request(Authorization=f"Bearer {number}"))) for number in range(200)]
     await asyncio.sleep(0.01)
     assert len(kube.asked) == server.STRANGERS_AT_ONCE
