@@ -189,7 +189,7 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
 
 
 async def test_a_standby_answers_for_a_job_whose_log_is_read_also_when_the_leader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the leader read logs and pages, and it writes nothing for policy hpa. Half of the answers were missing, and after its end all."""
+    """Only the leader read logs and pages, but it writes nothing for policy hpa: half of the answers were missing, and later all."""
     monkeypatch.setattr(sources, "LEAST_GAP_S", 0.0)
     policy, source = replace_policy(policy=PolicyName.HPA), ProgressSource(log_pattern="step {step}")
     leader, standby = replicas = [Loop(leads=leads, policy=policy, progress=source) for leads in (True, False)]
