@@ -1,7 +1,8 @@
-"""Measure the dashboard with many jobs: CPU of its process while all jobs train and browsers watch, and bytes that a browser gets.
+"""Measure the cost of the dashboard with many jobs.
 
-Objects pass through its caches as from a watch. Each job reports every 5 s, as the rendezvous server sends it, and each second some workers
-change. The browsers are in another process.
+It counts the CPU time of the dashboard's process while all jobs train and browsers watch, and the bytes that a browser gets. Objects go
+through its caches as a watch brings them. Each job reports every 5 s, as the rendezvous server sends it, and each second some workers
+change. The browsers are another process.
 
     python -m benchmarks.dashboard [--jobs 500] [--workers 50] [--lists 10] [--pages 10] [--seconds 30]
 """
@@ -118,7 +119,7 @@ class Cluster:
 
 
 async def watch(url: str, cookie: str, queries: list[str], seconds: float) -> dict[str, list[float]]:
-    """Play one browser for each query. Return the bytes of the first message of each, and the bytes per second after it."""
+    """Read a stream for each query, as browsers do. Return the bytes of each first message, and the bytes a second after it."""
     headers = {"Cookie": f"{signed_cookie.name(urlsplit(url).netloc)}={cookie}"}
     got, first = [0.0] * len(queries), [0.0] * len(queries)
 

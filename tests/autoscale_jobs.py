@@ -1,4 +1,4 @@
-"""Jobs for tests of the autoscaler's decisions: signals with only their differences, and a job that trains in virtual time."""
+"""Build jobs for tests of the autoscaler's decisions: signals by their differences, and a job that trains in virtual time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def signals(
     spread: float = 0.0,
     **more: Any,
 ) -> Signals:
-    """Return the signals of a job that reports, has not changed for long, and trains with as many workers as `working` says."""
+    """Return the signals of a job that reports progress and has measured these rates by its number of workers."""
     known = measured(rates or {}, spread=spread)
     memory = more.pop("memory", Memory(sizes=known))
     return Signals(
@@ -47,14 +47,14 @@ def signals(
 
 
 def turns(path: list[int]) -> int:
-    """Count how often the number of workers changed its direction."""
+    """Return how often the number of workers changed its direction."""
     moves = [after - before for before, after in itertools.pairwise(path)]
     return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
 
 
 @dataclass
 class TrainingJob:
-    """A job whose throughput is `rate(workers)` with noise, measured every ten seconds and decided on after each measurement."""
+    """A job whose throughput is `rate(workers)` with noise. It is measured every ten seconds, and a decision follows each measurement."""
 
     rate: Callable[[int], float]
     noise: float = 0.0
@@ -104,9 +104,9 @@ class TrainingJob:
 
 @dataclass
 class ReportingJob:
-    """A job that reports its steps each five seconds on a loaded machine. Everything follows from its messages, also the cost of a change.
+    """A job that reports its steps each five seconds on a loaded machine. All facts come from its messages, also the cost of a change.
 
-    Each worker does two steps a second, without the cost of the others (`contention`), and now and then only a third of that.
+    Each worker makes two steps a second, less the share that the others take from it (`contention`). Now and then it makes a third of that.
     """
 
     seed: int
@@ -122,7 +122,7 @@ class ReportingJob:
     memory: Memory = field(default_factory=Memory)
     training: Training = field(default_factory=Training)
     changes: list[tuple[float, int]] = field(default_factory=list)
-    """Changes of the number of workers: seconds since the start, and the new number."""
+    """The time of each change, in seconds from the start, and the number of workers after it."""
 
     def run(self, seconds: float) -> ReportingJob:
         draw = random.Random(self.seed)

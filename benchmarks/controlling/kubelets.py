@@ -1,6 +1,6 @@
-"""Stand in for all kubelets of a cluster without nodes: a pod runs as soon as it exists, and succeeds when it is told to end.
+"""Play all kubelets of a cluster without nodes: a pod runs as soon as it exists, and succeeds once it is told to.
 
-The stand-in writes the same fields as a kubelet, including containers' states, because these decide how much the controller writes.
+The statuses hold containers' states, as a kubelet's do, because the controller's work depends on them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Simulate a cluster in virtual time that trains submitted jobs.
+"""Simulate a cluster that trains submitted jobs in virtual time.
 
-The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round. The rest is as simple as possible: a pod takes
-the first node with room, and a change stops its job for a while.
+The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round. The rest is as simple as possible: a pod
+takes the first node with room, and a change stops its job for a while.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ WORKER = shape_of({"spec": {"containers": [{"name": "pytorch", "image": "i", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How the jobs of a run get their numbers of workers: from a policy, or constant as `fixed` says."""
+    """The way in which the jobs of a run get their numbers of workers: by a policy, or a fixed number."""
 
     name: str
     policy: ScalingPolicy | None = None
     fixed: str = ""
-    """`least` or `most`."""
+    """`least` or `most`, if the number never changes."""
 
 
 @dataclass(slots=True)
 class Job:
-    """A job in the cluster. `places` has the node of each index, or the time since which it has no node."""
+    """One submitted job, and its progress."""
 
     of: Submitted
     policy: ScalingPolicy | None
     replicas: int
     places: dict[int, str | float] = field(default_factory=dict)
+    """The node of each worker by its index, or the time since which the worker waits for a node."""
     done: float = 0.0
     stands_until: float = 0.0
     trained_by: int = 0
@@ -84,7 +85,7 @@ class Job:
 
 
 def nodes(count: int, gpus: int) -> list[NodeSeen]:
-    """Return the nodes. Every second one is a spot node, at a third of the price."""
+    """Return the nodes. Every second node is a spot node, which costs a third."""
     return [
         node_seen(
             {
@@ -111,7 +112,7 @@ class Cluster:
         self.changes = 0
 
     def run(self, queue: Sequence[Submitted], *, most_hours: float = 200.0) -> None:
-        """Run until all jobs have ended."""
+        """Train the jobs until all have ended."""
         waiting = sorted(queue, key=lambda one: one.at)
         while (waiting or any(job.ended is None for job in self.jobs)) and self.now < BEGIN + most_hours * 3600:
             while waiting and BEGIN + waiting[0].at <= self.now:
@@ -129,7 +130,7 @@ class Cluster:
         return Job(one, policy, one.most if self._plan.fixed == "most" else 1)
 
     def _place(self, active: Sequence[Job]) -> None:
-        """Remove surplus pods, the highest index first. Create missing pods, and place waiting pods, in the order in which jobs came."""
+        """Remove surplus pods, the highest index first. Then find nodes for waiting and missing pods, in the order of the jobs' arrival."""
         for job in active:
             for index in sorted(job.places, reverse=True)[: max(0, len(job.places) - job.replicas)]:
                 del job.places[index]
@@ -145,7 +146,7 @@ class Cluster:
             workers = len(job.nodes)
             if workers != job.trained_by:
                 self.changes += job.trained_by > 0
-                # The first start stops no other worker, but takes as long as a change.
+                # The first start takes as long as a change, but stops no worker, so it is no change.
                 job.stands_until, job.trained_by, job.since = self.now + self._rescale_s, workers, self.now + self._rescale_s
                 job.began = job.began if job.began is not None or not workers else self.now
             trained_s = max(0.0, min(ROUND_S, self.now + ROUND_S - job.stands_until)) if workers else 0.0
@@ -159,7 +160,7 @@ class Cluster:
             self._report(job, workers)
 
     def _report(self, job: Job, workers: int) -> None:
-        """Report progress as the stream does: a rate for each window in which the job trained all the time."""
+        """Report the job's progress, with a noisy rate if the whole window was trained."""
         is_whole = workers and self.now >= job.since + ROUND_S
         rate = job.of.rate(workers) * max(0.1, self._draw.gauss(1, NOISE)) if is_whole else None
         hear(job, workers, rate=rate, rescale_s=self._rescale_s, now=self.now)
@@ -170,7 +171,7 @@ class Cluster:
 
 
 def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: float) -> None:
-    """Take the job's report. It has a rate if the job trained during its whole last window."""
+    """Take in the report of a job. It has a rate if the whole last window was trained."""
     if rate is not None:
         job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate, now=now))
     step = int(job.done)
@@ -206,6 +207,6 @@ def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingP
 
 
 def _with_deadline(policy: ScalingPolicy, one: Submitted, now: float) -> ScalingPolicy:
-    """Return the policy with a deadline: the job has three times the time that it takes on its largest number of workers."""
+    """Return the policy with a deadline after three times the job's shortest possible duration."""
     by = datetime.fromtimestamp(int(now + 3 * one.shortest_s), UTC)
     return msgspec.structs.replace(policy, finish_by=by, total_samples=max(1, int(one.work)))

@@ -1,4 +1,4 @@
-"""Run a real etcd for the benchmark, and play the controller's part."""
+"""Run a real etcd for the benchmark, and play the controller's part in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = "bench"
 
 
 class Etcd:
-    """An etcd without users, and the thread with which a controller takes part."""
+    """One etcd without users, and the thread through which a controller talks to it."""
 
     def __init__(self, folder: Path) -> None:
         found = program()
@@ -60,14 +60,14 @@ class Etcd:
         self._process.wait(START_S)
 
     def expect(self, members: tuple[str, ...]) -> None:
-        """Say which members should exist, as the controller would."""
+        """Write, as the controller does, which members should be there."""
         until = time.monotonic() + START_S
         while True:
             try:
                 word = self._thread.expect(JOB, Expectation(members=members, min=1, max=LARGEST))
                 asyncio.run_coroutine_threadsafe(word, self._loop).result(START_S)
                 return
-            except Away:  # the controller tries again too; the first attempt opens the connection
+            except Away:  # the controller also tries again; the first attempt opens the connection
                 if time.monotonic() > until:
                     raise
 
@@ -75,7 +75,7 @@ class Etcd:
         return self._world
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell an agent where to meet."""
+        """Return the environment that tells an agent where to meet."""
         return {"PET_RDZV_BACKEND": "elastic-etcd", "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}", "ELASTIC_TOKEN": TOKEN}
 
     def _answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Run a real elastic-rendezvous process for the benchmark, and play the controller's part."""
+"""Run a real elastic-rendezvous process for the benchmark, and play the controller's part towards it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Server:
         self._process.wait(START_S)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell an agent where to meet."""
+        """Return the environment that tells an agent where to meet."""
         return {
             "PET_RDZV_BACKEND": "elastic",
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
@@ -56,7 +56,7 @@ class Server:
         }
 
     def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
-        """Say which members should exist, and which leave because their machine goes, as the controller would."""
+        """Write, as the controller does, which members should be there, and which leave because their machine goes."""
         going = tuple(LeaveOrder(member=name, by_s=by_s, cause="disruption") for name in leaving)
         asyncio.run(self._expect(Expectation(members=members, leaving=going, min=1, max=most)))
 

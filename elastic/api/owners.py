@@ -57,7 +57,7 @@ def controller_of(metadata: object) -> Owner | None:
 
 
 def controller_uid(metadata: object) -> str:
-    """Return the uid of the owner that manages the object; empty if there is none."""
+    """Return the uid of the owner that manages the object, or an empty string."""
     owner = controller_of(metadata)
     return owner.uid if owner is not None else ""
 

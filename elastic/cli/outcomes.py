@@ -1,4 +1,7 @@
-"""Tell what a command has done to jobs and nodes: lines for people as it happens, or data for programs at the end."""
+"""Report the changes that a command made to jobs and nodes.
+
+People get a line for each change when it happens. Programs get all changes as data at the end.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Outcomes:
 
 @contextmanager
 def told(output: str) -> Iterator[Outcomes]:
-    """Print the data also if the command fails halfway, because some changes have been made by then."""
+    """Yield the outcomes of a command, and print the data at the end. A command that fails half-way also prints the changes it made."""
     outcomes = Outcomes(output)
     try:
         yield outcomes

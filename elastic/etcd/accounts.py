@@ -1,7 +1,7 @@
 """Manage the users of the installation's etcd.
 
-The administrator turns authentication on. Each job gets a user whose role allows only the job's prefix. Passwords are derived from the
-installation's key, so no password is stored.
+The administrator turns authentication on. Each job has a user whose role allows only the job's prefix. Passwords are derived from the
+installation's key, so that no password is stored.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ READWRITE = 2
 
 
 class Accounts:
-    """Acts as the administrator of one etcd."""
+    """The users of one etcd, as its administrator changes them."""
 
     def __init__(self, store: GrpcStore, *, password: str) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class Accounts:
             raise Away("authentication could not be turned on")
 
     async def add(self, job: str, *, prefix: str, password: str) -> None:
-        """Create a user for a job's agents. The role is created before the user, so that a user who can log in can also write."""
+        """Add a user for a job's agents. The role comes before the user, so that a user who can log in can also write."""
         name, end = user_of(job), prefix[:-1] + chr(ord(prefix[-1]) + 1)
         permission = self._store.message("Permission", permType=READWRITE, key=prefix.encode(), range_end=end.encode())
         await self._do("Auth/RoleAdd", "AuthRoleAddRequest", name=name)
@@ -59,7 +59,7 @@ class Accounts:
         return [str(name).removeprefix(JOB_USER) for name in answer.users if str(name).startswith(JOB_USER)]
 
     async def _do(self, method: str, kind: str, **fields: Any) -> None:
-        """Call a method. The call also succeeds if etcd is in the wanted state already."""
+        """Make a change. Accept that a user or role to add exists already, or that one to remove is gone."""
         try:
             await self._store.call(method, kind, **fields)
         except StoreRefused as error:

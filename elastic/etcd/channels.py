@@ -17,7 +17,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_ANSWER),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # A silent connection ends after 15 s. Shorter intervals do not work, because etcd refuses more than one ping in 5 s.
+    # gRPC ends a silent connection after 15 s. etcd refuses more than one ping each 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -36,9 +36,9 @@ class Channels:
         self._open: dict[tuple[str, Access | None], _Open] = {}
 
     def take(self, endpoint: str, access: Access | None, *, namespace: str = "") -> Any:
-        """Return the channel to an endpoint, `HOST:PORT`, for a job of a namespace; without `access` it is in plain text.
+        """Return the channel to an endpoint, `HOST:PORT`, for a job of a namespace. Without `access` it is in plain text.
 
-        Give it back with `free`. Without a namespace, for the installation's etcd, there is always room.
+        Give it back with `free`. An empty namespace means the installation's etcd, whose channels are never refused.
         """
         try:
             import grpc
@@ -71,7 +71,7 @@ class Channels:
 
 
 def identity(access: Access, *, is_tls: bool) -> Access | None:
-    """Return the part of an access that decides which connection it may share. Its password is sent with each call."""
+    """Return the part of an access that decides which connection it may share. A password goes with each call."""
     return Access(ca=access.ca, certificate=access.certificate, key=access.key) if is_tls else None
 
 

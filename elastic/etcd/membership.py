@@ -1,6 +1,6 @@
-"""Serve the jobs that meet in an etcd, with the same interface as the rendezvous server's client.
+"""Keep a follower for each job that meets in an etcd, so that no etcd makes another job wait.
 
-Each job has a follower of its own, so that a slow etcd does not delay other jobs.
+`expect` and `forget` write a job's records, and `emit` gets the worlds.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from elastic.etcd.store import Away, StoreRefused
 from elastic.membership import wire
 
 FORGET_S = 600.0
-"""Seconds without success after which a job's records are left to their leases."""
+"""Seconds until a job's records are left to their leases, if they cannot be removed."""
 
 
 class EtcdMembership:
-    """Belongs to one event loop. `emit` gets each world, and may be called at any time."""
+    """The followers of all jobs, in one event loop. `emit` gets each world, at any time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class EtcdMembership:
         self._room = Room()
 
     async def expect(self, job_uid: str, place: EtcdPlace, expectation: wire.Expectation) -> None:
-        """Write the expectation. Raise Away if agents cannot read it yet."""
+        """Write the expectation into the job's etcd. Raise Away if agents cannot read it yet."""
         self._forgetting.pop(job_uid, None)
         follower, task = self._followers.get(job_uid), self._tasks.get(job_uid)
         if follower is None or follower.place != place or task is None or task.done():
@@ -57,7 +57,7 @@ class EtcdMembership:
         )
 
     async def forget(self, job_uid: str, place: EtcdPlace | None = None) -> int | None:
-        """Remove the job's records, and return its last step. Raise Away if its agents are still there or its etcd does not answer."""
+        """Remove the job's records, and return its last step. Raise Away while its agents are there, or its etcd does not answer."""
         await self._end(job_uid)
         follower = self._followers.get(job_uid) or (self._follower(job_uid, place) if place is not None else None)
         if follower is None:

@@ -1,26 +1,26 @@
-"""Describe where a job's records are in an etcd, and which login reaches them."""
+"""Name the place of a job's records in an etcd, and hold the access to that etcd."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdPlace:
-    """The place of a job's records in an etcd.
-
-    `endpoints` are the hosts and ports of one etcd. `prefix` is the job's and ends with a slash. `secret` names the user's Secret with a
-    login, in the job's namespace, or is empty. `job` is the job's uid if it meets in the installation's etcd, where each job has a user.
-    """
+    """The place of a job's records in an etcd."""
 
     endpoints: tuple[str, ...]
+    """The members of one etcd, each as a host and a port."""
     prefix: str
+    """The prefix of the job's keys, with a slash at its end."""
     is_tls: bool = False
     namespace: str = ""
     secret: str = ""
+    """Name of the user's Secret with a login, in the job's namespace, or empty."""
     job: str = ""
+    """The job's uid if it meets in the installation's etcd, where each job gets a user; otherwise empty."""
 
     @property
     def is_own(self) -> bool:
-        """Whether the place is in the installation's etcd."""
+        """Return whether the place is in the installation's etcd."""
         return bool(self.job)
 
 
@@ -34,7 +34,7 @@ def user_of(job: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """User, password and PEM texts; empty fields are not used."""
+    """The user, the password and the PEM texts for an etcd. Empty ones are not used."""
 
     user: str = ""
     password: str = field(default="", repr=False)

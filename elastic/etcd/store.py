@@ -1,4 +1,7 @@
-"""Define what a follower needs from an etcd, and how an etcd fails. `grpc_store` is a real one; the simulation has one in memory."""
+"""Define the calls that a follower makes to an etcd, and their errors.
+
+`grpc_store` connects to a real etcd; the simulation has one in memory.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ class Away(Exception):
 
 
 class StoreRefused(Exception):
-    """etcd answered with an error, and another attempt would not help soon."""
+    """etcd answered with an error that will not pass soon."""
 
 
 class Full(StoreRefused):
@@ -25,7 +28,7 @@ class Compacted(Exception):
 
 
 class Entry(NamedTuple):
-    """A key without the prefix, and its value. `value` is None if the key was deleted."""
+    """A key without the prefix, its value, and the revision of the write. A deleted key has the value None."""
 
     key: str
     value: bytes | None
@@ -34,38 +37,35 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All or some of the entries under a prefix at one revision."""
+    """All entries under a prefix at one revision, or a part of them."""
 
     revision: int
     entries: tuple[Entry, ...]
 
 
 class Store(Protocol):
-    """An etcd, as one user sees it. Every method may raise Away or Refused, and ends within a few seconds."""
+    """One etcd, as one user calls it. Every method may raise Away or StoreRefused, and ends within a few seconds."""
 
     def pages(self, prefix: str) -> AsyncIterator[Listing]:
-        """Yield the entries under the prefix, some at a time, all at the revision of the first page."""
+        """Yield the entries under the prefix in pages, all as of the first page's revision."""
 
     async def newest(self, prefix: str) -> tuple[int, int]:
         """Return the newest revision at which a key under the prefix was written, and the number of keys."""
 
     def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
-        """Yield the changes since a revision until the store is closed; a group may be empty. May also raise Compacted."""
+        """Yield changes from a revision on until the store is closed. A batch may be empty. Raise Compacted if history is missing."""
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
-        """Write a key and return the new revision.
-
-        Return 0, and write nothing, if the key's revision is not `unchanged`. The revision of a key that does not exist is 0.
-        """
+        """Write a key, and return the revision. Return 0 if the key's revision is not `unchanged`, which is 0 for a new key."""
 
     async def remove(self, prefix: str) -> None:
         """Remove all keys under the prefix."""
 
     async def grant(self, ttl_s: int) -> int:
-        """Create a lease, and return its number."""
+        """Return a new lease."""
 
     async def keep(self, lease: int) -> bool:
-        """Renew a lease. Return False if it does not exist any more."""
+        """Renew a lease. Return False if the lease does not exist any more."""
 
     async def revoke(self, lease: int) -> None: ...
 

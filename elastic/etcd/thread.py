@@ -19,15 +19,15 @@ from elastic.membership import wire
 
 log = logging.getLogger(__name__)
 CENSUS_S = 60.0
-"""Seconds between two looks at the users in the installation's etcd."""
+"""Seconds between two looks at the users of the installation's etcd."""
 END_S = 3.0
-"""Seconds that the thread has to cancel its work and to end."""
+"""Seconds for the thread to cancel its work and to end."""
 
 Result = TypeVar("Result")
 
 
 class EtcdThread:
-    """Starts with the first job that meets in an etcd. `token_for` gives the token that seals a job's records."""
+    """A thread that starts with the first job that meets in an etcd. `token_for` gives the token that seals a job's records."""
 
     def __init__(
         self, *, token_for: Callable[[str], str], read_secret: ReadSecret, own: Own | None = None, follows_others: bool = True
@@ -61,7 +61,7 @@ class EtcdThread:
         return step
 
     async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]:
-        """Yield worlds until cancelled. Then the thread ends too."""
+        """Yield worlds until cancelled. Then end the thread."""
         if on_open is not None:
             on_open()
         try:
@@ -73,7 +73,7 @@ class EtcdThread:
             await self._stop()
 
     def _place_of_unknown(self, job_uid: str) -> EtcdPlace | None:
-        """Return the place of a job that was deleted while no controller ran; it is known only in the installation's etcd."""
+        """Return the place of a job that was deleted while no controller ran. Its prefix is known if it met in the installation's etcd."""
         return own_place(self._own.endpoints, job_uid) if self._own is not None else None
 
     # --- in the thread
@@ -90,7 +90,7 @@ class EtcdThread:
         return step
 
     async def _take_census(self) -> None:
-        """Report jobs that have a user in the installation's etcd, so that the controller forgets those that the API does not know."""
+        """Report each job that has a user in the installation's etcd. The controller then forgets those that are gone from the API."""
         while True:
             try:
                 await self._count()
@@ -131,7 +131,7 @@ class EtcdThread:
         return self._membership
 
     def _run(self, loop: asyncio.AbstractEventLoop, ending: asyncio.Event) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # at its end it cancels the remaining tasks and waits for them
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # its exit cancels all other tasks and waits for them
             runner.run(ending.wait())
 
     async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -157,10 +157,10 @@ async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
 
 
 def own_place(endpoints: tuple[str, ...], job_uid: str) -> EtcdPlace:
-    """Return the place of a job in the installation's etcd."""
+    """Return a job's place in the installation's etcd."""
     return EtcdPlace(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
 
 
 def prefix_of(job_uid: str, *, under: str = "/elastic-training") -> str:
-    """Return the prefix of a job's keys. elastic_worker.etcd.settings has the same rule."""
+    """Return the prefix of a job's keys. elastic_worker.etcd.settings computes the same."""
     return f"{under}/{job_uid}/"

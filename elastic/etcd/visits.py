@@ -1,4 +1,7 @@
-"""Open the etcd of a job with its user's Secret, or as administrator of the installation's etcd, where the job gets a user first."""
+"""Open the etcd of a job.
+
+A user's etcd is opened with the login from the user's Secret. In the installation's etcd the administrator first gives the job a user.
+"""
 
 import re
 import ssl
@@ -17,25 +20,24 @@ LONGEST_SECRET = 256 * 1024
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}\Z")
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
-"""Return the content of a Secret, by namespace and name. Raise Refused if it cannot be read."""
+"""A function that returns the content of a Secret by namespace and name, or raises StoreRefused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The installation's etcd.
-
-    `endpoints` are its addresses for this process. `password_for` gives the password of a job's user, or the administrator's for an empty
-    job. With `is_eager`, the process connects at once, so that authentication is on before anybody else connects.
-    """
+    """The installation's etcd."""
 
     endpoints: tuple[str, ...]
+    """The endpoints at which this process reaches it."""
     ca: str
     password_for: Callable[[str], str]
+    """Returns the password of a job's user, or of the administrator for an empty job."""
     is_eager: bool = False
+    """Connect at once, so that authentication is on before another client connects."""
 
 
 class Visitor:
-    """Opens stores for one event loop."""
+    """Opens etcds, and shares their connections in one event loop."""
 
     def __init__(self, *, read_secret: ReadSecret, own: Own | None, follows_others: bool = True) -> None:
         self._channels = Channels()
@@ -44,7 +46,7 @@ class Visitor:
         self._follows_others = follows_others
 
     async def open(self, place: EtcdPlace) -> Store:
-        """Open the store of a place. Raise Away, Refused or NotInstalled if that fails."""
+        """Open the etcd of a job. Raise Away, StoreRefused or NotInstalled."""
         if place.is_own:
             return await self._open_own(place)
         if not self._follows_others:
@@ -67,7 +69,7 @@ class Visitor:
         return store
 
     def administrator(self) -> tuple[GrpcStore, Accounts]:
-        """Return the installation's etcd and its users. The caller must close the store."""
+        """Return the installation's etcd and its users. The caller closes the store."""
         own = self._known()
         access = Access(user=ROOT, password=own.password_for(""), ca=own.ca)
         store = GrpcStore(self._channels, own.endpoints, access, is_tls=True)
@@ -98,7 +100,7 @@ class Visitor:
 
 
 def _check(access: Access, secret: str) -> None:
-    """Check the certificates here, because gRPC reports an invalid certificate only as a failed connection."""
+    """Refuse bad certificates here, because gRPC would report only that it could not connect."""
     if access.ca:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)

@@ -1,4 +1,4 @@
-"""Play the signals of clouds on a node, from the same table with which the controller reads them."""
+"""Play the signals of clouds on a node, from the same table by which the controller reads them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPOT_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def why_not(signal: DisruptionSignal) -> str:
-    """Return why a signal cannot be played; empty if it can."""
+    """Return why a signal is not played; empty if it is played."""
     if signal.source not in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) or not signal.on.is_of_node:
         return "it is no cloud's signal on a node"
     if signal.key == "Ready":
@@ -40,19 +40,19 @@ def why_not(signal: DisruptionSignal) -> str:
 
 PLAYABLE: Mapping[str, DisruptionSignal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
 NOT_PLAYED: Mapping[str, str] = MappingProxyType({row.name: why for row in BUILT_IN if (why := why_not(row))})
-"""Reasons why signals cannot be played, by their names."""
+"""The reason why a signal is not played, by its name."""
 SHORT: Mapping[str, str] = MappingProxyType(
     {"aws": "aws-spot", "gcp": "gke-termination", "azure": "aks-remediator", "karpenter": "karpenter-disrupted"}
 )
 LOSS_S: Mapping[str, float] = MappingProxyType({"gke-termination": 30.0})
-"""Seconds from the signal to the loss of the machine, for signals that leave pods less time."""
+"""Seconds from the signal to the loss of the machine, for signals after which pods have less time than that."""
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Changes that are written to the node."""
+    """The taint, condition, annotations and labels of a signal on a node, and the words for people."""
 
     words: str
     taint: Taint | None = None
@@ -62,7 +62,7 @@ class Played:
 
 
 def as_seen(signal: DisruptionSignal, *, now: datetime, left_s: float | None) -> Played:
-    """Return the signal as its cloud gives it now, `left_s` seconds before the loss."""
+    """Return the signal as its cloud gives it now. The loss comes after `left_s` seconds, or after the signal's usual time."""
     lost_at = now + timedelta(seconds=signal.lead_s if left_s is None else left_s)
     given = str(int((lost_at - timedelta(seconds=signal.lead_s)).timestamp()))
     labels = dict(SPOT_LABELS.get(signal.source, {}))
@@ -82,7 +82,7 @@ def as_seen(signal: DisruptionSignal, *, now: datetime, left_s: float | None) ->
 
 
 async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False) -> None:
-    """Write the signal to the node, or remove it."""
+    """Write the signal to the node, or take it back."""
     if played.taint is not None:
         taint = Taint(played.taint.key, played.taint.value, played.taint.effect, is_removed=take_back)
         await set_taint(kube, node, taint, labels=None if take_back else dict(played.labels))
@@ -98,9 +98,9 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
 async def is_taken_back(
     kube: Kube, node: str, signal: DisruptionSignal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
 ) -> bool:
-    """Wait for this time, or until the node does not show the signal any more. `say` gets the remaining seconds now and then.
+    """Wait until the node does not show the signal any more, and return whether that came true in time.
 
-    Return whether the signal was taken back. A deleted node took nothing back.
+    `say` gets the seconds left now and then. A node that is gone took nothing back.
     """
     loop = asyncio.get_running_loop()
     said = loop.time()

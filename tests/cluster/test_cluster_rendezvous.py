@@ -1,4 +1,4 @@
-"""A real API server answers the rendezvous server's questions, and accepts the objects of the backend c10d."""
+"""Check that a real API server answers the rendezvous server's questions, and takes the objects of the backend c10d."""
 
 from account_tokens import ONLY_THE_CONTROLLER_MAY, account_token, who_may_control
 
@@ -34,7 +34,7 @@ async def test_pod_service_and_network_policy_of_a_store_are_taken_as_they_are(k
 
 
 def contains(whole: object, part: object) -> bool:
-    """Return whether the whole has the part unchanged. A server may have added defaults."""
+    """Return whether the whole holds the part unchanged. A server may have added defaults."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(key in whole and contains(whole[key], value) for key, value in part.items())
     if isinstance(part, list):

@@ -1,6 +1,7 @@
-"""Prepare and observe the two metrics groups, for tests of their availability.
+"""Prepare a cluster for tests of the two metrics groups' availability.
 
-This module creates an installation's objects, chooses the server behind the service, and checks discovery and the deletion of a namespace.
+The functions create the objects of an installation and the endpoints of its service. They also tell whether the groups are discovered,
+and whether a namespace can still be deleted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ PATIENCE_S = 90.0
 
 @contextlib.contextmanager
 def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]:
-    """Yield the kubeconfig of the laptop's API server or a real one, by the fixture's parameter. `options` are the laptop cluster's."""
+    """Yield the kubeconfig of the laptop's API server or of a real one, as the fixture's parameter says. `options` go to the laptop's."""
     if request.param == "own":
         with LocalCluster(control_plane=False, **options) as cluster:
             yield cluster.kubeconfig
@@ -52,7 +53,7 @@ def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]
 
 
 async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
-    """Ask again and again. Requests that the API server refuses may succeed later."""
+    """Wait until a claim holds. Errors of the API server may pass, so ask again after them."""
     last = ""
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -73,7 +74,7 @@ async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str
 
 
 async def furnish(kube: Kube) -> None:
-    """Create the objects that the autoscaler's processes find in a cluster."""
+    """Create the objects that the autoscaler's processes expect in a cluster."""
     await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
     await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
     await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
@@ -83,7 +84,7 @@ async def furnish(kube: Kube) -> None:
 
 
 async def clear(kube: Kube) -> None:
-    """Remove everything that would delay another test's namespaces."""
+    """Delete everything that would hold up the namespaces of other tests."""
     for group, versions in VERSIONS.items():
         for version in versions:
             with contextlib.suppress(KubeError):
@@ -94,7 +95,7 @@ async def clear(kube: Kube) -> None:
 
 
 async def publish(kube: Kube, name: str, port: int) -> None:
-    """Write the endpoints of a ready pod."""
+    """Publish a port of this machine as the endpoints of a ready pod."""
     piece = {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": PLACE.name}},
         "addressType": "IPv4",
@@ -126,7 +127,7 @@ async def discovered(kube: Kube) -> bool:
 
 
 async def leave(kube: Kube, name: str) -> None:
-    """Delete a namespace with something in it, and do not wait."""
+    """Create a namespace with an object in it, and begin to delete it."""
     await kube.create(NAMESPACES, {"metadata": {"name": name}})
     await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
     await kube.delete(NAMESPACES, name)
@@ -140,6 +141,6 @@ async def gone(kube: Kube, name: str) -> None:
 
 
 async def deleted(kube: Kube, name: str) -> None:
-    """Delete a namespace with something in it, and wait until it is gone."""
+    """Create a namespace with an object in it, delete it, and wait until it is gone."""
     await leave(kube, name)
     await gone(kube, name)

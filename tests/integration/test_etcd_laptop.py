@@ -1,6 +1,6 @@
-"""A job that meets in the installation's etcd on the laptop, with the controller in it.
+"""Run a job that meets in the installation's etcd on the laptop.
 
-Workers come, go and die while others train. The job's login opens no other job's records, and nothing is left of the job.
+Workers come, leave and die while others train. The job's login opens no other job's records, and nothing is left of the job at its end.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ async def has_pods(run: ElasticRun, count: int) -> bool:
 
 
 async def told_of_world(run: ElasticRun, size: int) -> dict[str, Any] | None:
-    """Return the status once it shows a world of that size. The workers' log is ahead of it."""
+    """Return the status once it tells of a world of that size, or None. It lags behind the workers' log."""
     elastic = await run.elastic()
     return elastic if elastic.get("worldSize") == elastic.get("lastRescale", {}).get("toSize") == size else None
 
@@ -62,7 +62,7 @@ async def test_a_job_grows_loses_a_worker_and_shrinks_without_a_charge_and_leave
 
 
 async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -> None:
-    """Check that its login can neither list, write, delete nor watch another job's records, nor see users."""
+    """Check that the job's login cannot list, write, delete or watch another job's records, and cannot list users."""
     async with store_of(cluster) as administrator, store_of(cluster, run.key.uid) as own:
         assert set(await keys_under(own, prefix_of(run))) > {"world", "expected"}
         assert await administrator.put(OTHERS + "world", b"{}", lease=0, unchanged=0)

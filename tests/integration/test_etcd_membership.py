@@ -1,6 +1,6 @@
-"""The controller's side of rendezvous in real etcds, with records that a test writes as agents do.
+"""Run the controller's side of rendezvous in real etcds, next to records that a test writes as agents do.
 
-Members of etcd die, restart, compact and refuse, and one etcd is silent forever. No job waits for another job's etcd.
+Members of etcd die, restart, compact and refuse. One etcd is silent for ever. No job waits for another job's etcd.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ TOKEN, USER, PASSWORD = "a token", "trainer", "secret"
 
 
 class Controller:
-    """The thread that serves all etcds, and its reports."""
+    """The thread that serves all etcds, and the worlds that it reported."""
 
     def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.secrets = secrets or {}
@@ -43,7 +43,7 @@ class Controller:
         return self.secrets[name]
 
     async def expect(self, job: str, etcd: Etcd, *members: str, secret: str = "") -> None:
-        """Send an expectation again and again until it has arrived, as the controller does."""
+        """Try again and again until the expectation has arrived, as the controller does."""
         await until(lambda: self.has_written(job, etcd, *members, secret=secret), f"what is expected of {job} is written")
 
     async def has_written(self, job: str, etcd: Etcd, *members: str, secret: str = "", port: int = 0) -> bool:
@@ -76,7 +76,7 @@ async def controller(secrets: Mapping[str, Mapping[str, str]] | None = None) -> 
 
 
 def seat(etcd: Etcd, job: str, *, generation: int, index: int = 0, user: str = "") -> None:
-    """Write a world of one member as the member does."""
+    """Write a world of one member, as the member writes it."""
     seal, prefix = Seal(TOKEN, job), f"/elastic-training/{job}/"
     member = Member("w0", "uid/1.1", "10.0.0.1:1", entered=generation, after=generation - 1)
     world = World(generation, (Seat("w0", "uid/1.1"),), "10.0.0.1:1", "the first members have come; 1 member", "start")
@@ -194,7 +194,7 @@ async def test_records_go_with_the_job(etcd: Etcd) -> None:
         assert etcd.keys("/elastic-training/job/") == []
 
 
-async def test_a_token_that_etcd_forgot_or_that_changed_users_end_is_asked_for_anew(etcd: Etcd) -> None:
+async def test_a_token_is_asked_for_again_after_etcd_forgot_it_or_users_changed(etcd: Etcd) -> None:
     etcd.ask_for_passwords(USER, PASSWORD, "/elastic-training/job/")
     async with controller({"login": {"user": USER, "password": PASSWORD}}) as following:
         await following.expect("job", etcd, "w0", secret="login")

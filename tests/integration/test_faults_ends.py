@@ -1,4 +1,7 @@
-"""Ends of elastic jobs on a cluster: no job waits for a worker that comes when the work is done, and a failed job keeps its evidence."""
+"""End elastic jobs on a cluster.
+
+No job waits for a worker that comes after the work is done, and a failed job keeps the pods and logs that tell why.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ async def running(cluster: LocalCluster, wanted: Object) -> AsyncIterator[Run]:
 
 
 async def test_a_worker_that_is_lost_shortly_before_the_end_does_not_keep_the_job_running(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its peers had finished before its container was back, and then it waited forever at the rendezvous."""
+    """The worker's peers had finished before its container was back, and then it waited for ever at the rendezvous."""
     tmp_path.chmod(0o777)
     async with running(cluster, job("late", UNTIL_ASKED.format(folder=tmp_path), workers=3)) as run:
         await until(lambda: len(list(tmp_path.glob("late-worker-*"))) == 3, "all train", within_s=WITHIN_S)

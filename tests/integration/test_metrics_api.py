@@ -1,6 +1,6 @@
-"""The metrics API of the autoscaler behind the laptop's API server, and behind a real one if KUBEBUILDER_ASSETS names it.
+"""Serve the autoscaler's metrics API behind the laptop's API server, and behind a real one if there is one (KUBEBUILDER_ASSETS).
 
-The autoscaling loop of each acts on `desired_workers`, and no namespace is delayed when everything is uninstalled.
+The autoscaling loop of each acts on `desired_workers`. No namespace is held up when everything is uninstalled.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
 
 @dataclass
 class Known:
-    """The autoscaler's knowledge of jobs, which a test sets."""
+    """The autoscaler's knowledge of jobs, as a test sets it."""
 
     found: dict[JobName, JobFigures] = field(default_factory=dict)
     is_known: bool = False
@@ -119,7 +119,7 @@ async def serving(kube: Kube) -> AsyncIterator[Serving]:
 
 
 class Scaled:
-    """A job, its HorizontalPodAutoscaler as the controller makes it, and its workers."""
+    """A job, its HorizontalPodAutoscaler as the controller makes it, and its workers' pods."""
 
     def __init__(self, kube: Kube, known: Known, name: str) -> None:
         self._kube, self._known, self.key = kube, known, JobName(PYTORCH.name, "default", name)
@@ -142,7 +142,7 @@ class Scaled:
         await self._kube.create(HORIZONTAL_POD_AUTOSCALERS, hpa, namespace="default")
 
     async def follow(self, replicas: int) -> None:
-        """Play its controller and its workers: there are as many as asked for."""
+        """Play the job's controller and workers: bring the pods to the wanted number."""
         selector = f"training.kubeflow.org/job-name={self.key.name}"
         status = {"replicaStatuses": {"Worker": {"active": replicas, "selector": selector}}}
         await self._kube.patch(JOBS, self.key.name, {"status": status}, namespace="default", subresource="status")
@@ -187,7 +187,7 @@ async def test_a_stock_autoscaler_goes_from_10_to_11_and_from_20_to_19(kube: Kub
     await asyncio.gather(one.reaches(11, wanted=11, replicas=10), two.reaches(19, wanted=19, replicas=20))
 
     async def is_active() -> bool:
-        """Return whether the status follows the change of the job."""
+        """Return whether the autoscaler's status has followed the change of the job."""
         conditions = ((await one.hpa()).get("status") or {}).get("conditions") or ()
         return {c["type"]: c["reason"] for c in conditions}.get("ScalingActive") == "ValidMetricFound"
 
@@ -212,7 +212,7 @@ async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(k
 
 
 async def test_a_stock_autoscaler_acts_on_what_each_worker_does(kube: Kube, serving: Serving) -> None:
-    """It uses a metric of type Pods: two workers do 20 a second, and each should do 4."""
+    """The metric has the type Pods: two workers make 20 a second, and each should make 4."""
     one = Scaled(kube, serving.known, f"pods-{uuid.uuid4().hex[:6]}")
     serving.known.want(one.key, 2, replicas=2, throughput=20.0)
     for index in range(2):
@@ -244,7 +244,7 @@ async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(ku
     await deleted(kube, f"early-{uuid.uuid4().hex[:6]}")
 
 
-async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(kube: Kube, serving: Serving) -> None:
+async def test_a_user_who_may_not_read_values_is_refused_also_at_our_own_port(kube: Kube, serving: Serving) -> None:
     serving.known.want(JobName("PyTorchJob", "default", "x"), 3, replicas=2)
     port = serving.replicas[1].port
     path = f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers"
@@ -295,7 +295,7 @@ async def test_a_group_that_another_adapter_has_is_left_to_it_and_is_ours_again_
     assert "ownerReferences" not in there["metadata"], "it does not go with us"
 
     async def is_withdrawn() -> bool:
-        """Look again. A version that changes meanwhile, for example in its availability, is left to the next look."""
+        """Look again. A look skips a version that changed meanwhile, for example because its availability was written."""
         await registration.trust(b"other")
         return await kube.find(API_SERVICES, new) is None
 

@@ -1,6 +1,6 @@
-"""Stock torchrun with the store process of the backend c10d: workers come and go, including worker-0, and the job continues to train.
+"""Run stock torchrun with the store process of the backend c10d.
 
-test_controller_c10d does the same in pods.
+Workers come and leave, also worker-0, and the job trains on. test_controller_c10d does the same in pods.
 """
 
 import os
@@ -51,7 +51,7 @@ def test_the_store_serves_keys_and_ends_cleanly(endpoint: str) -> None:
 
 @pytest.mark.full
 def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
-    server = Server(tmp_path)  # not started: nothing of ours runs here except the store
+    server = Server(tmp_path)  # not started: of our programs only the store runs here
     agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
     env = {entry["name"]: entry["value"] for entry in c10d_env(STORE, rendezvous_id=STORE.job_uid)} | {"PET_RDZV_ENDPOINT": endpoint}
     try:

@@ -1,7 +1,7 @@
-"""Simulate jobs that meet in an etcd of their user.
+"""Simulate jobs that meet in an etcd of their user's.
 
-There are the etcd, agents with the real presence and decision, and a controller's way there with the real follower. An etcd that is away
-may keep all leases, as after a restart, or end all of them, as after a stop.
+It has the etcd, the agents with their real presence and decisions, and a controller's connection with the real follower. While an etcd is
+away, it keeps all leases, like a restarting one, or lets them end, like one that stands still.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ AWAY_RETRY_S = 0.5
 
 
 def token_of(job_uid: str) -> str:
-    """Return the token that the controllers of the simulation make for a job."""
+    """Return a job's token, as the simulated controllers derive it."""
     return f"{Role.AGENT} token of {job_uid}"
 
 
 class SimEtcd(FakeEtcd):
-    """An etcd with the records of one job. A change wakes its watchers."""
+    """The records of one job. A change wakes the watches and the agents."""
 
     def __init__(self, job_uid: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SimEtcd(FakeEtcd):
         self._changed = asyncio.Event()
 
     def world(self) -> Sealed | None:
-        """Return the record of the world."""
+        """Return the record of the world, or None."""
         key = self.keys.get(f"/elastic-training/{self._uid}/{WORLD}")
         record = Seal(token_of(self._uid), self._uid).open(WORLD, base64.b64decode(key.value)) if key is not None else None
         return record if isinstance(record, Sealed) else None
@@ -90,7 +90,7 @@ class Etcds:
         self._by_job: dict[str, SimEtcd] = {}
         self.is_away = self.ends_leases = False
         self.cut_off = 0
-        """Number of members that lost their lease although they lived."""
+        """Number of times that a living agent was cut off from its etcd."""
 
     def of(self, job_uid: str) -> SimEtcd:
         if job_uid not in self._by_job:
@@ -127,7 +127,7 @@ class Etcds:
 
 
 class EtcdAgent:
-    """torchrun's agent with the backend elastic-etcd, in a run of a container. `ended` gets the exit code when it ends by itself."""
+    """torchrun's agent with the backend elastic-etcd, in one run of a container. `ended` gets its exit code if it ends by itself."""
 
     def __init__(self, settings: Settings, incarnation: str, etcds: Etcds, draw: random.Random, ended: Ended) -> None:
         self.is_over = self.is_ready = self.is_finishing = False
@@ -157,7 +157,7 @@ class EtcdAgent:
         self.is_over = True
 
     def fail(self, *, generation: int | None = None) -> bool:
-        """Let a worker process end by itself. Return False if no worker runs in this generation."""
+        """Let a worker process fail. Return False if none was running, or not in that generation."""
         if not self.is_working or generation not in (None, self._generation):
             return False
         self._presence.report_state("failed", generation=self._generation, status=1)
@@ -174,7 +174,7 @@ class EtcdAgent:
             self._later(3.0, self._exit, 0)
 
     def cut_off(self, seconds: float) -> None:
-        """Cut only this agent off from the etcd."""
+        """Cut off only this agent from the etcd."""
         self._is_cut = True
         self._etcds.cut_off += 1
         self._later(seconds, self._reach_again)
@@ -248,7 +248,7 @@ class EtcdAgent:
 
 
 def agent_of(pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, draw: random.Random, ended: Ended) -> EtcdAgent:
-    """Return the agent in a pod, as its environment asks for. `process` is its name."""
+    """Return the agent in a pod, as its environment asks for. `process` names its run."""
     name, uid, job_uid = pod["metadata"]["name"], pod["metadata"]["uid"], env["PET_RDZV_ID"]
     given = {MEMBER: name, POD_UID: uid, POD_IP: "10.0.0.1", TOKEN: token_of(job_uid)}
     options: dict[str, Any] = dict(item.split("=", 1) for item in env["PET_RDZV_CONF"].split(",") if item)
@@ -260,7 +260,7 @@ def agent_of(pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, dr
 
 
 class _Way(InMemory):
-    """A controller's way to the etcd."""
+    """One controller's connection to an etcd, while that controller reaches it."""
 
     def __init__(self, etcd: SimEtcd, is_there: Callable[[], bool]) -> None:
         super().__init__(etcd)
@@ -278,7 +278,7 @@ class _Way(InMemory):
 
 
 class EtcdReach:
-    """The etcds as a controller process reaches them, which may stand still or die. It is like elastic.etcd.thread, in the common loop."""
+    """The etcds as seen by a controller process that may stand still or die. It replaces elastic.etcd.thread, in the simulation's loop."""
 
     def __init__(self, etcds: Etcds, awake: asyncio.Event, is_alive: Callable[[], bool]) -> None:
         self._etcds, self._awake, self._is_alive = etcds, awake, is_alive

@@ -1,4 +1,4 @@
-"""Serve a dashboard with objects that a test names, with a real server on a real port and without an API server."""
+"""Serve a dashboard over objects that a test names, from a real server on a real port, without an API server."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Scene:
         reclaim: tuple[str, ...] = (),
         is_logged_in: bool = True,
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Serve this scene, and yield a browser's session."""
+        """Serve this scene, and yield a browser's session with the server."""
         server = Server(
             observer=self.observer,
             views=self.views,

@@ -1,4 +1,4 @@
-"""The configuration of prometheus-adapter in docs/autoscaling.md names figures and labels that the autoscaler has."""
+"""Check that docs/autoscaling.md's rule for prometheus-adapter names figures and labels that the autoscaler exports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md"
 
 
 class One:
-    """Figures of a job."""
+    """The figures of one job."""
 
     is_known = True
     found = JobFigures(key=JobName("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)

@@ -1,4 +1,4 @@
-"""Answers of the metrics APIs from jobs' figures, the clients that they trust, and their own requests before an answer."""
+"""Check the answers of the metrics APIs from jobs' figures, and their questions to the API server about the caller's rights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TWO = replace(ONE, key=JobName("JAXJob", "ns", "two"), wanted=None, throughput=N
 
 @dataclass
 class Book:
-    """Figures that a test sets."""
+    """The figures that a test sets."""
 
     all: Sequence[JobFigures] = (ONE, TWO)
     is_known: bool = True
@@ -124,7 +124,7 @@ def worker(name: str, *, owner: str = "1", namespace: str = "ns", **more: Any) -
 
 
 def test_the_workers_that_a_selector_chooses_have_their_part_of_the_throughput() -> None:
-    """The controller of HorizontalPodAutoscalers asks so for a metric of type Pods, and takes the mean."""
+    """The controller of HorizontalPodAutoscalers asks like this for a metric of type Pods, and takes the mean."""
     pods = [worker("one-0"), worker("one-1")]
     query = {"labelSelector": "training.kubeflow.org/job-name=one", "metricLabelSelector": ""}
     found = ask(f"{PODS}/*/throughput", pods=pods, **query)

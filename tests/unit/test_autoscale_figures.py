@@ -1,4 +1,4 @@
-"""Figures of each job that a round passes to the servers of metrics."""
+"""Check the figures of each job that a round gives to the metrics page and the metrics APIs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_selectors_find_the_labels_and_the_sizes_of_the_job_as_it_was_written() 
 
 
 def test_a_throughput_is_of_the_time_when_so_many_workers_were_measured_last() -> None:
-    """After a restart, or back at a former size, the throughput is that of the earlier time."""
+    """After a restart, or back at a former size, the throughput has the time of its last measurement."""
     one = state("one", 2, rates={1: 100.0, 2: 180.0})
     sizes = tuple(replace(known, at=NOON - 600 * known.size) for known in one.memory.sizes)
     found = figures_of(replace(one, memory=replace(one.memory, sizes=sizes)))

@@ -1,4 +1,4 @@
-"""The page `/metrics` of the autoscaler: the room of the cluster, and unusual figures and names."""
+"""Check the autoscaler's page `/metrics`: the room of the cluster, and extreme figures and names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Book:
 
 
 def page(*jobs: JobFigures, nodes: Sequence[NodeSeen] = (), pods: Sequence[PodSeen] = ()) -> dict[str, list[tuple[Labels, float]]]:
-    """Return the series that Prometheus reads from the page, by name, with their values."""
+    """Return what Prometheus reads from the page: the series with their values, by name."""
     registry = CollectorRegistry()
     Metrics(registry, Book(jobs), leads=lambda: True, sent={}, cluster=lambda: (nodes, pods))
     found: dict[str, list[tuple[Labels, float]]] = {}

@@ -1,4 +1,4 @@
-"""The autoscaler's loop around its decisions: its writes and their order."""
+"""Check which objects the autoscaler's loop writes after a decision, and in which order."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from elastic.membership.training import TrainingProgress
 
 @dataclass
 class Api:
-    """Takes writes as an API server does. `refusals` answers the next writes of a subresource."""
+    """An API server that takes writes. `refusals` answer the next writes of a subresource."""
 
     writes: list[tuple[str, Any]] = field(default_factory=list)
     refusals: dict[str, list[KubeError]] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     log: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
-    """Output of rank 0. A line is done once it was read."""
+    """The output of rank 0. A line is done once it was read."""
 
     async def patch(self, resource: Resource, name: str, body: Any, *, subresource: str | None = None, **more: Any) -> Any:
         where = subresource or "job"
@@ -88,7 +88,7 @@ class Cluster:
 
 
 class Loop:
-    """A job with one worker that scales linearly, so a second worker is always worth it."""
+    """A loop with one job. The job has one worker and scales linearly, so that everything speaks for a second worker."""
 
     def __init__(self, *, leads: bool = True, **changes: Any) -> None:
         self.api = Api()
@@ -108,7 +108,7 @@ class Loop:
         self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
 
     async def once(self) -> None:
-        """Run a round and the work that follows from it."""
+        """Run one round, and the work that follows from it."""
         self.rounds._round(1_800_000_000.0)
         work = asyncio.create_task(self.rounds.work())
         while len(self.rounds._queue) or self.rounds._queue._working:  # noqa: ASYNC110
@@ -130,7 +130,7 @@ async def test_the_reason_is_written_before_the_number_and_an_event_follows() ->
     assert event["message"].startswith("Scaled from 1 to 2 workers: each worker up to 2 is expected to bring")
 
 
-async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrote() -> None:
+async def test_a_standby_writes_nothing_and_answers_what_the_leader_wrote() -> None:
     loop = Loop(leads=False, record=DecisionRecord(decision=Decision(workers=5, reason="the leader says so")))
     await loop.once()
     assert loop.api.writes == []
@@ -141,7 +141,7 @@ async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrot
 
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_number_that_a_user_sets_is_answered_at_once_by_each_replica(leads: bool) -> None:
-    """A HorizontalPodAutoscaler asks any replica, and undid a user's number before the leader had written about it."""
+    """A HorizontalPodAutoscaler asks any replica, and it undid a user's number before the leader had written about it."""
     loop = Loop(
         leads=leads, policy=replace_policy(through=Through.HPA), record=DecisionRecord(decision=Decision(workers=1, reason="as before"))
     )
@@ -166,7 +166,7 @@ async def test_through_an_hpa_the_number_is_left_to_it() -> None:
 
 
 async def test_a_job_that_rests_has_no_figures() -> None:
-    """The metrics showed workers and throughput of a finished job until somebody deleted it."""
+    """The metrics told workers and throughput of a finished job until somebody deleted it."""
     loop = Loop()
     await loop.once()
     assert loop.book.jobs()
@@ -189,7 +189,7 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
 
 
 async def test_a_standby_answers_for_a_job_whose_log_is_read_also_when_the_leader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the leader read logs and pages, but it writes nothing for policy hpa: half of the answers were missing, and later all."""
+    """Only the leader read logs and pages, and writes nothing for the policy hpa. Standbys had no answer, even after the leader's end."""
     monkeypatch.setattr(sources, "LEAST_GAP_S", 0.0)
     policy, source = replace_policy(policy=PolicyName.HPA), ProgressSource(log_pattern="step {step}")
     leader, standby = replicas = [Loop(leads=leads, policy=policy, progress=source) for leads in (True, False)]
@@ -235,7 +235,7 @@ async def test_what_keeps_a_policy_from_deciding_is_a_warning_of_the_job_once() 
             )
 
 
-def test_words_that_change_all_the_time_are_told_now_and_then_and_what_comes_back_anew() -> None:
+def test_a_trouble_whose_words_change_is_told_now_and_then_and_told_again_when_it_returns() -> None:
     troubles = Troubles()
     for now in range(0, 3600, 5):
         assert troubles.is_told("a", f"error {now}", now) == (now < PATIENCE_S or (now - PATIENCE_S) % AGAIN_S != 0)
@@ -247,7 +247,7 @@ def test_words_that_change_all_the_time_are_told_now_and_then_and_what_comes_bac
     assert troubles.to_tell("a") == ""
 
 
-async def test_a_job_that_changed_meanwhile_is_decided_about_anew() -> None:
+async def test_a_job_that_changed_meanwhile_is_decided_about_again() -> None:
     loop = Loop()
     loop.api.refusals["scale"] = [KubeError(code=409, reason="Conflict", message="changed")]
     await loop.once()
@@ -289,7 +289,7 @@ async def test_a_defect_about_one_job_ends_nothing(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_noise_costs_no_writes(seed: int) -> None:
-    """Only the decision and the first certain measure are written in half a day. test_sim_rest plays all processes."""
+    """The decision and the first certain measure are written. For half a day nothing more follows. test_sim_rest plays all processes."""
     from benchmarks.autoscale_round import written_at
 
     times = written_at(hours=12, seed=seed)
@@ -298,7 +298,7 @@ def test_noise_costs_no_writes(seed: int) -> None:
 
 
 async def test_a_job_about_which_nothing_can_be_decided_ends_no_round_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Its memory comes from a hostile annotation, as before rates had bounds."""
+    """Its memory is what a hostile annotation could hold before rates had bounds."""
     loop = Loop()
     bad = replace(loop.cluster.seen, key=JobName("PyTorchJob", "evil", "bad"), uid="uid-bad")
     jobs = [bad, loop.cluster.seen]

@@ -1,4 +1,4 @@
-"""Facts about jobs, pods and their owners from the API, and the parts of a decision that the controller copies."""
+"""Check the facts that are read of jobs, pods and their owners from the API, and the controller's copy of a decision."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def fields(replicas: bool = True) -> dict[str, Any]:
     return {"f:spec": {"f:pytorchReplicaSpecs": {"f:Worker": {"f:replicas": {}} if replicas else {}}}}
 
 
-def test_who_set_the_number_of_workers_stands_in_the_managed_fields() -> None:
+def test_the_managed_fields_tell_who_set_the_number_of_workers() -> None:
     entries = [
         {"manager": "kubectl", "time": "t1", "fieldsV1": fields(replicas=False)},
         {"manager": "kubectl-scale", "time": "t2", "subresource": "scale", "fieldsV1": fields()},
@@ -162,7 +162,7 @@ def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_broug
 
 
 def test_a_users_hpa_that_the_policy_goes_through_by_now_holds_no_number() -> None:
-    """A user who followed the warning was warned further, and the number was kept, until holdSeconds had passed."""
+    """A user who followed the warning was still warned, and the number was held, until holdSeconds had passed."""
     book = Book(is_ready=lambda: True)
     beside = seen_by(SizeOwner("kube-controller-manager", True), replicas=5)
     assert held(book, beside, NOON) == 5
@@ -221,7 +221,7 @@ def test_workers_are_found_by_their_job_with_the_labels_that_selectors_ask_for()
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_owner(is_scaled: bool) -> None:
-    """A pod with the uid of another tenant's job reported steps for it, and two without room took the place of its worker."""
+    """A pod with the uid of another tenant's job told steps for it, and two such pods without room took one of its workers."""
     kube: Any = None
     observer = Observer(kube, kinds=["PyTorchJob"])
     raw = raw_job()
@@ -238,13 +238,13 @@ def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_o
 
 
 def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
-    """A template may have a megabyte, and may change again and again."""
+    """A template may hold a megabyte, and users may change it without end."""
     known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))
     gc.collect()
     assert known() is None
 
 
-# --- what the controller copies
+# --- the controller's copy of a decision
 
 
 def test_the_controller_copies_the_decision_and_nothing_that_it_cannot_read() -> None:

@@ -1,4 +1,4 @@
-"""Progress of scripts that report nothing themselves, from the log of rank 0 or a page of its pod."""
+"""Check the progress of scripts that report none, as read from the log of rank 0 or a page of its pod."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOGGED = ProgressSource(log_pattern="step {step} * samples {samples}.")
 
 
 class Logs:
-    """A pod's log, in chunks. After them nothing more comes."""
+    """The log of a pod, chunk by chunk. Then nothing more comes."""
 
     def __init__(self, *chunks: bytes, error: KubeError | None = None) -> None:
         self.chunks = chunks
@@ -57,7 +57,7 @@ def job(source: ProgressSource) -> ScaledJob:
 async def heard(
     logs: Logs | Kube, seen: ScaledJob, words: str = "", *, through_api: bool = False, **of_pod: Any
 ) -> tuple[list[Report], str]:
-    """Return the first report of a source, or all its reports once its trouble has these words."""
+    """Return a source's first report, or all its reports until its trouble has these words, and the trouble."""
     reports: list[Report] = []
     is_heard = asyncio.Event()
 
@@ -139,7 +139,7 @@ STRANGER = "192.0.2.7"
 
 @contextlib.asynccontextmanager
 async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
-    """Run an API server that answers for the page of one-0 at port 8000."""
+    """Serve the page of the pod one-0 at port 8000, as an API server proxies it."""
 
     async def handler(request: web.Request) -> web.Response:
         assert request.raw_path == "/api/v1/namespaces/default/pods/one-0:8000/proxy/metrics"
@@ -149,7 +149,7 @@ async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
         yield kube
 
 
-async def test_a_page_is_read_through_the_api_server_where_so_chosen() -> None:
+async def test_a_page_is_read_through_the_api_server_if_so_chosen() -> None:
     async with api_server(lambda: web.Response(body=b"train_step_total 42\n")) as kube:
         reports, _ = await heard(kube, job(paged(8000)), through_api=True, address=STRANGER)
     assert reports == [Report(42, None)]
@@ -274,7 +274,7 @@ async def test_a_compressed_page_is_not_unpacked() -> None:
     assert "asked for as it is" in trouble
 
 
-async def test_of_a_flood_of_output_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_parts_of_a_flood_of_output_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod that prints without end would keep the thread busy that scales all jobs."""
     monkeypatch.setattr(sources, "BURST", 1000)
     monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)

@@ -1,4 +1,4 @@
-"""Values of desired_workers if a HorizontalPodAutoscaler's tolerance would hide a step."""
+"""Check the answer of desired_workers if a HorizontalPodAutoscaler's tolerance would swallow a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_growth_within_the_tolerance_goes_to_the_next_size_that_passes() -> None
     )
 
 
-def test_growth_waits_where_the_next_size_is_above_the_most() -> None:
+def test_growth_waits_if_the_next_size_is_above_the_most() -> None:
     found = told(11, 10, most=11)
     assert found.workers == 10
     assert found.words.endswith("the job may not have a size from 1 to 11 that it would act on, so it waits")
@@ -46,7 +46,7 @@ def test_a_step_back_that_would_come_back_waits() -> None:
 
 
 def test_two_sizes_never_lead_to_each_other() -> None:
-    """A step from 10 to 11 leads to 12. From 12 it must not go to 10, which happened when the answer looked only one step ahead."""
+    """A step from 10 to 11 goes to 12. From 12 it must not go to 10, which an answer that looked only one step ahead let happen."""
     assert told(11, 10, most=12).workers == 12
     assert told(11, 12, most=12).workers == 12
 
@@ -57,7 +57,7 @@ def test_a_size_that_the_job_may_not_have_is_no_next_one() -> None:
     assert told(64, 60, most=100, step=4).workers == 68
 
 
-def test_growth_waits_where_the_next_size_that_the_job_may_have_is_too_far() -> None:
+def test_growth_waits_if_the_next_size_that_the_job_may_have_is_too_far() -> None:
     found = told(22, 20, allowed=(20, 22, 30))
     assert found.workers == 20
     assert found.words.endswith("it would go to 30 and not stay there, so it waits")

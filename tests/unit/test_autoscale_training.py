@@ -1,4 +1,4 @@
-"""Figures that the autoscaler derives from a job's progress: throughput, shares of the time, and the cost of a rescale."""
+"""Check the autoscaler's figures from a job's progress: its throughput, the use of its time, and the cost of a rescale."""
 
 import pytest
 
@@ -37,13 +37,13 @@ def test_the_throughput_is_that_of_a_window_and_begins_after_the_first_step() ->
     assert job.known.unit == "steps times workers"
 
 
-def test_samples_count_where_they_are_reported() -> None:
+def test_samples_count_if_they_are_reported() -> None:
     job = Told().says(0, 1, samples=100.0).says(WINDOW_S, 11, samples=740.0)
     assert job.rates == [64.0]
     assert job.known.unit == "samples"
 
 
-def test_steps_count_as_they_are_where_a_step_is_the_same_work_with_any_number_of_workers() -> None:
+def test_steps_count_as_they_are_if_a_step_is_the_same_work_with_any_number_of_workers() -> None:
     job = Told(counts_steps=True).says(0, 1).says(WINDOW_S, 21)
     assert job.rates == [2.0]
 
@@ -67,7 +67,7 @@ def test_nothing_is_measured_over_a_change_of_the_world() -> None:
 
 
 def test_nothing_is_measured_from_the_last_step_of_one_world_to_the_first_of_the_next() -> None:
-    """The new world was announced before its first step. The time between counted as training, and one worker's steps as those of two."""
+    """The new world is known before its first step. The time until that step counted as training, and a worker's steps as those of two."""
     job = Told().says(0, 40, size=1).says(WINDOW_S, 60, size=1)
     assert job.rates == [2.0]
     job.says(1, None, size=0, phase="re-forming").says(4, None, generation=2).says(8, 61, generation=2)

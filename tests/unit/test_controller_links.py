@@ -1,4 +1,7 @@
-"""Messages about a job that meets in an etcd go there, all others to the rendezvous server. An unreachable one delays nothing."""
+"""Check that messages about a job that meets in an etcd go there, and all others to the rendezvous server.
+
+An etcd that is out of reach holds nothing up.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +44,7 @@ async def both() -> AsyncIterator[Both]:
 
 
 async def a_few_turns() -> None:
-    """Let queued work run. It needs only a few turns, because it does not wait for time or the outside."""
+    """Let the links take what is queued. Nothing here waits for time or the outside."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -88,7 +91,7 @@ async def test_the_last_step_of_a_job_comes_with_the_answer_that_it_is_forgotten
     assert dict(both.links.last_steps) == {}
 
 
-async def test_of_a_job_that_goes_before_the_answer_no_last_step_is_kept(both: Both) -> None:
+async def test_no_last_step_is_kept_of_a_job_that_goes_before_the_answer(both: Both) -> None:
     both.server.last_steps = {"job": 70}
     both.server.worlds_to_tell.put_nowait(wire.WorldReport(job="job", generation=1, phase="running"))
     await a_few_turns()

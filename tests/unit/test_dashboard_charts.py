@@ -1,4 +1,4 @@
-"""The charts of a job's page in Debian's Chromium: their axes, captions and tables."""
+"""Check the charts of a job's page in Debian's Chromium: their axes, captions and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = NEEDS
 
 
 def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions: Any = None) -> Scene:
-    """Return a scene with a job that reports each 5 s."""
+    """Return a scene with a job that has reported its progress each 5 s."""
     status = running() if conditions is None else {**running(), "conditions": conditions}
     shown, step = Scene(), 0.0
     shown.now = 1_700_000_000.0
@@ -29,7 +29,7 @@ def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions:
 
 
 def section(title: str) -> str:
-    """Return the script expression for a chart's section."""
+    """Return the JavaScript expression for a chart's section."""
     return f"[...document.querySelectorAll('.charts section')].find((one) => one.querySelector('h3').textContent === '{title}')"
 
 
@@ -41,7 +41,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
   fillText.call(this, text, ...place);
 };
 """
-"""Script that returns the texts on the axes of charts, by their titles."""
+"""A script that collects the text on the axes of charts, by their titles."""
 
 
 async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_chart_says_which_line_is_which_and_the_values_where_one_points(
         await page.wait(f"{loss}.textContent === {newest!r}")
 
 
-async def test_what_is_over_was_last_and_is_not_now(tmp_path: Path) -> None:
+async def test_a_finished_jobs_values_are_last_ones_and_not_present_ones(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300, conditions=[{"type": "Succeeded", "status": "True"}]), tmp_path, JOB) as page:
         await page.wait("document.querySelectorAll('canvas').length === 4")
         caption = f"{section('Speed')}.querySelector('.caption').textContent"
@@ -85,7 +85,7 @@ async def test_what_is_over_was_last_and_is_not_now(tmp_path: Path) -> None:
 
 
 async def test_a_charts_table_is_of_its_whole_time(tmp_path: Path) -> None:
-    """It had only the newest 20 rows, although its caption promised the chart's values."""
+    """The table had only the newest 20 rows, but said that it had the chart's values."""
     shown = trained(seconds=5400)
     async with looked_at(shown, tmp_path, JOB) as page:
         await page.wait("document.querySelectorAll('canvas').length === 4")

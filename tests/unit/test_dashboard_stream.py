@@ -1,4 +1,4 @@
-"""Messages of the dashboard's streams, and the bounds of their cost."""
+"""Check the messages of the dashboard's streams, and that the cost of a stream is bounded."""
 
 from __future__ import annotations
 
@@ -113,4 +113,4 @@ def counted_places(monkeypatch):
             super().__init__()
             PLACES.append(self)
 
-    monkeypatch.setattr(server_module, "Places", Counted)
+    monkeypatch.setattr(server_module, "StreamPlaces", Counted)

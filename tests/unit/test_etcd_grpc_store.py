@@ -1,4 +1,4 @@
-"""Failures of gRPC calls become the follower's exceptions, Away or Refused. The server here takes every call and never answers."""
+"""Check that errors of gRPC become the follower's errors: Away or StoreRefused. The server here takes every call and never answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,8 +59,8 @@ async def served(handler: grpc.GenericRpcHandler) -> AsyncIterator[GrpcStore]:
         await server.stop(None)
 
 
-async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That call closes their connection, and gRPC then says that they were cancelled, as if their task was cancelled."""
+async def test_calls_end_as_away_if_another_call_went_on_to_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other call closes their connection. gRPC then says that they were cancelled, as if their task had been."""
     monkeypatch.setattr(grpc_store, "CALL_S", 60.0)
     async with silent() as (handler, store):
         watching = asyncio.create_task(anext(aiter(store.watch("/elastic-training/job/", 1))))
@@ -92,7 +92,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=list(HOSTILE))
 async def test_an_etcd_that_answers_nonsense_is_away_and_no_error_of_the_controller(data: bytes) -> None:
-    """Invalid answers were logged with a traceback every 15 s, and a few megabytes of empty parts became a gigabyte in the controller."""
+    """Each 15 s a traceback was logged, and a few megabytes of empty parts became a gigabyte in the controller."""
     async with served(Answering(data)) as store:
         with pytest.raises(Away):
             await anext(aiter(store.pages("/elastic-training/job/")))

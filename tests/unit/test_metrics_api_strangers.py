@@ -1,4 +1,4 @@
-"""The metrics APIs make requests of their own for API servers, and for only a few other clients at a time."""
+"""Check which clients may make the metrics APIs send requests: API servers, and a few at a time of all other clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/desired_workers"
 
 
 class Slow:
-    """An API server that answers reviews when the test allows it."""
+    """An API server that answers reviews once a test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -56,20 +56,20 @@ def serving(kube: Slow) -> Iterator[MetricsApi]:
         yield made
 
 
-async def test_who_shows_nothing_is_refused_without_a_question(kube: Slow, serving: MetricsApi) -> None:
+async def test_a_client_without_credentials_is_refused_without_a_question(kube: Slow, serving: MetricsApi) -> None:
     assert (await serving._reply(request())).status == 401
     assert (await serving._reply(request(**{"X-Remote-User": "system:admin"}))).status == 401
     assert kube.asked == []
 
 
-async def test_an_api_server_that_is_not_believed_any_more_connects_anew(serving: MetricsApi) -> None:
+async def test_an_api_server_that_is_not_believed_any_more_must_connect_again(serving: MetricsApi) -> None:
     """A connection made before the authority changed would be refused for as long as the API server keeps it."""
     assert (await serving._handle(request())).keep_alive is False
     assert (await serving._handle(request(path="/apis"))).keep_alive is None
 
 
 async def test_a_flood_of_tokens_costs_few_requests_at_a_time_and_holds_up_no_api_server(kube: Slow, serving: MetricsApi) -> None:
-    """They took all connections of the process, also those with which it renews its Lease."""
+    """The requests took all connections of the process, also those on which it renews its Lease."""
     flood = [asyncio.create_task(serving._reply(request(Authorization=f"Bearer {number}"))) for number in range(200)]
     await asyncio.sleep(0.01)
     assert len(kube.asked) == server.STRANGERS_AT_ONCE

@@ -1,7 +1,7 @@
-"""Collect garbage: objects whose owners are gone, and dependents that a deleted owner waits for. ownership.py decides.
+"""Collect garbage: objects whose owners have gone, and dependents that a deleted owner waits for.
 
-The server of an API service may write any uids and owners, but it only speaks for its own objects. Therefore an object is identified by its
-place, and a reference means it only if all parts of the reference fit.
+ownership.py decides what to do with an object. The server of an API service is believed about its own objects only, because it may write
+any uids and owners. An object is therefore known by its place, and a reference means an object only if all its fields fit.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 GATHER_S = 0.1
 LOOK_AGAIN_S = 30.0
-"""Seconds between two looks at the API's kinds. No object tells when the server of an API service serves other kinds."""
+"""Seconds between two discoveries, because no object shows that the server of an API service serves other kinds than before."""
 
 
 class GarbageCollector:
-    """Watches every kind, including new ones, and looks at an object whenever it, an owner or a dependent of it changes."""
+    """Watches every kind, also new ones, and looks at an object whenever it, its owner or its dependent changes."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -51,7 +51,7 @@ class GarbageCollector:
         self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
         self._items: dict[Key, Item] = {}
         self._naming: dict[str, set[Key]] = {}
-        """Objects with an owner reference to a uid, by this uid."""
+        """The objects that have an owner reference with a uid, by that uid."""
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: set[Key] = set()
         self._rediscover = asyncio.Event()
@@ -118,7 +118,7 @@ class GarbageCollector:
         self._enqueue([*self._naming.get(gone.uid, ()), *(found.key for owner in gone.owners if (found := self._known(gone, owner)))])
 
     def _known(self, subject: Item, owner: Owner) -> Item | None:
-        """Return the object that this reference of the subject means, if a watch has shown it."""
+        """Return the owner that the subject's reference means, if a watch has shown it."""
         resource = self._kinds.by_kind.get((owner.group, owner.kind)) or next(
             (watched for watched in self._watches if (watched.group, watched.kind) == (owner.group, owner.kind)), None
         )
@@ -149,8 +149,8 @@ class GarbageCollector:
                 log.warning("garbage collection of %s failed, trying again: %r", where, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [key])
             except Exception:
-                # An invalid object must end neither the collection nor the node agents in this process. Its next change, or a change of
-                # an owner, brings it here again.
+                # An invalid object must end neither the collection nor the node agents in this process. Its next change, or its owner's,
+                # brings it here again.
                 log.exception("garbage collection of %s is not possible", where)
 
     async def _attend(self, subject: Item) -> None:
@@ -162,7 +162,7 @@ class GarbageCollector:
             await self._act(subject, dependents, action)
 
     async def _state(self, subject: Item, owner: Owner) -> State:
-        """Return the state of an owner. If it was not seen, ask the server, because the owner may be new."""
+        """Return the state of an owner. An owner that no watch has shown may be new, so ask the server before calling it absent."""
         known = self._known(subject, owner)
         if known is None:
             resource = self._kinds.by_kind.get((owner.group, owner.kind))

@@ -1,4 +1,7 @@
-"""Decide what the garbage collector does with an object, from its owners and dependents. Pure: the caller says which owners exist."""
+"""Decide what the garbage collector does with one object, from its owners and its dependents.
+
+This is pure: the caller says which owners exist.
+"""
 
 import enum
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ ORPHAN = "orphan"
 
 
 Key = tuple[Resource, str, str]
-"""Place of an object: its resource, namespace and name. A uid is no key, because a server may write the uid of another server's object."""
+"""The resource, namespace and name of an object. A uid is no key, because a server may write the uid of another server's object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Item:
         return any(owner.blocks and self._is(owner, other.namespace) for owner in other.owners)
 
     def _is(self, owner: Owner, namespace: str) -> bool:
-        """Return whether a reference in an object of that namespace means this object."""
+        """Return whether the reference of an object in that namespace means this object."""
         named = (owner.uid, owner.group, owner.kind, owner.name)
         is_in_reach = self.namespace == namespace or not self.resource.namespaced
         return is_in_reach and named == (self.uid, self.resource.group, self.resource.kind, self.name)
@@ -61,14 +64,14 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Disown:
-    """Remove the references to owners that are gone, because other owners still exist."""
+    """Some owners have gone and others have not. Remove only the references to the owners that have gone."""
 
     uids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Remove the finalizer that kept the object until its dependents were handled."""
+    """The finalizer kept the object until its dependents were dealt with, and can now go."""
 
     finalizer: str
 
@@ -87,7 +90,10 @@ Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
 
 
 def item(resource: Resource, found: dict[str, Any]) -> Item:
-    """Read an object. Raise ValidationError if its metadata does not fit the resource: servers of API services may send anything."""
+    """Return the part of an object that ownership needs. Raise ValidationError if its metadata does not fit the resource.
+
+    Servers of API services may send anything.
+    """
     metadata = msgspec.convert(found.get("metadata"), _Metadata)
     if bool(metadata.namespace) != resource.namespaced:
         raise msgspec.ValidationError(f"an object {'without' if resource.namespaced else 'with'} a namespace")
@@ -124,7 +130,7 @@ def _owner(reference: _Reference, namespace: str) -> Owner:
 
 
 def judge(subject: Item, states: dict[Owner, State], dependents: tuple[Item, ...]) -> Action | None:
-    """Decide about the subject. `states` has every owner of it, and `dependents` everything that it owns."""
+    """Decide what to do with the subject. `states` has all its owners, and `dependents` all objects that it owns."""
     if subject.deleting:
         return _finish(subject, dependents)
     if not subject.owners:

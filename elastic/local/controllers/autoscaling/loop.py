@@ -1,6 +1,6 @@
-"""Look at each HorizontalPodAutoscaler every 15 s: read the facts for its decision, and carry the decision out.
+"""Look at each HorizontalPodAutoscaler every 15 s.
 
-An autoscaler whose metrics do not come in time delays no other.
+A look reads the facts for the decision, and carries the decision out. An autoscaler whose metrics come late delays no other.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LOOK_EVERY_S = 15.0
 AT_ONCE = 5
 CONFLICTS = 5
 MANAGER = "kube-controller-manager"
-"""Field manager of a cluster's autoscaling loop. Readers take a number by another manager for a user's."""
+"""The field manager of a real cluster's loop. Our autoscaler would take the number of another field manager for a user's."""
 
 
 class Autoscaling:
-    """Runs a task for each autoscaler, so that each keeps its own time. Only a few ask for metrics at once."""
+    """A task for each autoscaler, so that each keeps its own time. A few at once ask for metrics."""
 
     def __init__(self, kube: Kube, pods: Cache[Object], events: Recorder, *, look_every_s: float = LOOK_EVERY_S) -> None:
         self._kube, self._pods, self._events, self._look_every_s = kube, pods, events, look_every_s
@@ -66,7 +66,7 @@ class Autoscaling:
         history = History()
         await self._pods.wait_synced()
         while True:
-            # Like the real controller, look for the first time after a period.
+            # The real controller, too, waits for a period before its first look.
             await asyncio.sleep(self._look_every_s)
             try:
                 async with self._turns:
@@ -96,14 +96,14 @@ class Autoscaling:
         return await self._tell(hpa, decision)
 
     async def _kinds(self) -> Kinds:
-        """Return the API's kinds, at most half a period old. All autoscalers share them."""
+        """Return the kinds of the API server, at most half a period old. All autoscalers share them."""
         if time.monotonic() - self._discovered_at > self._look_every_s / 2:
             self._known = await discover(self._kube)
             self._discovered_at = time.monotonic()
         return self._known
 
     async def _scale(self, hpa: Object, kinds: Kinds) -> tuple[Resource, Object] | str:
-        """Return the resource and scale of the target, or why it has no scale."""
+        """Return the resource and scale of the target, or the reason why it has no scale."""
         reference = hpa["spec"]["scaleTargetRef"]
         group = reference["apiVersion"].rpartition("/")[0]
         resource = kinds.every.get((group, reference["kind"]))
@@ -139,7 +139,7 @@ class Autoscaling:
         return Seen(scale, pods, await asyncio.gather(*asked))
 
     async def _rescale(self, hpa: Object, resource: Resource, scale: Object, replicas: int) -> str:
-        """Scale the target. Return why it was not scaled, or an empty text."""
+        """Scale the target. Return the problem that prevented it, or an empty string."""
         name, namespace = hpa["spec"]["scaleTargetRef"]["name"], hpa["metadata"]["namespace"]
         for attempt in range(CONFLICTS):
             body = {**scale, "spec": {**(scale.get("spec") or {}), "replicas": replicas}}
@@ -171,7 +171,7 @@ class Autoscaling:
                     subresource="status",
                 )
             except KubeError as error:
-                # Somebody has changed the autoscaler meanwhile, and the next look sees that.
+                # The object has changed or gone meanwhile. The next look sees that.
                 if error.code not in (404, 409):
                     raise
         return decision.history
