@@ -1,4 +1,4 @@
-"""Decides how many workers a job should have: its policy says what it wants, and the guard when it may have it."""
+"""Decide how many workers a job should have: its policy says how many it wants, and the guard says when it may have them."""
 
 from dataclasses import replace
 

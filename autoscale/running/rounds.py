@@ -114,7 +114,7 @@ class Rounds:
             self._sources.look(())
             return
         pods = self._observer.pods()
-        # By every replica: a HorizontalPodAutoscaler may ask any of them, and the one that leads next has measured by then.
+        # Every replica reads progress, because a HorizontalPodAutoscaler may ask any of them, and the next leader needs measurements.
         self._sources.look(self._readable(jobs, pods))
         outcomes = self._outcomes(states, pods, now)
         self._troubles.forget_others({state.seen.uid for state in states})
@@ -142,7 +142,7 @@ class Rounds:
         return decide([state for state in states if self._can_be_decided(state, decide)], self._observer.nodes(), pods)
 
     def _can_be_decided(self, state: JobState, decide: Callable[..., dict[JobName, Outcome]]) -> bool:
-        """Alone, and where there are no nodes."""
+        """Return whether a decision about this job alone works, without nodes and pods."""
         try:
             decide([state], (), ())
         except Exception as error:
@@ -170,7 +170,7 @@ class Rounds:
         self._book.read(seen, step=report.step, samples=report.samples, working=working, now=now, monotonic=monotonic)
 
     def _is_work(self, seen: ScaledJob, outcome: Outcome, now: float) -> bool:
-        """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""
+        """Return whether a decision must be written. With policy hpa, the job is only measured, for its HorizontalPodAutoscaler."""
         if seen.policy.policy is PolicyName.HPA:
             return False
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
