@@ -1,7 +1,7 @@
-"""A real Kubernetes control plane for tests: etcd and kube-apiserver on loopback, and controller manager and scheduler where they are.
+"""Run a real Kubernetes control plane for tests: etcd and kube-apiserver on loopback, and controller manager and scheduler if present.
 
-The binaries come from one folder, as envtest has it. Everything written lies in one folder; stop() ends every process, restart() kills
-one and starts it as it was.
+The binaries come from one folder, as with envtest. Everything is written into one folder. stop() ends every process, and restart() kills a
+process and starts it in the same way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ControlPlane:
         self._wait_for("/readyz")
         if (self.assets / "kube-controller-manager").is_file():
             self._start_controller_manager()
-            # Without it pods are refused.
+            # Without this account, pods are refused.
             self._wait_for("/api/v1/namespaces/default/serviceaccounts/default")
         if self._has_scheduler and (self.assets / "kube-scheduler").is_file():
             self._start_scheduler()
@@ -88,7 +88,7 @@ class ControlPlane:
         return self._processes[name].pid
 
     def restart(self, name: str) -> None:
-        """SIGKILL, and the same again; its successor need not be ready yet."""
+        """Kill a process and start it again, without waiting until it is ready."""
         process = self._processes[name]
         process.kill()
         process.wait()
@@ -183,7 +183,7 @@ class ControlPlane:
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             "--horizontal-pod-autoscaler-sync-period=2s",
-            # A new node carries a taint until it has been looked at.
+            # A new node has a taint until the controller has looked at it.
             "--node-monitor-period=1s",
             f"--node-monitor-grace-period={self._node_grace_s}s",
         )
@@ -239,7 +239,7 @@ class ControlPlane:
 
 
 def machine_address() -> str:
-    """One that is no loopback address: a real server takes no other for an endpoint. Nothing is sent."""
+    """Return an address of this machine that is no loopback address, as a real server requires for endpoints. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])

@@ -25,7 +25,7 @@ OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 
 def charge_restarts(job: JobState) -> JobState:
-    """Charge what ended the current world, once, and close the job where its budget is spent."""
+    """Charge what ended the current world, once, and close the job if its budget is spent."""
     if not job.accounting.is_world_broken:
         return job
     ended, words = _ended(job), _words(job)

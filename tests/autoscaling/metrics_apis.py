@@ -1,4 +1,4 @@
-"""What the three metrics APIs answer about one namespace, from what a step of a scenario says. Recorder and replay share it."""
+"""Make the answers of the three metrics APIs about a namespace, from a step of a scenario. Recorder and replay share this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a job whose framework cannot go on with fewer when it loses a pod: in place, or all of it anew."""
+"""A job whose framework cannot continue with fewer pods loses a pod: it restarts in place, or as a whole."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ WITHIN_S = 500.0
 
 @pytest.mark.torch
 def test_a_static_pytorchjob_starts_again_in_place_when_a_worker_is_killed() -> None:
-    """The others end with an error when their peer is gone; under OnFailure all start again and meet at the master once more."""
+    """The others end with an error when their peer is gone. With OnFailure all start again and meet at the master."""
     job = changed("pytorch-static", env={"STEPS": "1000"})
     with laptop(Ground("netns")) as cluster:
         kill = killing(cluster, "pytorch-static-worker-1", once={"pytorch-static-master-0": "step 100 "}, container="pytorch")
         outcome = run_to_end(cluster, job, within_s=WITHIN_S, meanwhile=kill)
     assert outcome.state == "Succeeded", outcome.story
     assert "over 3 ranks" in outcome.logs["pytorch-static-master-0"]
-    # Perhaps more than once: who comes back while the old master still lives meets it, and fails with it.
+    # There may be several restarts: a worker that comes back while the old master still lives meets it, and fails with it.
     assert all(count >= 1 for count in outcome.restarts.values()), outcome.story
 
 
@@ -41,13 +41,13 @@ def of(example: str, framework: str, restart: str, meets: str, **env: str) -> An
 @pytest.mark.parametrize(
     ("example", "framework", "restart", "meets", "env"),
     [
-        # Left alone, its peers notice after 100 s, or when it is back.
+        # Without the controller, its peers notice after 100 s, or when it is back.
         of("jax", "jax", "OnFailure", r"process \d of 3", STEPS="600"),
-        # Left alone, they end with 1, which ExitCode takes for final.
+        # Without the controller, they end with 1, which is final for ExitCode.
         of("tensorflow-multiworker", "tensorflow", "ExitCode", r"worker \d of 2", EPOCHS="20"),
         of("xgboost", "xgboost", "ExitCode", r"rank \d of 3", ROUNDS="200"),
         of("paddle", "paddle", "OnFailure", r"rank \d of 2", STEPS="600"),
-        # Left alone, they wait for ever.
+        # Without the controller, they wait forever.
         of("mxnet", "mxnet", "OnFailure", r"worker \d of 2", STEPS="800"),
     ],
 )
@@ -90,10 +90,10 @@ def test_lightgbm_goes_on_from_its_saved_model_when_a_worker_is_killed() -> None
 
 
 def changed(example: str, *, env: Mapping[str, str], restart: str = "") -> dict[str, Any]:
-    """The example's job with these variables, little grace, and this restart policy where one is given."""
+    """Return the example's job with these variables, a short grace period, and this restart policy if one is given."""
     job = read(example)
     for spec in job["spec"][KINDS[job["kind"]].replica_key].values():
-        spec["template"] = copy.deepcopy(spec["template"])  # a file may say the same pod twice by an anchor
+        spec["template"] = copy.deepcopy(spec["template"])  # a file may use a pod twice with an anchor
         spec["restartPolicy"] = restart or spec["restartPolicy"]
         pod = spec["template"]["spec"]
         pod["terminationGracePeriodSeconds"] = 5  # some frameworks swallow SIGTERM
@@ -103,7 +103,7 @@ def changed(example: str, *, env: Mapping[str, str], restart: str = "") -> dict[
 
 
 def killing(cluster: LocalCluster, victim: str, *, once: Mapping[str, str], container: str) -> Meanwhile:
-    """Kills all processes of a pod once each of these pods has said something that matches."""
+    """Kill all processes of a pod once each of these pods has printed something that matches."""
 
     async def kill(kube: Kube) -> None:
         for pod, words in once.items():

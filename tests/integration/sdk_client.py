@@ -1,6 +1,6 @@
-"""Run by the Python of an environment that has the package kubeflow-training and nothing of ours: `sdk_client.py KUBECONFIG`.
+"""Use the package kubeflow-training, in an environment without our packages: `sdk_client.py KUBECONFIG`.
 
-Does with a job of each kind what its users do, and prints one line of JSON for each kind: what it saw.
+It does with a job of each kind what users do, and prints a line of JSON with its observations for each kind.
 """
 
 import json
@@ -38,7 +38,7 @@ def tell_cluster():
 
 
 def written(kind: str, name: str) -> object:
-    """A job as an object of the package's own types, whose processes only say who they are."""
+    """Return a job as an object of the package's own types. Its processes only print their names."""
     field, counts = REPLICAS[kind]
     container = {"name": CONTAINERS[kind], "image": "example.com/ours", "command": ["sh", "-c", "echo I am $HOSTNAME"]}
     specs = {

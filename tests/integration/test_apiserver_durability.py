@@ -1,4 +1,4 @@
-"""What the API server acknowledged is there after kill -9, and versions never go back."""
+"""Acknowledged writes survive kill -9 of the API server, and versions never go back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = (aiohttp.ClientError, ConnectionError, asyncio.TimeoutError)
 
 @dataclass
 class Belief:
-    """What one writer knows of its object: the last acknowledged value, and what may have happened since."""
+    """A writer's knowledge of its object: the last acknowledged value, and the values that are possible since then."""
 
     name: str
     acknowledged: str | None = None
@@ -33,7 +33,7 @@ class Belief:
 
 
 async def write_on(client: Client, belief: Belief, dice: random.Random) -> None:
-    """Creates, changes and deletes one object until the server is gone."""
+    """Create, change and delete an object until the server is gone."""
     step = 0
     with contextlib.suppress(*LOST):
         while True:
@@ -57,7 +57,7 @@ async def write_on(client: Client, belief: Belief, dice: random.Random) -> None:
 
 
 async def check(client: Client, beliefs: list[Belief], newest: int) -> int:
-    """Compares with the restarted server, and takes what it has as known; returns its version."""
+    """Compare with the restarted server, take its values as known, and return its version."""
     status, found = await client.ask("GET", CONFIG_MAPS)
     assert status == 200
     version = int(found["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""The API server as a process: who gets in, faults on purpose, logs and exec through a node's agent."""
+"""The API server as a process: who gets in, injected faults, logs and exec through a node's agent."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_faults_on_purpose_meet_whom_they_should(server: ApiProcess) -> No
 # ---------------------------------------------------------------------- logs and exec
 @contextlib.asynccontextmanager
 async def agent(server: ApiProcess) -> AsyncIterator[int]:
-    """A node's agent that lets in only clients with a certificate of the cluster's CA; yields its port."""
+    """Run a node's agent that admits only clients with a certificate of the cluster's CA, and yield its port."""
     ca = certificates.Pair((server.folder / "ca.crt").read_bytes(), (server.folder / "ca.key").read_bytes())
     pair = certificates.issue(ca, "node", names=("127.0.0.1",))
     (server.folder / "node.crt").write_bytes(pair.certificate)

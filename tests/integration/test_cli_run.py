@@ -1,4 +1,4 @@
-"""`elastic run` and `elastic node` as typed: what they print, what they return, what they leave behind."""
+"""`elastic run` and `elastic node` as typed: their output, their exit codes, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_jobs_run_side_by_side_and_the_exit_code_tells_whether_all_succeeded(clu
 
 
 def test_a_script_that_always_fails_before_it_meets_anybody_comes_to_an_end(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Nothing counted its restarts, and it was started for ever."""
+    """Its restarts were not counted, so it was started forever."""
     (tmp_path / "failing.sh").write_text("exit 4\n")
     done = elastic("run", *at(cluster), "--workers", "4", str(tmp_path / "failing.sh"))
     assert done.returncode == 1, done.stdout + done.stderr
@@ -137,7 +137,7 @@ async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tm
 
 
 async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A shell ignores SIGINT for it, and SIGTERM, which was passed on as SIGINT, did nothing either."""
+    """A shell ignores SIGINT for background commands, and SIGTERM, which was passed on as SIGINT, had no effect either."""
     file = tmp_path / "job.json"
     file.write_text(json.dumps(job("behind", "echo going; sleep 1000")))
     code, said = _ended(*at(cluster), str(file), once="going", by=signal.SIGTERM, sigint=signal.SIG_IGN)
@@ -148,7 +148,7 @@ async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster,
 
 
 def _ended(*words: str, once: str, by: signal.Signals, sigint: signal.Handlers) -> tuple[int, str]:
-    """Ended by a signal as soon as a line says so. `sigint`: how the process finds SIGINT."""
+    """Run a command until a line with `once`, end it with a signal, and return its result. `sigint` is its inherited handling of SIGINT."""
     running = subprocess.Popen(
         [*ELASTIC, "run", *words], stdout=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, sigint)
     )

@@ -1,7 +1,7 @@
 """The laptop cluster's API server and controllers against the recorded answers of a real control plane (tests/conformance).
 
-Every check of level `must` passes, and at least four fifths of those of level `should`; the whole table is printed, so that it is
-known what is left.
+Every check of level `must` passes, and at least four fifths of those of level `should`. The test prints the whole table, so that the
+remaining differences are known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh server with the controllers on it, without nodes and scheduler, as the recordings had it; yields the kubeconfig."""
+    """Run a new server with the controllers, without nodes and scheduler, as in the recordings, and yield the kubeconfig."""
     folder = tmp_path_factory.mktemp("conformance")
     server = subprocess.Popen(
         [sys.executable, "-m", "elastic.local.apiserver", "--data-dir", str(folder), "--ready-file", str(folder / "ready")]

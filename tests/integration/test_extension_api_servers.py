@@ -1,4 +1,4 @@
-"""Servers of API services behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS)."""
+"""Servers of API services behind the laptop's API server, and behind a real one if KUBEBUILDER_ASSETS names it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-
 class Server:
     url: str
     address: str
-    """Where it finds what a test serves."""
+    """Address at which the API server finds a test's server."""
     ca: Path
     token: str = ""
     certificate: Path | None = None
@@ -69,7 +69,7 @@ async def admin(server: Server) -> AsyncIterator[Client]:
 
 @pytest_asyncio.fixture
 async def controllers(server: Server) -> AsyncIterator[None]:
-    """The laptop's, where no real ones run; one that ends fails the test."""
+    """Run the laptop's controllers if no real ones run. If one ends, the test fails."""
     if server.certificate is not None:
         yield
         return
@@ -84,7 +84,7 @@ async def controllers(server: Server) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def extended(server: Server, admin: Client, folder: Path) -> AsyncIterator[Extension]:
-    """An extension that is available, and is taken away again."""
+    """Run an extension, yield it once it is available, and remove it afterwards."""
     extension = Extension(f"x{uuid.uuid4().hex[:8]}", server.address)
     _, found = await admin.ask("GET", AUTHENTICATION)
     client_ca = found["data"]["requestheader-client-ca-file"]
@@ -157,7 +157,7 @@ async def test_discovery_shows_what_the_extension_lists(server: Server, admin: C
 
 
 async def test_an_extension_may_compress_its_long_list(server: Server, admin: Client, tmp_path: Path) -> None:
-    """As those made with Kubernetes' library do with more than 128 KiB, where the client says that it may be."""
+    """Servers made with Kubernetes' library compress more than 128 KiB if the client accepts it."""
     async with extended(server, admin, tmp_path) as extension:
 
         def compressed(request: web.Request) -> web.Response:
@@ -203,7 +203,7 @@ async def freshness(extension: Extension, admin: Client) -> str:
 
 
 async def going(admin: Client, name: str, kind: str) -> dict[str, str] | None:
-    """That condition of a namespace that is to go, once it is true."""
+    """Return this condition of a namespace that is being deleted, once it is true."""
     _, found = await admin.ask("GET", f"{NAMESPACES}/{name}")
     conditions = (found.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if isinstance(c, dict) and c["type"] == kind and c["status"] == "True"), None)
@@ -214,7 +214,7 @@ async def has_gone(admin: Client, path: str) -> bool:
 
 
 async def is_collected(admin: Client) -> None:
-    """Garbage collection goes on."""
+    """Check that garbage collection still works."""
     owner = await admin.make(CONFIG_MAPS, config_map(f"o{uuid.uuid4().hex[:8]}"))
     dependent = config_map(f"d{uuid.uuid4().hex[:8]}")
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
@@ -228,7 +228,7 @@ async def is_collected(admin: Client) -> None:
 async def test_a_malformed_discovery_document_makes_only_its_group_stale(
     server: Server, admin: Client, controllers: None, tmp_path: Path, wrong: object
 ) -> None:
-    """It ended the laptop's agents: namespaces whose content cannot be known wait, and all else goes on."""
+    """It ended the laptop's agents. Now only namespaces whose content cannot be known wait."""
     async with extended(server, admin, tmp_path) as extension:
         await until(lambda: _equals(lambda: freshness(extension, admin), "Current"), "it is discovered")
         well = extension.resources()
@@ -330,7 +330,7 @@ async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(se
 async def test_an_extension_that_never_ends_to_say_continue_costs_only_its_own_requests(
     server: Server, admin: Client, tmp_path: Path
 ) -> None:
-    """The API server read that and answered nobody: others came to no TLS handshake, and nodes were declared unreachable."""
+    """The API server read it all and answered nobody: other clients got no TLS handshake, and nodes were declared unreachable."""
     if server.certificate is not None:
         pytest.skip("a real one passes all of them on to its client")
     async with extended(server, admin, tmp_path) as extension:

@@ -1,7 +1,7 @@
-"""Jobs whose processes wait for a lost peer for ever come to their end on the laptop cluster, because all of them are started anew.
+"""Jobs whose processes wait forever for a lost peer come to their end on the laptop cluster, because all of them start again.
 
-The processes are stand-ins: in their first life one of them is killed once all are there, and the others do nothing ever after; in their
-second life they end once all are there. Only a restart of all lets such a job succeed.
+The processes are stand-ins. In their first run, one of them is killed once all are there, and the others do nothing from then on. In their
+second run they end once all are there. Only a restart of all lets the job succeed.
 """
 
 import copy
@@ -49,7 +49,7 @@ def stand_in(kind: str, counts: dict[str, int], lives: Path, **run_policy: Any) 
     ("kind", "counts", "run_policy"),
     [
         ("JAXJob", {"Worker": 3}, {"restartScope": "Group"}),
-        # Its framework is known to wait for ever, so nothing needs to be said.
+        # Its framework is known to wait forever, so the job needs no annotation.
         ("MXJob", {"Scheduler": 1, "Server": 1, "Worker": 2}, {}),
     ],
     ids=["where the job asks for it", "where the kind needs it"],

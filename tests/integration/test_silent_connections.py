@@ -1,4 +1,4 @@
-"""Who may keep a connection to our servers, and for how long, with short times; and both servers under a crowd that says nothing."""
+"""Limits on silent connections to our servers, with short times, and both servers with a crowd of silent clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Server:
-    """An application behind a listener; /long is answered when it is let."""
+    """An application behind a listener. /long is answered when the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         authority = certificates.make_ca("test")
@@ -87,7 +87,7 @@ class Server:
         return made
 
     async def silent(self, source: str = "127.0.0.1") -> Streams:
-        """Connects, and does not even begin a handshake."""
+        """Connect without beginning a handshake."""
         made = await asyncio.open_connection(*self.address, local_addr=(source, 0))
         self._stack.callback(made[1].close)
         return made
@@ -265,7 +265,7 @@ async def test_where_the_oldest_goes_at_once_one_that_is_being_answered_goes_las
 
 
 async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> Streams:
-    """Opens so many connections and returns the first."""
+    """Open this number of connections, and return the first."""
     made = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(count)]
     for streams in made:
         stack.callback(streams[1].close)
@@ -273,7 +273,7 @@ async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> 
 
 
 async def test_probes_are_answered_while_a_crowd_says_nothing() -> None:
-    """Each silent connection stayed for good, and took one of the controller's file descriptors."""
+    """Each silent connection stayed forever, and took one of the controller's file descriptors."""
     port = free_port()
     async with (
         contextlib.AsyncExitStack() as stack,
@@ -311,7 +311,7 @@ SILENT, OPEN_FILES = 1400, 1024
 
 @pytest.fixture
 def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is started with this Python may have only so many files open."""
+    """Limit the open files of processes that start with this Python."""
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nulimit -n {OPEN_FILES}\nexec {sys.executable} "$@"\n')
     script.chmod(0o755)
@@ -320,7 +320,7 @@ def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def crowd(port: int) -> Iterator[None]:
-    """They connect, and say nothing."""
+    """Open a crowd of connections that say nothing."""
     with contextlib.ExitStack() as stack:
         for _ in range(SILENT):
             silent = stack.enter_context(socket.socket())

@@ -1,4 +1,4 @@
-"""A c10d group whose store is lost is replaced as a whole: no pod of the next group comes beside one that is not being deleted yet."""
+"""A c10d group whose store is lost is replaced as a whole. No pod of the next group comes before the deletion of an old one begins."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from elastic.kube.resources import PODS, Resource
 
 
 def test_a_pod_that_cannot_be_deleted_after_its_store_was_lost_keeps_its_successor_waiting() -> None:
-    """One deletion of a former group's pods was answered with 504, and the next group was created in full: four pods worked for three."""
+    """A deletion of a former group's pod was answered with 504, and the next group was created in full: four pods worked for three."""
 
     async def story(scene: Refused) -> None:
         await scene.begin()

@@ -1,4 +1,4 @@
-"""An agent that cannot start because its command is wrong uses up its job's restarts; one whose rendezvous is away uses up none."""
+"""An agent that cannot start because its command is wrong uses up its job's restarts. An agent whose rendezvous is away uses up none."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ def job(*, workers: int, most_restarts: int, **policy: Any) -> Any:
 
 
 class Told(Storm):
-    """What the job's status says once its story is over."""
+    """A life, with the job's status at its end."""
 
     end = ""
     said: frozenset[str] = frozenset()
-    """The messages of its conditions before."""
+    """The messages of its earlier conditions."""
     restarts: dict[str, int]
     ended: Sequence[int] = ()
-    """The last exit codes of workers."""
+    """Last exit codes of workers."""
 
     def __init__(self, seed: int, manifest: Any) -> None:
         super().__init__(seed, QUIET, manifest)
@@ -54,7 +54,7 @@ class Told(Storm):
 
 
 class WrongFromTheStart(Told):
-    """The command is wrong; if asked, the server restarts again and again, and the controller with it."""
+    """The command is wrong. If asked, the server restarts again and again, and the controller with it."""
 
     kills = False
 
@@ -82,7 +82,7 @@ class WrongAfterAWorld(Told):
 
 
 class ServerAway(Told):
-    """For so long that agents give up more than once."""
+    """The server is away for so long that agents give up more than once."""
 
     async def _story(self) -> None:
         self.server.go_down()
@@ -95,7 +95,7 @@ class ServerAway(Told):
 
 
 class StoreAway(Told):
-    """Its node is silent for so long that agents give up."""
+    """The store's node is silent for so long that agents give up."""
 
     async def _story(self) -> None:
         stores = self.cluster.kubelets.stores

@@ -1,4 +1,4 @@
-"""What the node agent does next with a pod."""
+"""The node agent's next step for a pod."""
 
 from __future__ import annotations
 

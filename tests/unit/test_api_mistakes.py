@@ -1,4 +1,4 @@
-"""What the author of a bad job reads, word by word; the table is tests/fixtures/mistakes.yaml."""
+"""Messages for the author of an invalid job, word by word. The table is tests/fixtures/mistakes.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a scaling policy or a source of progress reads about what cannot be meant so."""
+"""Messages for the author of an invalid scaling policy or source of progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PATH = "write what follows the port in the page's address, such as /metrics, of 
     ("start", "shown"), [("8:00", '"8:00"'), ("24:00", '"24:00"'), (1200, "1200"), ("", '""'), ("08:00:00", '"08:00:00"'), ([], "a list")]
 )
 def test_a_time_of_day_that_is_none_is_told_with_how_to_write_one(start: Any, shown: str):
-    """The remedy was a regular expression, or to put the number 1200, as YAML of old reads 20:00, into quotes."""
+    """The remedy was a regular expression, or to put the number 1200 into quotes, which is how old YAML reads 20:00."""
     assert refused(scalingPolicy=schedule({"start": start})) == [f"{AT}scalingPolicy.windows[0].start: start is {shown}; {TIME}"]
 
 

@@ -1,4 +1,4 @@
-"""Who gets in and what they may do: tokens, roles and bindings, and faults on purpose."""
+"""Access to the API server and rights there: tokens, roles and bindings. Also injected faults."""
 
 from __future__ import annotations
 

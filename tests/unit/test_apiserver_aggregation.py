@@ -81,7 +81,7 @@ def test_every_fault_of_a_discovery_document_is_named_with_its_place() -> None:
         "resources[1]: Expected `object`, got `int`; "
         "resources[2]: Expected `array | null`, got `int` - at `$.verbs`; "
         "resources[3]: Expected `str | null`, got `array` - at `$.kind`; "
-        "resources[4]: name is '../pods', which is no part of a path; "
+        "resources[4]: name is '../pods', which cannot be a part of a path; "
         "resources[5]: Object missing required field `name`; and 1 more"
     )
 
@@ -94,7 +94,7 @@ def test_a_server_that_serves_nothing_may_write_null() -> None:
 
 @given(data=st.data())
 def test_what_another_server_says_of_itself_is_refused_or_can_be_served(data: st.DataObject) -> None:
-    """Whatever JSON it sends: the agents read what is served of it, and ended with it."""
+    """The server may send any JSON. The agents read the document that we serve from it, and used to end with it."""
     document = planted(LIST, data.draw(st.sampled_from(places(LIST))), data.draw(anything))
     try:
         found = listed.read(json.dumps(document).encode())
@@ -160,7 +160,7 @@ class Everybody:
 
 @asynccontextmanager
 async def passing_to(server: str) -> AsyncIterator[tuple[aiohttp.ClientSession, Remote]]:
-    """Passes what this session asks on to that server."""
+    """Pass the requests of this session on to that server."""
     async with aiohttp.ClientSession(server) as session:
         url, known = URL(server), remote("a.example", available=True)
         asking: Any = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""What accounts may bring about through others: rights that they hand out, and owners whose deletion they hold up."""
+"""Limits on what accounts do through others: rights that they grant, and owners whose deletion they block."""
 
 from __future__ import annotations
 

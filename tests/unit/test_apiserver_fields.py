@@ -1,4 +1,4 @@
-"""Who owns which field: server-side apply and the bookkeeping of plain writes."""
+"""Owners of fields: server-side apply and the bookkeeping of plain writes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_set_of_fields_survives_its_encoding(wanted: Json) -> None:
 
 
 def work(made: Callable[[], Json]) -> tuple[int, Json]:
-    """Lines of the API server that are run meanwhile, and what was made."""
+    """Count the API server's lines that run meanwhile, and return the count and the made object."""
     count = 0
 
     def each(frame: FrameType, event: str, arg: Any) -> Any:
@@ -162,7 +162,7 @@ def variables(names: Iterable[str]) -> Json:
 
 
 def applied_in_turn(managers: int, *, fields: int) -> list[int]:
-    """The work of each apply, where all apply the same."""
+    """Return the work of each apply, if all managers apply the same."""
     live, taken = None, []
     names = [f"e{index}" for index in range(fields)]
     for index in range(managers):
@@ -182,7 +182,7 @@ def test_to_apply_twice_the_fields_takes_at_most_twice_the_work() -> None:
 
 
 def test_to_apply_a_list_in_another_order_takes_work_in_proportion_to_its_length() -> None:
-    """For each item that had moved forward, all that were still to come were looked through."""
+    """For each item that had moved forward, all later items were searched."""
     taken = []
     for size in (200, 400):
         there, more = [f"e{index}" for index in range(size)], [f"f{index}" for index in range(size)]

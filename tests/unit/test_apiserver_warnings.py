@@ -1,4 +1,4 @@
-"""What the API server says beside its answers stays within what a client can read."""
+"""The API server's warnings stay within the limits of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic.local.apiserver.store import is_version
 
 
 def test_many_warnings_are_cut_as_a_real_server_cuts_them():
-    """An object in which each key stood twice was answered with 40,000 headers, more than any client takes."""
+    """An object with each key twice was answered with 40,000 headers, more than any client accepts."""
     headers = list(warning_headers(f'duplicate field "data.{"k" * 300}{n}"' for n in range(40_000)))
     assert 0 < len(headers) <= MOST_WARNED / MOST_OF_ONE_WARNING
     assert sum(map(len, headers)) < 2 * MOST_WARNED

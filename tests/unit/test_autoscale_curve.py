@@ -1,4 +1,4 @@
-"""What the autoscaler knows of a job's throughput: measured means, honest bounds, a model between and beyond."""
+"""The autoscaler's knowledge of a job's throughput: measured means, honest bounds, and a model between and beyond them."""
 
 import itertools
 import math
@@ -106,7 +106,7 @@ NONSENSE = [{1: 1e-3, 2: 1e9, 3: 1e14}, {1: 1.0, 2: 2.01 * MOST_EFFICIENCY}, {1:
 
 @pytest.mark.parametrize("rates", NONSENSE)
 def test_a_job_whose_workers_are_said_to_do_the_impossible_counts_as_one_that_reports_nothing(rates: dict[int, float]):
-    """Whatever was reported beyond a linear speed-up came before all that was true."""
+    """Reports of more than a linear speed-up had priority over true ones."""
     curve = Curve(measured(rates), least=1, now=NOON)
     for size in range(1, 9):
         assert speedup(curve, size, 1) == speedup(SILENT, size, 1)
@@ -137,7 +137,7 @@ def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread
 
 
 def test_rates_that_cannot_be_true_leave_no_size_beyond_what_numbers_hold() -> None:
-    """A job may report anything with any number of workers, and its figures are computed together with those of all other jobs."""
+    """A job may report anything with any number of workers, and its figures are computed together with those of other jobs."""
     known: Sizes = ()
     for turn in range(60):
         size, rate = (1, 1e-9) if turn % 2 else (2, 1e15)
@@ -151,6 +151,6 @@ def test_rates_that_cannot_be_true_leave_no_size_beyond_what_numbers_hold() -> N
 
 
 def test_rates_so_far_apart_that_no_curve_fits_end_no_round() -> None:
-    """Rounding left nothing of a divisor, and the reports of one job broke off each round of decisions about all jobs."""
+    """Rounding made a divisor zero, and the reports of one job ended each round of decisions about all jobs."""
     curve = Curve(measured({1: 1e-7, 2: 0.1, 3: 1e5}, at=0.0), least=1, now=NOON)
     assert all(math.isfinite(curve.rate(size).mid) for size in range(1, 9))

@@ -1,4 +1,4 @@
-"""What is wrong with the autoscaler's options is told before anything starts."""
+"""Mistakes in the autoscaler's options are reported before anything starts."""
 
 from __future__ import annotations
 

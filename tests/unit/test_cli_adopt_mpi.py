@@ -1,6 +1,6 @@
-"""What taking MPIJobs over from the MPI Operator changes, in which order, and which jobs it makes anew.
+"""Taking MPIJobs over from the MPI Operator: the changes, their order, and the jobs that are created again.
 
-A real API server is asked in tests/cluster/test_cluster_migration.py.
+tests/cluster/test_cluster_migration.py does the same with a real API server.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ async def test_a_definition_goes_only_with_the_jobs_that_are_kept_as_they_are() 
     for now in (resumed, mpi_job("new")):
         api = Api(DEFINITION, now)
         async with served(api.answer) as kube:
-            with pytest.raises(ClickException, match=r"came or changed meanwhile.*adopt --back kept\.json"):
+            with pytest.raises(ClickException, match=r"was created or changed meanwhile.*adopt --back kept\.json"):
                 await definitions.delete(kube, _deletion(rests))
         assert api.deleted == 0
     api = Api(DEFINITION, rests)
@@ -162,7 +162,7 @@ async def test_a_definition_goes_only_with_the_jobs_that_are_kept_as_they_are() 
 
 
 async def test_a_definition_that_goes_already_is_waited_for() -> None:
-    """After a take-over that gave up waiting for it; nothing can be made under it any more."""
+    """A former take-over may have given up waiting for it, and no object can be created under it any more."""
     going = {**DEFINITION, "metadata": {**DEFINITION["metadata"], "deletionTimestamp": "now"}}
     changes = list(return_(saved(seen()), [], [], going))
     delete = next(change for change in changes if isinstance(change, DeleteDefinition))

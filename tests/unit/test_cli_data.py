@@ -1,4 +1,4 @@
-"""-o json|yaml: every command has it, or says why not."""
+"""Every command has -o json|yaml, or says why it does not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic.local.files import ClusterState, Layout
 
 
 def commands(group: click.Command = main, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Those that do something, with their names."""
+    """Yield the commands without subcommands, with their names."""
     if not isinstance(group, click.Group):
         yield words, group
         return
@@ -61,7 +61,7 @@ def test_an_option_that_is_missing_otherwise_is_told_as_before(tmp_path: Path) -
 
 
 def test_a_network_that_is_too_slow_is_not_taken_for_the_users_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It printed a verdict without a name, and failed at the number of seconds that nobody had given."""
+    """It printed a verdict without a name, and failed at a number of seconds that nobody had given."""
 
     async def too_slow(*_: object) -> object:
         raise TimeoutError

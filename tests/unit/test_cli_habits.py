@@ -1,4 +1,4 @@
-"""What kubectl's users type: all namespaces, selectors, times with units, all jobs at once; and what happens where some are missing."""
+"""Habits of kubectl's users: all namespaces, selectors, times with units, all jobs at once, and missing jobs."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_a_name_is_looked_for_in_all_namespaces_and_jobs_by_their_labels(tmp_pat
 
 
 def test_of_several_jobs_only_those_that_are_missing_are_passed_over(tmp_path: Path) -> None:
-    """`delete nope a --ignore-not-found` deleted nothing, and said nothing."""
+    """`delete nope a --ignore-not-found` deleted nothing, and printed nothing."""
     api = two_teams()
     said = asked(tmp_path, api, "delete", "nope", "a", "--ignore-not-found", "--no-wait")
     assert (said.exit_code, said.stdout) == (0, "PyTorchJob a deleted\n")
@@ -59,7 +59,7 @@ def test_all_jobs_of_a_namespace_are_deleted_once_that_is_agreed(tmp_path: Path)
 
 
 def test_the_jobs_that_a_file_names_are_deleted_and_nothing_else(tmp_path: Path) -> None:
-    """Whether they are valid does not matter; the namespace is the file's, else that of the command."""
+    """They may be invalid. The namespace is the file's, or the command's if the file has none."""
     file = tmp_path / "jobs.yaml"
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     in_team = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "team"}, "spec": 1}

@@ -1,4 +1,4 @@
-"""`elastic install` against an API server that keeps objects. That a real one takes them is for tests/cluster."""
+"""`elastic install` against an API server that keeps objects. tests/cluster checks that a real one accepts them."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_what_kubectl_or_helm_brought_is_taken_over_only_when_asked_for(tmp_path
         cluster.objects[path_of(item)] = item
     said = install(cluster, tmp_path, "--image", IMAGE)
     assert (said.exit_code, cluster.applied) == (1, [])
-    assert f"deployment {SYSTEM}/elastic-controller is here, but not made by this command" in said.stderr
+    assert f"deployment {SYSTEM}/elastic-controller is here, but this command did not create it" in said.stderr
     said = install(cluster, tmp_path, "--image", IMAGE, "--force-conflicts")
     assert said.exit_code == 0, said.output
 

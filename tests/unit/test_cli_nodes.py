@@ -1,4 +1,4 @@
-"""Which nodes `elastic node list`, `up` and `status` speak of: those that run, however they came."""
+"""`elastic node list`, `up` and `status` show all nodes that run, however they were added."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_up_and_status_count_what_an_earlier_life_added(tmp_path: Path) -> None:
 
 def test_a_roster_that_no_cluster_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes.json").write_text("[]")
-    with pytest.raises(FolderError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+    with pytest.raises(FolderError, match=r"nodes.json was not written by a cluster .*; move it away"):
         read(Layout(tmp_path).roster)
     done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
-    assert "is not what a cluster wrote" in done.output
+    assert "was not written by a cluster" in done.output
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_cluster_is_that_of_the_kubeconfig_that_up_said_to_export(tmp_path: 
 
 
 def running_in(folder: Path, server: Path) -> str:
-    """A data folder whose cluster is this process and that API server; its path."""
+    """Make a data folder whose cluster is this process and that API server, and return its path."""
     Layout(folder).write_state(msgspec.structs.replace(STATE, supervisor=os.getpid(), kubeconfig=str(server)))
     return str(folder)
 

@@ -1,4 +1,4 @@
-"""`elastic uninstall` against an API server that keeps objects. That a real one takes it is for tests/cluster."""
+"""`elastic uninstall` against an API server that keeps objects. tests/cluster checks it with a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`elastic top --watch`: what it draws, what it bears, and how it leaves the terminal."""
+"""`elastic top --watch`: its pictures, its tolerance of errors, and the terminal after its end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def reading(*moments: str | BaseException) -> Read:
-    """What is read, one after the other; at last the user has seen enough."""
+    """Return a function that reads these texts one after the other, and then ends as if by the user."""
     left = [*moments, KeyboardInterrupt()]
 
     async def read(kube: Any, namespace: str) -> str:
@@ -62,7 +62,7 @@ def reading(*moments: str | BaseException) -> Read:
 
 
 def pictures(terminal: Terminal) -> list[list[str]]:
-    """The lines of each, below the headline."""
+    """Return the lines of each picture, below the headline."""
     drawn = terminal.getvalue().removeprefix(screen.ENTER).removesuffix(screen.LEAVE).split(screen.HOME)[1:]
     lines = [one.removesuffix(screen.REST_OF_SCREEN).split("\n") for one in drawn]
     return [[line.removeprefix(screen.LINE) for line in one][1:] for one in lines]
@@ -128,7 +128,7 @@ def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:
 
 
 def test_ctrl_z_gives_the_shell_its_screen_back_and_fg_draws_again() -> None:
-    """The process stops itself; its parent, in the same session as a shell is, sees it stopped and lets it go on."""
+    """The process stops itself. Its parent, which is in the same session like a shell, sees it stopped and continues it."""
     ours, theirs = pty.openpty()
     program = """
 import asyncio

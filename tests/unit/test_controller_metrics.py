@@ -1,4 +1,4 @@
-"""What a scrape of the controller finds: series begin at 0, so that Prometheus' increase() sees all that is counted."""
+"""Scrapes of the controller: series begin at 0, so that Prometheus' increase() sees everything that is counted."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,4 +1,4 @@
-"""What the processes of the control plane do at their start and what they write into their logs."""
+"""Starts of the control plane's processes, and their log lines."""
 
 from __future__ import annotations
 

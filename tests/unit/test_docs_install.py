@@ -1,4 +1,4 @@
-"""What docs and messages tell a user to install by its name is what a package index has: a package of our name there is a stranger's."""
+"""Packages that docs and messages tell users to install by name are on the package index. A package with our name there is a stranger's."""
 
 import re
 from pathlib import Path

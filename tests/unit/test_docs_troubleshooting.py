@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md names reasons, fields and messages that are there."""
+"""docs/troubleshooting.md names reasons, fields and messages that exist."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def ours() -> str:
 
 
 def quoted() -> list[str]:
-    """What symptoms quote: the bold beginnings of the list's entries."""
+    """Return the quotations in symptoms, which are the bold beginnings of the list's entries."""
     return sorted({word for entry in re.findall(r"^- \*\*(.+?)\*\*", PAGE, re.MULTILINE) for word in QUOTED.findall(entry)})
 
 

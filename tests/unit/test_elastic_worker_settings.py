@@ -1,4 +1,4 @@
-"""What a container must be told, and the one message where it was not."""
+"""Settings that a container needs, and the single message if some are missing."""
 
 import subprocess
 import sys

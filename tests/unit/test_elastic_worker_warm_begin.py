@@ -1,4 +1,4 @@
-"""A program that starts in an interpreter of ours is what a plain start makes of it. Its garbage is collected rarely until it has begun."""
+"""A program in our interpreter runs as after a plain start. Its garbage is collected rarely until it has begun."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int, int]]:
-    """Those of the tests, which are the same afterwards."""
+    """Yield the tests' thresholds, and restore them afterwards."""
     monkeypatch.delenv(collector.FORMER, raising=False)
     former = gc.get_threshold()
     yield former
@@ -100,7 +100,7 @@ def test_what_was_made_meanwhile_is_old_and_still_collected(thresholds: tuple[in
 
 
 class Loop:
-    """Only a collection frees it."""
+    """An object that only a collection frees."""
 
     def __init__(self) -> None:
         self.itself = self

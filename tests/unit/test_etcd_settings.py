@@ -1,4 +1,4 @@
-"""What `torchrun --rdzv-backend elastic-etcd` takes, and how it says what is wrong."""
+"""Settings of `torchrun --rdzv-backend elastic-etcd`, and the messages about mistakes in them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which hosts Horovod's driver may use where workers ask for their place: those whose workers have all asked."""
+"""If workers ask for their place, Horovod's driver may use the hosts whose workers have all asked."""
 
 import itertools
 import threading
@@ -10,7 +10,7 @@ from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
 
 
 class Driver:
-    """Assigns what it is offered, as Horovod's driver does when its workers have met."""
+    """Assigns the offered hosts, as Horovod's driver does when its workers have met."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +46,7 @@ class Driver:
         self.arrivals.assigned()
 
     def meet(self, *slots: Slot) -> Callable[[], dict[Slot, Place | None]]:
-        """These workers ask at once, each in a thread; the call waits for their answers."""
+        """Let these workers ask at once, each in a thread. The returned function waits for their answers."""
         found: dict[Slot, Place | None] = {}
 
         def ask(slot: Slot) -> None:
@@ -65,7 +65,7 @@ class Driver:
 
 
 def begun(**hosts: int) -> Driver:
-    """A world of these hosts that trains, with the library."""
+    """Return the driver of a world of these hosts that trains with the library."""
     driver = Driver()
     assert driver.arrivals.offered(hosts) == hosts
     driver.assign(hosts)
@@ -75,7 +75,7 @@ def begun(**hosts: int) -> Driver:
 
 
 def until_waiting(driver: Driver, *slots: Slot) -> Callable[[], dict[Slot, Place | None]]:
-    """These workers have asked, and wait."""
+    """Let these workers ask, and return once all of them wait."""
     answers = driver.meet(*slots)
     while not all(slot in driver.arrivals._arrived for slot in slots):
         pass

@@ -1,4 +1,4 @@
-"""What a training program's state gains from our library; Horovod itself is played by a world of one worker."""
+"""The state of a training program with our library. A world of one worker plays Horovod itself."""
 
 import os
 import queue
@@ -36,7 +36,7 @@ class Handler:
 
 
 class State:
-    """As horovod.torch's TorchState, as far as it matters here."""
+    """The needed part of horovod.torch's TorchState."""
 
     def __init__(self, model: Any, **values: int) -> None:
         self._handlers = {"model": Handler(model)}
@@ -92,7 +92,7 @@ class World:
 
 
 class Asked:
-    """Progress, and whether a checkpoint is asked for."""
+    """Takes progress, and says whether a checkpoint is asked for."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int | None, dict[str, float]]] = []
@@ -177,7 +177,7 @@ def test_a_change_of_hosts_that_waits_is_noticed_at_the_next_step() -> None:
 
 
 def test_after_the_last_step_of_another_worker_nothing_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has shut Horovod down, and the failure made its peers look for another world, in a job that was over."""
+    """A worker that finished has shut Horovod down, and the failure made its peers look for another world in a finished job."""
     state = kept(step=0)
     with monkeypatch.context() as over:
         over.setattr(state._elastic.hvd, "allreduce_async", mock.Mock(side_effect=RuntimeError("Horovod has been shut down.")))
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_is_asked_for_is_a_commit_and_the_answer() -> None:
 
 
 class Elastic:
-    """The module horovod.torch.elastic, whose functions leave a world and come into the next one."""
+    """The module horovod.torch.elastic, whose functions leave a world and enter the next one."""
 
     begun = 0
 
@@ -204,7 +204,7 @@ class Elastic:
 
 
 def test_connections_of_the_last_world_end_before_the_next_one_begins() -> None:
-    """Where a worker was lost while all shut down, others may still wait for this one."""
+    """If a worker was lost while all shut down, others may still wait for this worker."""
     world: Any = World()
     world.elastic = Elastic()
     state = training.kept(world, State(torch.nn.Linear(2, 1), step=0))

@@ -1,4 +1,4 @@
-"""What a training program's workers do without Horovod's compiled part: ask for their place, keep commits, report progress."""
+"""Workers of a training program without Horovod's compiled part ask for their place, keep commits and report progress."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def until(claim: Callable[[], bool]) -> None:
 
 
 class Driver:
-    """The launcher's HTTP server, with these answers in turn."""
+    """The launcher's HTTP server, which gives these answers in turn."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""Which hosts elastic Horovod may discover: what each fact means, and the laws of every sequence of changes."""
+"""Hosts that elastic Horovod may discover: the effect of each fact, and laws for every sequence of changes."""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ def proven(job: HostJob, *uids: str, now: float = 0.0) -> HostJob:
 
 
 def training(*hosts: Host, least: int = 1, now: float = 0.0) -> HostJob:
-    """A job whose driver has assigned ranks to all these hosts."""
+    """Return a job whose driver has assigned ranks to all these hosts."""
     well = [Host(name=one.name, uid=one.uid, is_ready=True) for one in hosts]
     job = proven(with_facts(HostJob(), facts(*well, least=least), now), *(one.uid for one in well), now=now)
     return with_facts(with_report(job, report(*(one.name for one in hosts)), now), facts(*hosts, least=least), now)
@@ -147,10 +147,10 @@ def test_a_new_server_keeps_the_last_host_with_the_state_by_the_drivers_report_a
 
 
 def test_hosts_that_were_exchanged_before_the_driver_reported_come_back_until_another_has_the_state() -> None:
-    """A launcher was preempted as its job began.
+    """A launcher was preempted when its job began.
 
-    Its driver read the list with its own pod only, which left the list as soon as three workers were proven, and the driver reported that
-    it had begun there. Then no listed host had the training state.
+    Its driver read the list with only its own pod, which left the list as soon as three workers were proven. The driver then reported that
+    it had begun there, so no listed host had the training state.
     """
     own, others = host("job-launcher", is_local=True, leaving=True), [host(f"w{index}") for index in range(3)]
     job = with_facts(HostJob(), facts(replace(own, leaving=False), *others, least=3), 0)
@@ -196,7 +196,7 @@ def test_where_the_driver_does_not_report_workers_may_run_in_every_pod_that_was_
 
 
 def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_may_run_for_the_jobs_grace_period() -> None:
-    """A host that only may have to leave has no other moment at which its pod may go."""
+    """If a host may have to leave, there is no other moment at which its pod may go."""
     w0, w1, w2 = host("w0"), replace(host("w1", leaving=True), when_replaced=True), host("w2")
     job = proven(with_facts(HostJob(), facts(w0, host("w1")), 0, grace_s=7), "uid-w0", "uid-w1")
     job = with_facts(job, replace(facts(w0, w1, w2), wanted=2), SETTLED_S, grace_s=7)
@@ -210,7 +210,7 @@ def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_m
 
 
 def test_a_new_server_takes_a_host_that_leaves_for_one_at_work_until_the_driver_reports_or_its_grace_period_is_over() -> None:
-    """A scale-in had just taken a worker off the list of the former server; the controller deleted its pod while its processes ran."""
+    """A scale-in had just taken a worker off the former server's list, and the controller deleted its pod while its processes ran."""
     job = with_facts(HostJob(), facts(host("w0"), host("w1", leaving=True)), 50, grace_s=7)
     assert state(job).working == ("uid-w1",)
     assert state(with_report(job, report("w0", working=("w0", "w1")), 51)).working == ("uid-w0", "uid-w1")
@@ -233,7 +233,7 @@ def test_what_a_launcher_proves_of_pods_that_are_not_there_is_not_kept() -> None
 
 @dataclass
 class Life:
-    """A job that hosts come to and leave, as the controller, a launcher and time would have it."""
+    """A job whose hosts come and leave, as controller, launcher and time decide."""
 
     least: int
     job: HostJob = field(default_factory=HostJob)

@@ -1,4 +1,4 @@
-"""Which rights the laptop cluster gives to the control plane's accounts, and where."""
+"""Rights of the control plane's accounts on the laptop cluster, and their namespaces."""
 
 from __future__ import annotations
 

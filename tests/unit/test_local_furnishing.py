@@ -1,4 +1,4 @@
-"""What the laptop cluster puts into its API, and takes out of it."""
+"""Objects that the laptop cluster creates in its API, and removes."""
 
 from __future__ import annotations
 

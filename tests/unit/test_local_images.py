@@ -1,4 +1,4 @@
-"""What stands for an image on the laptop."""
+"""Replacements for images on the laptop."""
 
 import subprocess
 import sys

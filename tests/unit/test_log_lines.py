@@ -1,4 +1,4 @@
-"""A message of the log is a constant, so that its lines can be found and counted; what happened stands in fields beside it."""
+"""A log message is a constant, so that its lines can be found and counted. Facts are in fields next to it."""
 
 import ast
 import logging
@@ -18,7 +18,7 @@ FOLDERS = ["controller", "rendezvous", "elastic/kube"]
 
 
 def logged(source: str) -> Iterator[tuple[int, list[ast.expr]]]:
-    """Line and arguments of each call on `log`, without the level where that is one of them."""
+    """Yield line and arguments of each call on `log`, without the argument for the level."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr="log"), args=[_, *arguments]):

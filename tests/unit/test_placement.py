@@ -1,4 +1,4 @@
-"""Which nodes a pod may have, where nobody has checked what its template says."""
+"""Nodes that a pod may have if nobody has checked its template."""
 
 from typing import Any
 
@@ -29,5 +29,5 @@ def test_numbers_are_compared(operator: str, bound: str, does: bool) -> None:
     ],
 )  # fmt: skip
 def test_what_no_api_server_would_take_fits_nowhere(entry: dict[str, Any]) -> None:
-    """One job's template with `Gt many` stopped the autoscaler of all jobs, on each node with a number in that label."""
+    """A template with `Gt many` stopped the autoscaler of all jobs, if a node had a number in that label."""
     assert not fits(**entry)

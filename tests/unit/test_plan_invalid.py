@@ -1,4 +1,4 @@
-"""What is said about a job that got in broken, and about whom nothing is said."""
+"""Reports about a job that was stored although it is invalid, and jobs without reports."""
 
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ Object = dict[str, Any]
 
 
 def planned(*, status: Any = None, **policy: Any) -> Plan:
-    """Of a job whose worker count is a word."""
+    """Return the plan for a job whose number of workers is a word."""
     workers = {**replica(1), "replicas": "many"}
     job: Object = {
         "apiVersion": "kubeflow.org/v1",

@@ -1,4 +1,4 @@
-"""What amounts of resources mean, as users may write them into the template of a job, which no API server has read as an amount yet."""
+"""Amounts of resources in a job's template, which no API server has checked yet."""
 
 from fractions import Fraction
 
@@ -29,7 +29,7 @@ def test_an_amount_is_exact(text: str | int, amount: Fraction) -> None:
     ],
 )  # fmt: skip
 def test_an_amount_has_the_limits_of_an_api_server_whatever_its_exponent(text: str, amount: Fraction) -> None:
-    """Computed as it stands, 1e999999999999 would hold up the process of all jobs for ever: the CRD takes any exponent."""
+    """Computing 1e999999999999 would block the process of all jobs forever, and the CRD accepts any exponent."""
     assert quantity.parse(text) == amount
 
 

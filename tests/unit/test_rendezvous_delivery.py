@@ -1,4 +1,4 @@
-"""How the library gets into a container: the pod's changes, and the wrapper run for real in a shell with stand-in interpreters."""
+"""Delivery of the library into a container: the changes of the pod, and the real wrapper in a shell with stand-in interpreters."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def test_the_folder_is_unique_per_pod_and_mounted_in_both_containers() -> None:
 
 
 def test_where_the_whole_pod_is_roots_the_library_is_brought_by_the_images_own_user() -> None:
-    """A kubelet does not start a container that must not run as root, and would."""
+    """A kubelet does not start a container that must not run as root but would."""
     given = pod()
     given["spec"]["securityContext"] = {"runAsUser": 0}
     context = deliver(given, DELIVERY)["spec"]["initContainers"][-1]["securityContext"]
@@ -101,7 +101,7 @@ def test_only_status_and_message_together_mean_that_delivery_failed() -> None:
 
 
 class Image:
-    """A folder that stands for an image: interpreters with distributions of their own, and a torchrun."""
+    """A folder in place of an image: interpreters with their own distributions, and a torchrun."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -116,7 +116,7 @@ class Image:
         self.script("torchrun", f"#!{self.bin}/python3\nimport os, sys\nprint('ran', os.environ.get('PYTHONPATH', ''), *sys.argv[1:])\n")
 
     def python(self, name: str) -> None:
-        """An interpreter that sees only this image's distributions."""
+        """Add an interpreter that sees only this image's distributions."""
         code = (
             f"import sys,runpy; sys.path[:] = [p for p in sys.path if 'site-packages' not in p and p != '{Path.cwd()}'] + ['{self.site}'];"
         )

@@ -1,4 +1,4 @@
-"""What the rendezvous server's TLS costs each new connection."""
+"""Cost of the rendezvous server's TLS for each new connection."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every process's main does: it ends when it is told to or when a part ends, and leaves nothing running."""
+"""Every process's main ends when it is told to or when a part ends, and leaves nothing running."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ def test_the_ready_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 class Listing:
-    """Lists two resources; they can be listed once it has been waited for twice."""
+    """Lists two resources, which can be listed after two waits."""
 
     def __init__(self) -> None:
         self.waits = 0

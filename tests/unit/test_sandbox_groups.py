@@ -1,4 +1,4 @@
-"""Where the memory group is that we are in, and what a group's files say."""
+"""The place of our own memory group, and the content of a group's files."""
 
 from pathlib import Path
 
@@ -17,9 +17,9 @@ V2_MOUNT = "33 32 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegat
         ("4:memory:/jobs/7\n1:cpu:/\n0::/\n", ROOT + V1_MOUNT, (Path("/sys/fs/cgroup/memory/jobs/7"), FIRST)),
         ("4:cpu,memory:/\n", ROOT + V1_MOUNT.replace("rw,memory", "rw,cpu,memory"), (Path("/sys/fs/cgroup/memory"), FIRST)),
         ("0::/user.slice/x.scope\n", ROOT + V2_MOUNT, (Path("/sys/fs/cgroup/user.slice/x.scope"), SECOND)),
-        # Both are mounted, and version 1 has the memory.
+        # Both versions are mounted, and version 1 has the memory controller.
         ("4:memory:/a\n0::/\n", V2_MOUNT + V1_MOUNT, (Path("/sys/fs/cgroup/memory/a"), FIRST)),
-        # A container that sees only its own groups, and one that does not see them at all.
+        # The first container sees only its own groups, and the second does not see them at all.
         ("4:memory:/docker/ab/x\n", V1_MOUNT.replace("0:29 / ", "0:29 /docker/ab "), (Path("/sys/fs/cgroup/memory/x"), FIRST)),
         ("4:memory:/docker/abc\n", V1_MOUNT.replace("0:29 / ", "0:29 /docker/ab "), None),
         ("1:name=systemd:/\n", ROOT + V1_MOUNT, None),
@@ -40,7 +40,7 @@ def test_a_group_has_run_out_when_the_kernel_has_killed_in_it(tmp_path: Path, ve
 
 
 def test_version_2_hands_memory_down_before_it_makes_groups(tmp_path: Path) -> None:
-    """Ordinary files stand for the kernel's, which is why our own group lacks its file and the opening fails after the level above it."""
+    """Ordinary files replace the kernel's. So our own group lacks its file, and opening fails after the level above it."""
     (tmp_path / "cgroup.subtree_control").write_text("cpu")
     with pytest.raises(FileNotFoundError):
         Groups(tmp_path, SECOND).open()

@@ -1,4 +1,4 @@
-"""What a container sees of a folder of the host in which it gets a mount."""
+"""A container's view of a host's folder in which it gets a mount."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from elastic.local.sandbox.mounts import Placement
 
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_what_another_program_removes_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool) -> None:
-    """A pod did not start because another program's folder in /tmp was removed at that moment."""
+    """A pod did not start because another program removed its folder in /tmp at that moment."""
     original, stage = tmp_path / "original", tmp_path / "stage"
     for folder in (original, stage, original / "stays"):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Where the laptop cluster's scheduler puts a pod, and what it says when it cannot."""
+"""The laptop cluster's scheduler places pods, and gives reasons if it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a more important pod displaces."""
+"""Pods that a more important pod displaces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guarded(pod, allowed):
 
 
 def test_a_pod_that_a_disruption_budget_guards_leaves_only_where_nothing_else_helps():
-    """Inference displaces training: workers above minReplicas go, and the last ones where that is the only way."""
+    """Inference displaces training: workers above minReplicas go, and the last workers only if there is no other way."""
     first, budget = guarded(asking("first", cpu="2"), 1)
     second, _ = guarded(asking("second", cpu="2"), 1)
     other = asking("other", cpu="2", priority=5)

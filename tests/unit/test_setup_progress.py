@@ -1,4 +1,4 @@
-"""What the set-up shows while pip works."""
+"""Output of the set-up while pip works."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What clusters and clouds write, as their sources and manuals have it, held against the table: no string here comes from it.
+"""Compare the table of signals with the objects that clusters and clouds write. No string here comes from the table.
 
-Each object stands as its writer makes it, effects and reasons included, beside what the table must make of it.
+Each object is as its writer makes it, by its sources and manuals, including effects and reasons. Next to it is the table's required result.
 """
 
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ UNIX = "1772478105"
 
 
 def taint(text: str, **labels: str) -> Raw:
-    """KEY[=VALUE]:EFFECT."""
+    """Return a node with the taint KEY[=VALUE]:EFFECT and these labels."""
     said, _, effect = text.rpartition(":")
     key, _, value = said.partition("=")
     return {"metadata": {"labels": labels}, "spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}
@@ -44,7 +44,7 @@ def shuts_down(**labels: str) -> Raw:
 
 
 def nth(name: str) -> Raw:
-    """AWS Node Termination Handler: the value of its taints is the event's id, the time stands in a label."""
+    """Return a node of AWS Node Termination Handler. The value of its taints is the event's id, and a label has the time."""
     return taint(f"aws-node-termination-handler/{name}=spot-itn-0123:NoSchedule", **{"aws-node-termination-handler/action-time": UNIX})
 
 
@@ -60,10 +60,10 @@ QUEUED: Raw = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "s
 DELETED: Raw = {"metadata": {"deletionTimestamp": "2026-03-02T19:01:45Z"}}
 
 STATED, MINUTES_LATER = AT, AT.replace(minute=3)
-"""The loss, where the object says it: as it stands there, or as reckoned from what stands there: 120 s, or 60 s, after UNIX."""
+"""Times of a loss that the object states, either directly or to be calculated: 120 s or 60 s after UNIX."""
 MINUTE_LATER = AT.replace(minute=2)
 FACTS: list[tuple[str, Raw, str, str, float, datetime | None]] = [
-    # name, object, where it is seen, meaning, lead time, stated loss
+    # name, object, place, meaning, lead time, stated loss
     ("node-unreachable", taint("node.kubernetes.io/unreachable:NoExecute"), "node taint", "gone", 0, None),
     ("node-out-of-service", taint("node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"), "node taint", "gone", 0, None),
     ("node-shutdown", taint("node.cloudprovider.kubernetes.io/shutdown:NoSchedule"), "node taint", "gone", 0, None),

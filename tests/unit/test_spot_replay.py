@@ -1,4 +1,4 @@
-"""benchmarks/spot_replay.py: traces are read as published, generated ones have the churn that is asked for, no second is lost."""
+"""benchmarks/spot_replay.py reads traces as published, generates traces with the wanted churn, and loses no second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_LOSS = of_points([(0.0, 4), (1000.0, 3)], length_s=2000.0)
 
 
 def costing(seconds: dict[str, float]) -> costs.Samples:
-    """Each change costs its setting's seconds."""
+    """Return samples in which each change costs its setting's seconds."""
     measured = {(setting, scenario): (value,) for setting, value in seconds.items() for scenario in SCENARIOS}
     return costs.Samples(measured, is_summary=False, source="a test")
 
@@ -144,7 +144,7 @@ def test_with_processes_a_loss_is_announced_before_it_comes() -> None:
 
 
 def test_with_processes_as_many_nodes_are_there_as_the_trace_says() -> None:
-    """Of four that are lost, two came after the notice. They stayed, and their steps counted, but not their time."""
+    """Four nodes are lost, and two of them came after the notice. They stayed, and their steps counted, but not their time."""
     agents = Nodes()
     job = _Job(next(iter(SETTINGS)), agents, None, most=6, notice_s=30.0)  # type: ignore[arg-type]
     trace = of_points([(0.0, 3), (100.0, 5), (110.0, 1), (200.0, 2)], length_s=300.0)

@@ -1,4 +1,4 @@
-"""Who makes room for whom at the webhook, and in which order reviews are judged."""
+"""Connections that make room at the webhook, and the order in which reviews are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent says of its end before it came to the rendezvous: that its command is wrong, or nothing."""
+"""An agent that ends before it comes to the rendezvous says that its command is wrong, or says nothing."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ early_end.watch()
 
 
 def said(folder: Path, program: str, **environment: str) -> tuple[int, str]:
-    """The exit status of a process with this program, and its termination message."""
+    """Run this program, and return its exit status and termination message."""
     log = folder / "termination-log"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "ELASTIC_TERMINATION_LOG": str(log), **JOB, **environment}
     result = subprocess.run([sys.executable, "-c", BEGIN + program], env=env, capture_output=True, text=True)
@@ -71,7 +71,7 @@ def test_a_worker_says_nothing_for_its_agent_reports_it(tmp_path: Path, name: st
 
 
 def test_an_agent_that_comes_after_one_that_could_not_start_withdraws_its_words(tmp_path: Path) -> None:
-    """As in `torchrun --new-flag train.py || torchrun train.py`."""
+    """An example is `torchrun --new-flag train.py || torchrun train.py`."""
     log = tmp_path / "termination-log"
     log.write_text(last_words.message("uid", unmet=Unmet(USAGE, "torchrun: error")))
     assert said(tmp_path, "early_end.came(); sys.exit(1)") == (1, "")

@@ -1,4 +1,4 @@
-"""The exec client of MPI launchers, apart from a cluster: frames, statuses, and what it says where it cannot work."""
+"""The exec client of MPI launchers without a cluster: frames, statuses, and messages if it cannot work."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from elastic_worker.mpi import kubectl
 
 @pytest.fixture
 def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
-    """The client, and the server's end of its connection."""
+    """Yield the client, and the server's end of its connection."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(30)
@@ -24,7 +24,7 @@ def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
 
 
 def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> bytes:
-    """As a server sends it: unmasked."""
+    """Return a frame as a server sends it, without a mask."""
     head = bytes([(0x80 if final else 0) | kind])
     if len(payload) < 126:
         return head + bytes([len(payload)]) + payload
@@ -32,13 +32,13 @@ def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> 
 
 
 def received(client: kubectl.WebSocket) -> list[bytes | None]:
-    """On a socket pair what was sent is there at once."""
+    """Return the client's messages. On a socket pair, sent data arrives at once."""
     client.fill()
     return list(client.messages())
 
 
 def unmasked(server: socket.socket) -> tuple[int, bytes]:
-    """Kind and payload of the client's next short frame."""
+    """Return kind and payload of the client's next short frame."""
     first, second = server.recv(2)
     mask, masked = server.recv(4), server.recv(second & 0x7F)
     return first & 0x0F, bytes(byte ^ mask[index % 4] for index, byte in enumerate(masked))
@@ -93,7 +93,7 @@ def test_the_end_of_input_is_told_only_to_servers_that_know_the_word(ends: tuple
 
 @contextlib.contextmanager
 def watched(script: str) -> Iterator[subprocess.Popen[str]]:
-    """A command as the client has it run in a worker: leader of a group, with its input in our hands."""
+    """Run a command as in a worker: as leader of a group, with its input from us."""
     words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, start_new_session=True, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -152,7 +152,7 @@ def test_the_launcher_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("least", "asked"), [(0, ["a", "b", "c", "b"]), (1, ["a"]), (2, ["a", "b", "c"])])
 def test_no_more_workers_are_waited_for_than_are_needed(monkeypatch: pytest.MonkeyPatch, least: int, asked: list[str]) -> None:
-    """Of three, b runs only when it is asked after again."""
+    """Three workers are named, and b runs only at the second look."""
     seen: list[str] = []
 
     def is_running(_: object, name: str) -> bool:
