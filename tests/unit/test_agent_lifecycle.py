@@ -1,4 +1,4 @@
-"""What the node agent does next with a pod."""
+"""Check the node agent's next action for a pod."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     assert (decision.phase, decision.over) == (Phase.FAILED, True)
 
 
-def test_a_failed_init_container_is_tried_again_where_the_pod_restarts():
+def test_a_failed_init_container_is_tried_again_if_the_pod_restarts():
     subject = pod(init=(container("prepare"),), restartPolicy="Always")
     assert look(subject, runs={"prepare": run(finished=1.0, code=3)}).start == ("prepare",)
     assert look(subject, runs={"prepare": run(finished=1.0)}).start == ("main",)
 
 
-def test_a_sidecar_runs_beside_the_main_container_and_ends_after_it():
+def test_a_sidecar_runs_next_to_the_main_container_and_ends_after_it():
     subject = pod(container("main"), init=(container("proxy", restartPolicy="Always"),))
     assert look(subject).start == ("proxy",)
     assert look(subject, runs={"proxy": run()}).start == ("main",)
@@ -99,7 +99,7 @@ def test_a_second_deletion_with_less_grace_kills_sooner():
     assert late.stop[0].kill_at is None
 
 
-def test_a_pod_deleted_before_it_began_is_over_at_once():
+def test_a_pod_deleted_before_it_began_ends_at_once():
     assert look(pod(), ending=Ending(kill_at=130.0)).over
 
 

@@ -39,7 +39,7 @@ from elastic.runtime.one_time import OneTimeToken
         (["--reclaim-command", "x"], "--reclaim-command is for the laptop"),
     ],
 )
-def test_an_option_that_cannot_be_meant_so_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_a_wrong_option_is_told_in_one_sentence(arguments: list[str], words: str) -> None:
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 2
     assert words in " ".join(ended.output.split())
