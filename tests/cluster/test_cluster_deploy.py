@@ -169,10 +169,10 @@ async def replicas(standalone: None, kube: Kube, kubeconfig: Path, tmp_path: Pat
 
 
 async def asked_at(kube: Kube, replica: Replica, namespace: str) -> None:
-    """From now on the API server asks this replica, on this machine, and says where it could not.
+    """Let the API server ask this replica, on this machine, and fail if it cannot.
 
-    It learns of a changed configuration a moment later and admits or refuses by the former one until then; so this waits until the replica
-    has refused a job.
+    The server learns of a changed configuration a moment later, and uses the former one until then. So wait until the replica has refused
+    a job.
     """
     client = {"url": f"https://127.0.0.1:{replica.port}{webhook.PATH}", "service": None}
     (hook,) = webhook.configuration(client)["webhooks"]

@@ -25,7 +25,7 @@ POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level":
 
 
 def is_asked_inside(use: Use) -> bool:
-    """By admission, of which a real server's audit says nothing."""
+    """Return whether admission asks for this right. A real server's audit log does not show that."""
     return use[2].endswith("/finalizers") or use[2] == "pods/exec"
 
 

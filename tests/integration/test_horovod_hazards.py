@@ -49,7 +49,7 @@ def until(one: Lab, *, size: int, after: float = 0.0) -> float:
 
 
 def in_order(one: Lab) -> bool:
-    """No step was made twice, and none was left out."""
+    """Return whether no step was made twice, and no step is missing."""
     numbers = [step.number for step in one.steps()]
     return numbers == list(range(1, len(numbers) + 1))
 

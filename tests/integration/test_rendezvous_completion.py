@@ -47,7 +47,7 @@ def finish(agents: Agents, *names: str) -> None:
 
 
 def finished(agents: Agents, server: Server, *names: str) -> None:
-    """They end with 0, and the server knows it."""
+    """Let these agents end with 0, and wait until the server knows it."""
     finish(agents, *names)
     line = f'elastic_rendezvous_members{{phase="finished"}} {len(names)}.0'.encode()
     wait_until(lambda: line in server.call("GET", "/metrics")[1], what=agents.describe)

@@ -40,7 +40,7 @@ class Secretive(Scene):
 
     @property
     def reads(self) -> list[str]:
-        """Secrets that the present controller asked for."""
+        """Return the Secrets that the present controller asked for."""
         return [name for resource, name in self.controller.kube.gets if resource == SECRETS]
 
     @property

@@ -20,7 +20,7 @@ HEADERS = st.dictionaries(st.text("abcdefgh-", min_size=1, max_size=12), st.text
 
 
 def merged(frames: list[Frame]) -> list[Frame]:
-    """Pieces of one stream's data put together, for how they are cut means nothing."""
+    """Join the pieces of each stream's data, because their borders mean nothing."""
     out: list[Frame] = []
     for frame in frames:
         last = out[-1] if out else None

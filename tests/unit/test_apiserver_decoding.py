@@ -71,7 +71,7 @@ def test_repeated_keys_are_told_as_far_as_a_real_server_tells_them():
 
 
 def work(body: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Lines that are run and keys that are compared."""
+    """Return the number of lines that are run and of keys that are compared."""
     count = 0
 
     class Key(str):

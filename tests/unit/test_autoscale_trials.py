@@ -34,7 +34,7 @@ def amdahl(serial: float) -> Callable[[int], float]:
 
 
 def trials(job: TrainingJob) -> list[tuple[int, int]]:
-    """From which to which number of workers, in order."""
+    """Return the trials in order: the number of workers before and in each."""
     found = [decision.memory.trial for decision in job.decisions if decision.memory.trial is not None]
     return [(one.origin, one.target) for one, _ in itertools.groupby(found)]
 

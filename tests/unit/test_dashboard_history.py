@@ -54,7 +54,7 @@ def test_a_change_of_the_size_has_a_row_of_its_own_also_within_seconds():
 
 
 def area(series: Series) -> float:
-    """Worker-seconds."""
+    """Return the worker-seconds."""
     return sum(row.world * (after.at - row.at) for row, after in itertools.pairwise(series.rows()))
 
 

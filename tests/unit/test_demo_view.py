@@ -104,7 +104,7 @@ def test_a_falling_loss_is_a_falling_curve() -> None:
 
 
 def steps() -> list[Step]:
-    """Three workers, two after a pause, three again."""
+    """Return the steps of three workers, of two after a pause, and of three again."""
     first = [Step(10 + at / 10, at, 3, 1.0 / (at + 1), 1) for at in range(50)]
     second = [Step(18 + at / 10, 50 + at, 2, 0.01 / (at + 1), 2) for at in range(50)]
     return [*first, *second, *(Step(23 + at / 10, 100 + at, 3, 0.0001, 3) for at in range(30))]

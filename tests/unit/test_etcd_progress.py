@@ -22,7 +22,7 @@ def job() -> Iterator[Job]:
 
 
 def train(job: Job, seconds: float, *, step: int, every: tuple[str, ...] = ()) -> int:
-    """Every worker, or those named, makes two steps a second; returns the newest step."""
+    """Let every worker, or the named ones, make two steps a second. Return the newest step."""
     for _ in range(int(seconds / 0.5)):
         step += 1
         for agent in job.agents.values():

@@ -35,7 +35,7 @@ def test_training_goes_on_while_etcd_is_away(job: Job) -> None:
 
 
 def cut(job: Job, seconds: float) -> None:
-    """Nobody reaches etcd, in which all leases end; then everybody does."""
+    """Cut all agents off from etcd while its leases end, and connect them again."""
     for agent in job.agents.values():
         agent.link.is_cut = True
     for _ in range(int(seconds)):

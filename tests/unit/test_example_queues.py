@@ -37,7 +37,7 @@ def job(raw: Object, status: JobStatus | None = None) -> Job:
 
 
 def as_kueue_leaves_it(raw: Object, *, suspended: bool, selector: dict[str, str] | None = None) -> Object:
-    """Suspended as it was written; or admitted, with the labels and tolerations of the flavor in the template."""
+    """Return the job as Kueue leaves it: suspended, or admitted with the flavor's labels and tolerations in the template."""
     found = copy.deepcopy(raw)
     found["spec"]["runPolicy"] = {"suspend": suspended}
     if selector:

@@ -23,7 +23,7 @@ ALL = {overlay: tuple(name for name, one in COMPONENTS.items() if overlay in one
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """scripts/manifests.py."""
+    """Return the module scripts/manifests.py."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which has kustomize in it")
     spec = importlib.util.spec_from_file_location("scripts_manifests", ROOT / "scripts" / "manifests.py")

@@ -33,7 +33,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 
 def lose(cluster: Cluster, name: str) -> None:
-    """As a forced deletion: the pod is gone before anybody has seen it go."""
+    """Lose a pod as by a forced deletion: it is gone before anybody has seen it go."""
     del cluster.pods[name]
     cluster.settle()
     cluster.run_all()

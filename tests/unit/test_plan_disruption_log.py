@@ -26,7 +26,7 @@ def shown(cluster: Cluster) -> tuple[Disruption, ...]:
 
 
 def together(cluster: Cluster, node: str = "node-0") -> None:
-    """All workers stand on one node."""
+    """Put all workers on one node."""
     cluster.pods = {name: replace(one, node=node) for name, one in cluster.pods.items()}
 
 

@@ -15,7 +15,7 @@ from elastic.api.job import JobStatus
 
 
 def over(cluster: Cluster) -> Cluster:
-    """All that run have done their work."""
+    """Let all running pods finish their work."""
     cluster.settle()
     cluster.run_all()
     cluster.settle()

@@ -18,7 +18,7 @@ def group(cluster: Cluster) -> dict[str, Any]:
 
 
 def changed(cluster: Cluster, **parts: Any) -> None:
-    """As Volcano, or somebody with kubectl, changes the group."""
+    """Change the group as Volcano does, or somebody with kubectl."""
     owned = cluster.owned["PodGroup", "train"]
     raw = {**owned.raw, **{key: {**owned.raw.get(key, {}), **value} for key, value in parts.items()}}
     cluster.owned["PodGroup", "train"] = Owned(kind=owned.kind, name=owned.name, uid=owned.uid, raw=raw)

@@ -40,7 +40,7 @@ def lose(cluster: Cluster, name: str = "train-worker-1", how: str = "fails") -> 
 
 
 def pauses(cluster: Cluster, how: str, *, losses: int) -> list[int]:
-    """How long the place stays empty after each loss, a second at a time."""
+    """Return the seconds for which the place stays empty after each loss."""
     found = []
     for _ in range(losses):
         lose(cluster, how=how)
@@ -230,7 +230,7 @@ def test_a_pod_that_could_not_be_created_is_not_lost() -> None:
 
 
 def store_pauses(cluster: Cluster, *, losses: int) -> list[int]:
-    """How long the store pod stays away after each loss, a second at a time."""
+    """Return the seconds for which the store pod stays away after each loss."""
     found, name = [], ("Pod", "train-rdzv")
     for _ in range(losses):
         del cluster.owned[name]

@@ -16,7 +16,7 @@ NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def three(settings: Settings = PLAIN) -> Cluster:
-    """Two of three workers run; the third is pending."""
+    """Return a cluster in which two of three workers run and the third is pending."""
     cluster = Cluster(elastic_job(3), settings=settings)
     cluster.settle()
     cluster.run_all()

@@ -63,12 +63,12 @@ def _written(change: SetCondition) -> InWorld:
 
 
 def told(found: Readiness) -> dict[str, str]:
-    """By worker's index, the reasons of what is written."""
+    """Return the reason of each written condition, by the worker's index."""
     return {change.pod.rpartition("-")[2]: change.condition["reason"] for change in found.changes}
 
 
 def ready(*indexes: int, **more: Any) -> list[Pod]:
-    """Workers of a world in which a step was reported."""
+    """Return workers of a world in which a step was reported."""
     pods = [worker(index, **more) for index in indexes]
     return applied(pods, decided(begun(len(pods)), *pods, of=world(*indexes, generation=1, has_stepped=True)))
 

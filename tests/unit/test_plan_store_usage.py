@@ -24,7 +24,7 @@ def at_store(*, backoff_limit: int | None = None, **elastic: object) -> Cluster:
 
 
 def ends(cluster: Cluster, name: str, *, times: int, code: int = 2, message: str = WRONG) -> list[str]:
-    """Its container has ended so often, and waits to be started again. The reasons of the Events that follow."""
+    """End a pod's container this number of times, so that it waits for its restart. Return the reasons of the Events that follow."""
     at = NOW + timedelta(seconds=10 * times)
     own = Container("pytorch", waiting="CrashLoopBackOff", last_exit_code=code, restarts=times, last_message=message, ended_at=at)
     cluster.pods[name] = replace(cluster.pods[name], containers=(own,))

@@ -15,7 +15,7 @@ LATER = {"annotations": {"karpenter.sh/node-termination-time": (NOW + timedelta(
 
 
 def with_one_unbegun(kind: str) -> tuple[Cluster, str]:
-    """All work but the last worker, whose container is being created."""
+    """Return a cluster in which all work except the last worker, whose container is being created, and that worker's name."""
     cluster = running(ALL[kind]())
     last = max(cluster.names())
     cluster.set(last, PodPhase.PENDING)

@@ -15,7 +15,7 @@ def crash(group: Group, name: str = "w1") -> None:
 
 
 def reached(group: Group, step: int) -> None:
-    """Training reports a step in its current world."""
+    """Report a step in the current world."""
     group.apply(Stepped(group.job.membership.generation, step))
 
 

@@ -25,7 +25,7 @@ def say_finished(group: Group, *names: str) -> None:
 
 
 def exit_well(group: Group, name: str) -> None:
-    """As torchrun ends after its workers did."""
+    """End an agent as torchrun ends after its workers."""
     group.finish(name)
     group.say(name, Leave(reason="finished"))
     group.kill(name)

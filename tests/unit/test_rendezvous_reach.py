@@ -31,7 +31,7 @@ class Partition(Group):
         super().apply(event)  # type: ignore[arg-type]
 
     def cut_off(self, *, but: tuple[str, ...] = ()) -> None:
-        """No connection breaks; nothing comes."""
+        """Let nothing come from the agents, without breaking a connection."""
         self.is_cut_off = True
         for name, agent in self.agents.items():
             agent.is_linked = name in but

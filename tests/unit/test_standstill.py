@@ -20,7 +20,7 @@ def waiting(id: int, name: str, *call: int, switches: int = 5, state: str = "S")
 
 
 def deadlock(at: float = 0.0) -> Snapshot:
-    """As read from a process that hung."""
+    """Return a snapshot that was read from a process that hung."""
     threads = (
         waiting(MAIN, "python", FUTEX, 0x7F77, SHARED_WAIT, GROUP, 0),
         waiting(POOL, "python", FUTEX, 0x7F78, PRIVATE_WAIT, 0, 0),

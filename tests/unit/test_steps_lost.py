@@ -41,7 +41,7 @@ def rescale(group: Group) -> wire.RescaleReport:
 
 
 def lose_all(group: Group, *newcomers: str) -> None:
-    """Every member is lost, and others take their places."""
+    """Lose every member, and let others take their places."""
     for name in list(group.agents):
         group.kill(name)
     group.advance(20)
