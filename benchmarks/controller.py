@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--pods", type=int, default=10)
-    parser.add_argument("--waiting", type=int, help="so many jobs are made ahead of those that run; by default all")
+    parser.add_argument("--waiting", type=int, help="number of jobs that are created ahead of the running ones; by default all")
     parser.add_argument("--workers", type=int, default=16)
     args = parser.parse_args()
     loads = [Load(1, 5, 1, args.workers), Load(args.jobs, args.pods, args.waiting or args.jobs, args.workers)]

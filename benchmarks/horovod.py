@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     options = parser.parse_args()
     if not (ENVIRONMENT / "made-from.txt").exists():
-        raise SystemExit("there is no Horovod here; make it with: scripts/frameworks horovod")
+        raise SystemExit("Horovod is not built; build it with: scripts/frameworks horovod")
     found = {what: measured(what, *SIDES[what], options.rounds) for what in options.sides}
     for what in [side for side in found if side != "stock" and "stock" in found]:
         ratios = {name: statistics.median(found["stock"][name]) / statistics.median(found[what][name]) for name in FIGURES}

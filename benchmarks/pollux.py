@@ -140,8 +140,10 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=[*THEIRS, *OURS], default=[*THEIRS, *OURS])
     parser.add_argument("--rescale", type=float, default=30.0, help="seconds without training after each change of a job's workers")
     parser.add_argument("--interval", type=int, default=60, help="seconds between two decisions")
-    parser.add_argument("--from-one", action="store_true", help="our jobs begin with one worker, not with as many as Tiresias's have")
-    parser.add_argument("--seed", type=int, default=1, help="of Pollux's search")
+    parser.add_argument(
+        "--from-one", action="store_true", help="our jobs begin with one worker, and not with the number that Tiresias's jobs have"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of Pollux's search")
     chosen = parser.parse_args()
     if not (chosen.folder / "simulator.py").is_file():
         parser.error(f"{chosen.folder} has no simulator.py; give the folder simulator of petuum/adaptdl, branch osdi21-artifact")

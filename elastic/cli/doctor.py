@@ -53,7 +53,7 @@ class Finding:
 
 @click.command()
 @output_option()
-@click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+@click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
 @click.option("--namespace", "-n", shell_complete=completion.namespaces, help="Where jobs are to run.  [default: that of the kubeconfig]")
 @DATA_DIR
 @KUBECONFIG

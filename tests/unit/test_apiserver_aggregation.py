@@ -81,7 +81,7 @@ def test_every_fault_of_a_discovery_document_is_named_with_its_place() -> None:
         "resources[1]: Expected `object`, got `int`; "
         "resources[2]: Expected `array | null`, got `int` - at `$.verbs`; "
         "resources[3]: Expected `str | null`, got `array` - at `$.kind`; "
-        "resources[4]: name is '../pods', which is no part of a path; "
+        "resources[4]: name is '../pods', which cannot be a part of a path; "
         "resources[5]: Object missing required field `name`; and 1 more"
     )
 

@@ -179,7 +179,7 @@ async def test_a_job_that_rests_has_no_figures() -> None:
 
 
 async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
-    """Its HorizontalPodAutoscaler asked for throughput_per_worker, and no figure of such a job was known."""
+    """Its HorizontalPodAutoscaler asked for throughput_per_worker, but no figure of this policy's jobs was known."""
     loop = Loop(policy=replace_policy(policy=PolicyName.HPA))
     await loop.once()
     assert loop.api.writes == []

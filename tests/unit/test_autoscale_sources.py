@@ -275,7 +275,7 @@ async def test_a_compressed_page_is_not_unpacked() -> None:
 
 
 async def test_only_parts_of_a_flood_of_output_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pod that prints without end would keep the thread that scales all jobs busy."""
+    """A pod that prints without end would keep the thread busy that scales all jobs."""
     monkeypatch.setattr(sources, "BURST", 1000)
     monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)
     logs = Flood(b"step 7 of 9, samples 70.\n" * 10)

@@ -151,7 +151,7 @@ async def test_a_definition_goes_only_with_the_jobs_that_are_kept_as_they_are() 
     for now in (resumed, mpi_job("new")):
         api = Api(DEFINITION, now)
         async with served(api.answer) as kube:
-            with pytest.raises(ClickException, match=r"came or changed meanwhile.*adopt --back kept\.json"):
+            with pytest.raises(ClickException, match=r"was created or changed meanwhile.*adopt --back kept\.json"):
                 await definitions.delete(kube, _deletion(rests))
         assert api.deleted == 0
     api = Api(DEFINITION, rests)

@@ -167,7 +167,7 @@ def test_jobs_that_changed_since_are_named_and_nothing_is_deleted(tmp_path: Path
     cluster.theirs[1]["spec"]["runPolicy"]["suspend"] = False
     said = take_over(cluster, tmp_path)
     assert said.exit_code == 1
-    assert "MPIJob a/rests came, went or changed since" in said.stderr
+    assert "MPIJob a/rests was created, deleted or changed since" in said.stderr
     assert "elastic adopt --back" in said.stderr
     assert (cluster.stored, cluster.replicas) == ("v2beta1", 2)
 
@@ -181,5 +181,5 @@ def test_a_file_of_another_take_over_is_not_gone_on_with(tmp_path: Path) -> None
     other.objects[CRD]["metadata"]["uid"] = "uid-other"
     said = take_over(other, tmp_path)
     assert said.exit_code == 1
-    assert "keeps another definition mpijobs.kubeflow.org" in said.stderr
+    assert "its definition mpijobs.kubeflow.org is not the one in this cluster" in said.stderr
     assert (other.stored, other.replicas) == ("v2beta1", 2)

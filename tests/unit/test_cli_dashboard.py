@@ -250,7 +250,7 @@ async def test_two_dashboards_are_open_in_one_browser() -> None:
 @pytest.mark.parametrize(
     ("pods", "said"),
     [
-        ([], "does not run; `elastic install --component dashboard` brings it"),
+        ([], "does not run; `elastic install --component dashboard` adds it"),
         ([{**POD, "status": {}}], "is not ready yet"),
         ([{**POD, "spec": {**SPEC, "hostNetwork": True}}], "pod dashboard-x .* spec.hostNetwork is not the Deployment's.*no token"),
     ],

@@ -221,7 +221,7 @@ def test_an_installation_by_kubectl_or_helm_is_taken_over_only_when_asked_for(tm
         cluster.objects[path_of(item)] = item
     said = install(cluster, tmp_path, "--image", IMAGE)
     assert (said.exit_code, cluster.applied) == (1, [])
-    assert f"deployment {SYSTEM}/elastic-controller is here, but not made by this command" in said.stderr
+    assert f"deployment {SYSTEM}/elastic-controller is here, but this command did not create it" in said.stderr
     said = install(cluster, tmp_path, "--image", IMAGE, "--force-conflicts")
     assert said.exit_code == 0, said.output
 

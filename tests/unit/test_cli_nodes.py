@@ -62,11 +62,11 @@ def test_up_and_status_count_what_an_earlier_life_added(tmp_path: Path) -> None:
 
 def test_a_roster_that_no_cluster_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes.json").write_text("[]")
-    with pytest.raises(FolderError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+    with pytest.raises(FolderError, match=r"nodes.json was not written by a cluster .*; move it away"):
         read(Layout(tmp_path).roster)
     done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
-    assert "is not what a cluster wrote" in done.output
+    assert "was not written by a cluster" in done.output
 
 
 @pytest.mark.parametrize(

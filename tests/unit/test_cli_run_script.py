@@ -145,7 +145,7 @@ def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_j
     assert placed(job, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=tmp_path)[1] == [
         f"working directory {tmp_path}",
         f"train.py taken from {tmp_path}/jobs",
-        "gone.py is not there, nor beside the job file",
+        "gone.py does not exist there, nor next to the job file",
     ]
     chosen, silent = placed(made, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=Path("/elsewhere"))
     assert (chosen, silent) == (made, []), "who names a working directory has decided"

@@ -151,7 +151,7 @@ def test_arguments_have_to_fit_and_to_be_json() -> None:
 
 def test_a_result_that_cannot_be_sent_back_is_an_error_of_the_training(tmp_path: Path) -> None:
     assert f"more than {LARGEST_RESULT}; save it to a file instead" in run(program_of(returns_much, [], {}), tmp_path).stderr
-    words = "TypeError: returns_a_set returned what JSON does not hold (Object of type set is not JSON serializable)"
+    words = "TypeError: returns_a_set returned a value that JSON cannot hold (Object of type set is not JSON serializable)"
     assert run(program_of(returns_a_set, [], {}), tmp_path).stderr.splitlines()[-1].startswith(words)
     assert "set is not JSON serializable" in run(program_of(returns_a_set, [], {}), tmp_path).stderr
 

@@ -45,7 +45,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 
 
 async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) -> None:
-    """9.07 to 9.08 samples a second filled the chart from its bottom to its top."""
+    """A speed between 9.07 and 9.08 samples a second filled the chart from bottom to top."""
     async with looked_at(trained(seconds=300, speed=9.07, noise=0.01), tmp_path, "#/") as page:
         await page.ask(WRITTEN)
         await page.ask(f"location.hash = '{JOB}'")

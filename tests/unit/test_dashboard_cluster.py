@@ -25,7 +25,7 @@ from elastic.runtime import signed_cookie
 
 
 class Judge(Api):
-    """An API server that knows two tokens; `alice` may list jobs and pods in the namespace default, `root` everything."""
+    """An API server that knows two tokens: `alice` may list jobs and pods in the namespace default, and `root` may list everything."""
 
     def answer(self, method, url, body):
         if not url.endswith("selfsubjectaccessreviews"):

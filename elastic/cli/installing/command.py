@@ -29,7 +29,7 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w.\-:/@]{0,500}")
 """Nearly what registries take; the kubelet knows better."""
 GRANTING = ("ClusterRole", "Role")
 CHOICES = "; ".join(f"{name}: {COMPONENTS[name].what}" for name in BY_NAME)
-CONTEXT = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+CONTEXT = click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
 HOME = click.option(
     "--namespace", "-n", help=f"Where the control plane is.  [default: {SYSTEM}; with --overlay {NAMESPACED} it must be given]"
 )
