@@ -293,7 +293,7 @@ async def test_a_certificate_near_its_end_is_renewed_while_both_replicas_serve(
     assert await outcome(kube, named("bad", NOBODY), namespace) is not None
 
 
-async def test_what_the_controllers_wrote_outlives_another_apply(replicas: tuple[Replica, Replica], kube: Kube, kubeconfig: Path) -> None:
+async def test_the_controllers_writes_outlive_another_apply(replicas: tuple[Replica, Replica], kube: Kube, kubeconfig: Path) -> None:
     before = await credentials(kube)
     applied(kubeconfig, ROOT / "deploy" / "overlays" / "standalone")
     assert await credentials(kube) == before
@@ -301,7 +301,7 @@ async def test_what_the_controllers_wrote_outlives_another_apply(replicas: tuple
     assert base64.b64decode(hook["clientConfig"]["caBundle"]) == before["ca.crt"]
 
 
-async def test_pods_of_the_control_plane_are_admitted_where_only_restricted_ones_are(standalone: None, kube: Kube) -> None:
+async def test_pods_of_the_control_plane_are_admitted_if_only_restricted_pods_are(standalone: None, kube: Kube) -> None:
     labels = (await kube.get(NAMESPACES, SYSTEM))["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 
@@ -356,7 +356,7 @@ async def test_a_namespaced_control_plane_without_mpi_runs_its_jobs_and_sees_not
         await until(has_services)
 
 
-async def test_monitors_and_dashboard_are_applied_where_their_kind_exists(
+async def test_monitors_and_dashboard_are_applied_if_their_kind_exists(
     standalone: None, kube: Kube, kubeconfig: Path, namespace: str, tmp_path: Path
 ) -> None:
     for item in yaml.safe_load_all(MONITORS.read_text()):

@@ -67,7 +67,7 @@ def test_up_status_and_down_tell_the_same_story_and_the_kubeconfig_is_for_nobody
     assert (gone.returncode, gone.stdout) == (1, f"no cluster runs in {folder}\n")
 
 
-async def test_what_was_stored_and_added_is_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
+async def test_stored_objects_and_added_nodes_are_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path, nodes=2, control_plane=False) as cluster:
         for name in ("spare", "lost"):
             ask_agents(tmp_path, Add(name=name))

@@ -79,7 +79,7 @@ def test_a_worker_that_comes_back_after_its_peers_have_finished_ends_with_0(agen
     assert phase(server, agents) == "finishing", "its pod has yet to be seen to have ended"
 
 
-def test_who_works_on_after_its_peers_is_left_alone_and_a_newcomer_waits_for_it(agents: Agents, server: Server) -> None:
+def test_a_worker_that_works_longer_than_its_peers_is_left_alone_and_a_newcomer_waits_for_it(agents: Agents, server: Server) -> None:
     finished(agents, server, "train-worker-0")
     agents.kill_pod("train-worker-1")
     server.expect(agents.job, Expectation(members=(*NAMES, "train-worker-3"), min=2, max=4, budget=Budget(max_restarts=0)))

@@ -87,7 +87,7 @@ def test_pods_that_start_and_end_one_by_one_cost_a_patch_each_and_each_end_an_ev
     sim_time.run(story())
 
 
-def test_a_job_is_said_to_be_accepted_a_second_after_it_came_whatever_its_pods_do() -> None:
+def test_a_job_is_said_to_be_accepted_a_second_after_it_came_for_any_state_of_its_pods() -> None:
     async def story() -> None:
         life = Life(apart_s=100.0)
         job = job_of(KINDS[KIND], {"Worker": 2}, run_policy={})

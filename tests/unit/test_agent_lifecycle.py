@@ -84,7 +84,7 @@ def test_a_run_that_lasted_is_forgiven():
     assert look(pod(restartPolicy="Always"), at=700.0, runs={"main": runs}).start == ("main",)
 
 
-def test_a_deleted_pod_is_asked_to_end_and_killed_when_its_grace_is_over():
+def test_a_deleted_pod_is_asked_to_end_and_killed_after_its_grace():
     ending = Ending(kill_at=130.0)
     asked = look(pod(), runs={"main": run()}, ending=ending)
     assert asked.stop == (Stop("main", 130.0),)
@@ -145,7 +145,7 @@ RUNS = st.one_of(
     policy=st.sampled_from(["Always", "OnFailure", "Never"]),
     ending=st.sampled_from([None, Ending(kill_at=90.0), Ending(kill_at=200.0)]),
 )
-def test_whatever_has_happened_nothing_that_runs_is_started_and_nothing_that_ended_is_stopped(first, second, prepare, policy, ending):
+def test_after_any_history_no_running_container_is_started_and_no_ended_one_is_stopped(first, second, prepare, policy, ending):
     runs = {"a": first, "b": second, "prepare": prepare}
     decision = look(pod(container("a"), container("b"), init=(container("prepare"),), restartPolicy=policy), runs=runs, ending=ending)
     running = {name for name, of in runs.items() if of and of[-1].running}

@@ -55,7 +55,7 @@ def test_the_headers_of_answers_keep_both_compressors_in_step() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_whatever_arrives_is_frames_or_an_error(received: bytes) -> None:
+def test_any_bytes_are_frames_or_an_error(received: bytes) -> None:
     with contextlib.suppress(SpdyError):
         Decoder().feed(received)
 
@@ -69,7 +69,7 @@ def test_whatever_arrives_is_frames_or_an_error(received: bytes) -> None:
         (struct.pack(">II", 1 << 31 | 3 << 16 | 1, 14) + bytes(10) + b"abcd", "headers that cannot be read"),
     ],
 )
-def test_what_breaks_the_protocol_is_named(sent: bytes, words: str) -> None:
+def test_a_breach_of_the_protocol_is_named(sent: bytes, words: str) -> None:
     with pytest.raises(SpdyError, match=words):
         Decoder().feed(sent)
 

@@ -55,7 +55,7 @@ def test_a_field_that_is_no_longer_applied_goes_unless_somebody_else_owns_it() -
     assert "labels" not in live["metadata"]
 
 
-def test_what_another_manager_owns_is_a_conflict_until_forced() -> None:
+def test_a_field_of_another_manager_is_a_conflict_until_forced() -> None:
     live = managed.apply(call("one"), None, config({"app": "a"}))
     with pytest.raises(StatusError) as refused:
         managed.apply(call("two"), live, config({"app": "b"}))

@@ -127,7 +127,7 @@ rates = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e12), max_size=8)
 
 
 @given(rates, st.floats(0, 3), st.integers(1, 200))
-def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread: float, size: int):
+def test_bounds_are_bounds_for_any_measures(found: dict[int, float], spread: float, size: int):
     curve = Curve(measured(found, spread=spread), least=1, now=NOON)
     if curve.is_known:
         rate = curve.rate(size)

@@ -40,7 +40,7 @@ def test_the_workers_that_are_given_back_are_worth_least_together() -> None:
     assert given_back(room, [Waiting(waiting)], [busy, idle]) == {key("idle"): (2, "a/waits")}
 
 
-def test_the_lowest_class_gives_first_whatever_it_loses() -> None:
+def test_the_lowest_class_gives_first_even_if_it_loses_most() -> None:
     low, high = workers("low", 3, gain=0.9), workers("high", 3, gain=0.1, priority=5)
     waiting = [Waiting(pod(f"inference-{i}", priority=10, since=0.0)) for i in range(3)]
     assert given_back(full(low, high, gpus=6), waiting, [high, low]) == {
@@ -90,7 +90,7 @@ def test_jobs_give_together_if_none_makes_room_by_itself() -> None:
     assert given_back(full(one, other, gpus=6), waiting, [one, other]) == {key("one"): (2, "a/wide"), key("other"): (2, "a/wide")}
 
 
-def test_jobs_give_together_on_the_node_where_it_costs_least_and_none_of_them_in_vain() -> None:
+def test_jobs_give_together_on_the_node_with_the_least_cost_and_none_of_them_in_vain() -> None:
     dear = [workers("dear-0", 3, gain=0.9), workers("dear-1", 3, gain=0.9)]
     cheap = [workers("cheap-0", 3, node="m", gain=0.2), workers("cheap-1", 3, node="m", gain=0.3)]
     # This job is the cheapest, and on that node too. But together with four of the others its room is not needed.

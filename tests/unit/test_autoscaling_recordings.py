@@ -32,7 +32,7 @@ def test_a_recorded_autoscaler_is_decided_the_same(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-def test_what_a_recorded_autoscaler_leaves_out_is_the_same_by_default(scenario: Scenario) -> None:
+def test_the_defaults_of_a_recorded_autoscaler_are_the_same(scenario: Scenario) -> None:
     recording = json.loads((HERE / "recordings" / f"{scenario.name}.json").read_text())
     obj = {"spec": copy.deepcopy({**scenario.spec, "scaleTargetRef": scenario.target})}
     Autoscalers().default(obj)

@@ -50,7 +50,7 @@ def mount(found: Object, path: str) -> None:
 
 
 @pytest.mark.parametrize("sources", [(), (TOKEN, CA, NAMESPACE, OPENSHIFT)])
-def test_what_scheduler_and_admission_add_makes_no_difference(sources: tuple[Object, ...]) -> None:
+def test_additions_of_scheduler_and_admission_make_no_difference(sources: tuple[Object, ...]) -> None:
     assert difference(pod(*sources), deployment()) == ""
 
 

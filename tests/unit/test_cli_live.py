@@ -189,7 +189,7 @@ async def test_a_clusters_dashboard_is_asked_with_the_kubeconfigs_token(tmp_path
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'[{"step": 1}]', b'[{"uid": "a", "step": "x"}]', b"\xff"])
-def test_what_no_dashboard_sends_is_refused(body: bytes) -> None:
+def test_an_answer_that_no_dashboard_sends_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         samples(body)
 

@@ -123,7 +123,7 @@ def test_elastic_up_starts_it_with_options_that_it_knows(tmp_path: Path) -> None
     assert main.make_context("elastic-dashboard", reading).params["reclaim_command"] == ()
 
 
-def test_of_the_usual_folder_commands_need_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_need_no_option_for_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(default_data_dir())
     layout.root.mkdir()

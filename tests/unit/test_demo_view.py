@@ -37,7 +37,7 @@ class Screen(io.StringIO):
             assert self._changed.wait_for(lambda: text in self.getvalue(), PATIENCE_S), self.getvalue()
 
 
-def test_where_nobody_looks_a_silence_is_broken_by_a_line() -> None:
+def test_if_nobody_looks_a_silence_is_broken_by_a_line() -> None:
     screen = Screen(is_terminal=False)
     with View(lambda: "waiting for the cluster", screen, quiet_s=0.1) as view:
         view.line("begun")

@@ -59,7 +59,7 @@ def test_one_member_writes_the_steps_that_all_report_and_only_now_and_then() -> 
     job.close()
 
 
-def test_where_rank_0_reports_nothing_another_member_writes() -> None:
+def test_if_rank_0_reports_nothing_another_member_writes() -> None:
     job = started()
     train(job, 20, step=0, every=("w2",))
     found = progress(job)
@@ -254,7 +254,7 @@ def test_without_reports_the_state_is_passed_on_after_a_while() -> None:
     job.close()
 
 
-def test_who_may_have_to_leave_is_exchanged_in_one_change() -> None:
+def test_a_member_that_may_have_to_leave_is_exchanged_in_one_change() -> None:
     job = Job(max=4)
     job.expect("w0", "w1")
     job.start("w0", "w1")

@@ -50,7 +50,7 @@ def pods_made(plans: list[Plan]) -> list[Object]:
     return [action.object for planned in plans for action in planned.actions if isinstance(action, Create) and action.resource == PODS]
 
 
-def test_a_job_of_kueues_has_pods_only_while_admitted_and_where_kueue_says() -> None:
+def test_a_job_of_kueues_has_pods_only_while_admitted_and_on_the_nodes_that_kueue_says() -> None:
     raw = read("kueue")
     cluster = Cluster(job(as_kueue_leaves_it(raw, suspended=True)), settings=OURS, lingering=True)
     assert pods_made(cluster.settle()) == []

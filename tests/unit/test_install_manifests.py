@@ -57,7 +57,9 @@ def test_every_component_and_overlay_of_deploy_can_be_chosen() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value) or "nothing",
 )
-def test_what_is_installed_is_what_kustomize_makes_of_deploy(script: ModuleType, overlay: str, components: tuple[str, ...]) -> None:
+def test_the_installed_objects_are_those_that_kustomize_makes_of_deploy(
+    script: ModuleType, overlay: str, components: tuple[str, ...]
+) -> None:
     made = json.dumps(script.built(overlay, components)).replace(SYSTEM, "here").replace(manifests.IMAGE, IMAGE)
     found = named(manifests.objects(overlay, components, namespace="here", image=IMAGE))
     assert found == named(json.loads(made)), "deploy/ has changed; run: python scripts/manifests.py"

@@ -39,7 +39,7 @@ def planned(*, status: Any = None, **policy: Any) -> Plan:
         {"conditions": "many"},
     ],
 )
-def test_a_broken_job_has_failed_with_its_problems_whatever_its_status_was(status: Any) -> None:
+def test_a_broken_job_has_failed_with_its_problems_after_any_status(status: Any) -> None:
     found = planned(status=status)
     assert found.status is not None
     assert [c.type for c in found.status.conditions] == ["Created", "Failed"]

@@ -28,7 +28,7 @@ def test_an_amount_is_exact(text: str | int, amount: Fraction) -> None:
         ("0." + "0" * 200 + "1e250", quantity.MOST),
     ],
 )  # fmt: skip
-def test_an_amount_has_the_limits_of_an_api_server_whatever_its_exponent(text: str, amount: Fraction) -> None:
+def test_an_amount_has_the_limits_of_an_api_server_for_any_exponent(text: str, amount: Fraction) -> None:
     """The CRD takes any exponent. Computing 1e999999999999 would hold up the process of all jobs for ever."""
     assert quantity.parse(text) == amount
 

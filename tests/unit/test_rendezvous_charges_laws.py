@@ -169,13 +169,13 @@ def lived(deeds: list[object]) -> Life:
 
 
 @given(st.lists(st.sampled_from(DEEDS), max_size=12))
-def test_whatever_happens_is_charged_once_under_its_own_cause(deeds: list[object]) -> None:
+def test_every_failure_is_charged_once_under_its_own_cause(deeds: list[object]) -> None:
     life = lived(deeds)
     assert counted(life) == life.happened
 
 
 @given(st.lists(st.sampled_from(DEEDS + AWAY), max_size=12))
-def test_what_happens_while_the_controller_is_away_is_charged_once_too(deeds: list[object]) -> None:
+def test_failures_while_the_controller_is_away_are_charged_once_too(deeds: list[object]) -> None:
     """A pod shows only the newer one of two ends of a container that the controller had no chance to see: the older stays a disruption."""
     life = lived(deeds)
     counts, happened = counted(life), life.happened

@@ -59,7 +59,7 @@ def test_a_pod_that_a_disruption_budget_guards_leaves_only_if_nothing_else_helps
     assert names(preempt(asking("new", cpu="4", priority=10), both, [budget | {"status": {}}])) == ["first", "second"]
 
 
-def test_a_node_where_no_budget_is_hurt_comes_first():
+def test_a_node_on_which_no_budget_is_hurt_comes_first():
     worker, budget = guarded(asking("worker", cpu="4"), 0)
     nodes = [candidate(node("a"), [worker]), candidate(node("b"), [asking("batch", cpu="4", priority=5)])]
     assert preempt(asking("new", cpu="4", priority=10), nodes, [budget]).node == "b"
