@@ -1,4 +1,8 @@
-"""The autoscaler's loop: a round of decisions every few seconds, and what follows from each carried out by a queue of workers."""
+"""Run the autoscaler's loop: decide about all jobs every few seconds, and let a queue of tasks carry the decisions out.
+
+autoscale.deciding.decide tells the way of one job through this loop. A round reads the caches and the book only, so it takes milliseconds.
+Writes go through the queue, because one slow answer of the API server must not delay the decisions about other jobs.
+"""
 
 import asyncio
 import logging
@@ -131,7 +135,7 @@ class Rounds:
                 self._queue.add(state.seen.key)
 
     def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobName, Outcome]:
-        """Without the jobs about which nothing can be decided: what one job reports, or has written, must not end the scaling of others."""
+        """Decide about all jobs. If that fails, leave out the jobs that cause it, so that one job cannot end the scaling of others."""
         unscaled = self._observer.unscaled()
         decide = partial(decide_all, unscaled=unscaled, setting=self._setting, now=now, monotonic=self._monotonic())
         try:
@@ -142,7 +146,7 @@ class Rounds:
         return decide([state for state in states if self._can_be_decided(state, decide)], self._observer.nodes(), pods)
 
     def _can_be_decided(self, state: JobState, decide: Callable[..., dict[JobName, Outcome]]) -> bool:
-        """Alone, and where there are no nodes."""
+        """Return whether a decision about this job alone, in a cluster without nodes, succeeds."""
         try:
             decide([state], (), ())
         except Exception as error:
@@ -170,7 +174,7 @@ class Rounds:
         self._book.read(seen, step=report.step, samples=report.samples, working=working, now=now, monotonic=monotonic)
 
     def _is_work(self, seen: ScaledJob, outcome: Outcome, now: float) -> bool:
-        """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""
+        """Return whether there is something to write. A job with policy hpa is only measured, for its HorizontalPodAutoscaler."""
         if seen.policy.policy is PolicyName.HPA:
             return False
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
@@ -180,7 +184,7 @@ class Rounds:
         return outcome.decision.count != seen.replicas and seen.policy.through is not Through.HPA
 
     async def work(self) -> None:
-        """Carries out decisions until cancelled."""
+        """Carry out decisions until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WRITERS):
                 tasks.create_task(self._write_all())

@@ -18,12 +18,14 @@ from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TY
 from elastic.api.owners import owners_of
 from elastic.api.words import GPU
 from elastic.client.summary import Summary, budget_used, conditions_of, is_number, pod_restarts, pod_state, ranks, summary
+from elastic.kube.placement import requests
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
 from elastic.signals.signal import DisruptionSignal, Meaning
 
 KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 LONGEST_TEXT = 1024
+LONGEST_END = 300
 MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_NOTICES = 16, 16, 16, 8
 
 
@@ -97,6 +99,15 @@ class PodSeen:
     created: str
     container: str
     notices: tuple[Notice, ...]
+    is_over: bool = False
+    """The pod has ended, and its node has room for others."""
+    ended: str = ""
+    """How its container ended, if it failed."""
+    cpus: float = 0.0
+    memory: int = 0
+    """Bytes."""
+    gpus: int = 0
+    """CPUs, memory and GPUs that the pod reserves on its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +184,7 @@ def pod_seen(table: Sequence[DisruptionSignal], raw: Object) -> PodSeen:
     metadata, spec = raw["metadata"], _dict(raw.get("spec"))
     labels = _dict(metadata.get("labels"))
     kind, job, index = KIND_OF_OPERATOR.get(str(labels.get(OPERATOR_NAME, ""))), labels.get(JOB_NAME), str(labels.get(REPLICA_INDEX, ""))
-    namespace = str(metadata.get("namespace", ""))
+    namespace, asked = str(metadata.get("namespace", "")), requests(raw)
     return PodSeen(
         key=(namespace, str(metadata["name"])),
         uid=str(metadata.get("uid", "")),
@@ -188,7 +199,23 @@ def pod_seen(table: Sequence[DisruptionSignal], raw: Object) -> PodSeen:
         created=_text(metadata.get("creationTimestamp"), 64),
         container=_container(spec, KINDS[kind] if kind else None),
         notices=_notices(sight for sight in on_pod(table, raw) if sight.signal.meaning is not Meaning.INFORM),
+        is_over=_dict(raw.get("status")).get("phase") in ("Succeeded", "Failed"),
+        ended=_ended(_dict(raw.get("status"))),
+        cpus=float(asked.get("cpu", 0)),
+        memory=int(asked.get("memory", 0)),
+        gpus=int(asked.get(GPU, 0)),
     )
+
+
+def _ended(status: Mapping[str, Any]) -> str:
+    """Return the exit code of a container that failed, and the first line of its message."""
+    for container in _list(status.get("containerStatuses")):
+        ended = _dict(_dict(container.get("state")).get("terminated")) or _dict(_dict(container.get("lastState")).get("terminated"))
+        code = _number(ended.get("exitCode"))
+        if code:
+            first = next(iter(_text(ended.get("message")).splitlines()), "")
+            return _text(f"exit code {code}{': ' * bool(first)}{first}", LONGEST_END)
+    return ""
 
 
 def _fixed_rank(spec: Mapping[str, Any]) -> int | None:

@@ -1,4 +1,4 @@
-"""Members of which nothing is heard any more: when they count as gone."""
+"""Decide when a silent member, or one whose connection broke, counts as gone."""
 
 from __future__ import annotations
 

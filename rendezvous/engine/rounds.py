@@ -1,4 +1,4 @@
-"""Whether a round begins, goes on, is called off or closes. The one place that decides when a world changes.
+"""Decide whether a round begins, goes on, is called off or closes. Nothing else decides when a world changes.
 
 A round first gathers (the current world works on while expected newcomers arrive), then drains (its members come to the barrier), then
 closes into the next world. It skips the gathering when the current world cannot go on or must give somebody up.
@@ -26,7 +26,7 @@ from .words import Cause
 
 
 def settle(job: JobState, *, let_go: bool) -> JobState:
-    """Everything that follows from the state as it is now. Only time makes absence certain, so only a tick lets members go."""
+    """Return the job after everything that follows from its state. Only time makes absence certain, so only a tick drops members."""
     if job.accounting.closed:
         return job
     if let_go:
@@ -45,7 +45,7 @@ def settle(job: JobState, *, let_go: bool) -> JobState:
 
 
 def is_whole(job: JobState) -> bool:
-    """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
+    """Return whether the current world can go on: no member of it is gone, at the barrier, or failed."""
     group, known = job.membership, job.accounting
     world, unknown = group.world, group.unknown_ranks
     if world is None or known.failures or known.hang_reason or job.in_place.trouble:
@@ -94,7 +94,7 @@ def _why_going(job: JobState, going: list[str]) -> tuple[str, str]:
 
 
 def _must_form(job: JobState) -> JobState:
-    """No world, or one that cannot go on: its members are called at once."""
+    """Call the members at once, because there is no world, or it cannot go on."""
     group, known = job.membership, job.accounting
     if not group.members:
         return _with_min_reached(job.with_round(None), at=None)
@@ -202,7 +202,7 @@ def _with_best_reason(job: JobState) -> JobState:
 
 
 def _waits(job: JobState, chosen: tuple[str, ...], *, since: float) -> bool:
-    """Whether the round stays open for somebody who is not here yet."""
+    """Return whether the round stays open for members that are not here yet."""
     group = job.membership
     if in_place.awaits(job):
         return True

@@ -1,4 +1,4 @@
-"""One event in, the next state and what to do about it out. The only way in which a job's membership changes."""
+"""Take events, and return the next state and its effects. A job's membership changes in no other way."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _views_to_send(before: JobState, after: JobState, *, spoke: set[str], answer
 
 
 def _has_sign(job: JobState) -> bool:
-    """Whether a member has said what makes the loss of another one likely (`Accounting.shows_loss_beside`)."""
+    """Return whether a member's report makes the loss of another one likely (`Accounting.shows_loss_beside`)."""
     return bool(job.accounting.failures or job.accounting.alarms)
 
 

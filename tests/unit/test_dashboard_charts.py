@@ -57,9 +57,9 @@ async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) ->
 
 async def test_a_chart_says_which_line_is_which_and_the_values_under_the_pointer(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300), tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         workers, loss = (f"{section(title)}.querySelector('.caption')" for title in ("Workers", "Loss"))
-        await page.wait(f"{workers}.textContent === 'now in the world 3 wanted 3'")
+        await page.wait(f"{workers}.textContent === 'now training 3 asked for 3'")
         borders = f"[...{workers}.querySelectorAll('.stroke')].map((one) => getComputedStyle(one).borderTopStyle)"
         assert await page.ask(borders) == ["solid", "dashed"]
         newest = await page.ask(f"{loss}.textContent")
@@ -77,7 +77,7 @@ async def test_a_chart_says_which_line_is_which_and_the_values_under_the_pointer
 
 async def test_a_finished_jobs_values_are_last_ones_and_not_present_ones(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300, conditions=[{"type": "Succeeded", "status": "True"}]), tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         caption = f"{section('Speed')}.querySelector('.caption').textContent"
         await page.wait(f"{caption}.endsWith('samples/s')")
         assert (await page.ask(caption)).startswith("last ")
@@ -88,7 +88,7 @@ async def test_a_charts_table_is_of_its_whole_time(tmp_path: Path) -> None:
     """The table had only the newest 20 rows, but said that it had the chart's values."""
     shown = trained(seconds=5400)
     async with looked_at(shown, tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         await page.ask(f"{section('Loss')}.querySelector('details').open = true")
         rows = f"[...{section('Loss')}.querySelectorAll('tbody tr')].map((one) => one.querySelector('th').textContent)"
         await page.wait(f"{rows}.length > 20")

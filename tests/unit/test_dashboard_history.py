@@ -311,17 +311,17 @@ SAVING = """
 import asyncio, sys
 from pathlib import Path
 from dashboard.history.book import Book
-from dashboard.history.store import Store
-from elastic.membership.training import Progress
+from dashboard.history.store import HistoryStore
+from elastic.membership.training import TrainingProgress
 
 async def main():
     file, step = Path(sys.argv[1]), int(sys.argv[2])
     book = Book(job_of_uid=lambda uid: None, clock=lambda: 5.0 * step)
-    store = Store(file, book)
+    store = HistoryStore(file, book)
     await store.load()
     while True:
         step += 1
-        book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step))
+        book.hear(TrainingProgress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step))
         await store.save()
         print(step, flush=True)
 
