@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PYTEST ?= $(BIN)/pytest
-# A cluster is many processes, and each would compile our modules anew.
+# A cluster is many processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

@@ -91,7 +91,7 @@ class Agents:
             time.sleep(LOOK_S)
 
     def time_of(self, what: str, *, after: float, patience_s: float = 10.0) -> float:
-        """Wait until a worker has written this, and return the time."""
+        """Wait until a worker wrote this, and return when."""
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             for at, written, _, _ in self._log():
@@ -114,7 +114,7 @@ class Agents:
         return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
 
     def _start_store(self) -> subprocess.Popen[bytes]:
-        """Start the program of the store pod, which runs before any worker comes."""
+        """Start the program of the store pod, which is there before any worker comes."""
         environment = os.environ | {"ELASTIC_POD_IP": "127.0.0.1", "ELASTIC_STORE_PORT": str(self._port), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([sys.executable, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""List the compared ways to run the same script under torchrun."""
+"""Define the ways that are compared to run the same script under torchrun."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LARGEST = 3
 class Setting:
     """One way to run torchrun.
 
-    With `is_ours` it uses the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise it uses torch's own c10d.
-    The first agent hosts its store, or with `has_store_pod` its own process does, as in the store pod.
+    `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise torch's own c10d: the first agent
+    hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
     """
 
     name: str

@@ -86,7 +86,7 @@ def _plainly(error: click.ClickException) -> click.ClickException:
 
 
 class Commands(click.Group):
-    """Lists every command without importing one; imports the one that is called."""
+    """Lists all commands without importing them, and imports only the command that is called."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         _open_closed_streams()

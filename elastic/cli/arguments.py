@@ -1,4 +1,4 @@
-"""Arguments and options with completion that several commands share: jobs, nodes, and the cluster that is meant."""
+"""Define arguments and options with completion that several commands share: jobs, nodes, and the choice of the cluster."""
 
 from __future__ import annotations
 

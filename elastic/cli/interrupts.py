@@ -103,9 +103,9 @@ def end_by_sigterm() -> None:
 
 @contextmanager
 def cancelled_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM cancel the present task, wherever it waits.
+    """Let SIGTERM cancel the present task at the point where it waits.
 
-    The handler of `end_by_sigterm` would raise inside whatever the event loop is doing.
+    The handler of `end_by_sigterm` would raise at any point in the event loop.
     """
     former = signal.getsignal(signal.SIGTERM)
     _let_sigterm_cancel()
@@ -124,7 +124,7 @@ def _let_sigterm_cancel() -> None:
 
 @contextmanager
 def _interruptions() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Yield two events. SIGINT sets the first; SIGTERM sets both, because nobody is there to answer a question."""
+    """Yield two events. SIGINT sets the first; SIGTERM sets both, because it comes from a program, which cannot answer a question."""
     loop, interrupted, terminated = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     def terminate() -> None:

@@ -1,4 +1,4 @@
-"""Guess which file the user meant if the named file does not exist."""
+"""Guess which file the user meant if there is no file of the given name."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Printer:
                 self._put(line)
 
     def tell(self, job: FollowedJob, happening: Happening) -> bool:
-        """Whether anything was shown."""
+        """Show a happening. Return whether anything was printed."""
         match happening:
             case Line(pod, text, True):
                 if not self.passing.is_due(pod, time.monotonic()):
@@ -123,7 +123,7 @@ class Printer:
             self._write(f"{title} | {text}")
 
     def _title(self, job: FollowedJob, pod: str, text: str) -> str:
-        """With the rank of the process, or those of all in the pod where the line does not say which of them wrote it."""
+        """Return the pod's name with the rank of the process, or with all ranks of the pod if the line does not say which one wrote it."""
         agent, each = self.ranks.get(job.uid, {}).get(pod), self.processes.get(job.uid, 1)
         if agent is None:
             return pod
@@ -147,5 +147,5 @@ class Printer:
             click.echo(line, color=None if sys.stdout.isatty() else True)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of the output has left; the job goes on, and so does the wait for its outcome.
+            # The program that read the output has ended. The job goes on, and this command still waits for its outcome.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115

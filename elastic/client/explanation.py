@@ -189,13 +189,13 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
 
 
 def has_told_no_step(job: Summary) -> bool:
-    """As far as its status knows, since a change started its processes again."""
+    """Return whether the status has no step since a change started the job's processes again."""
     phases = job.rescale.get("phases") or {}
     return bool(not job.is_over and job.world and job.step is None and job.rescale.get("fromSize") and "firstStep" not in phases)
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """Say that a job reports no steps, and after a change that only its script knows where it goes on.
+    """Say that a job reports no steps, and after a change that only its script knows where it continues.
 
     Its workers are Ready because their world has stood for long enough.
     """
@@ -314,7 +314,7 @@ def _is_set_up(pod: Object) -> bool:
 
 
 def _waiting_words(pod: Object, reasons: Sequence[str], *, with_image: bool = False) -> str:
-    """Return what the kubelet says of the first container that waits for one of these reasons."""
+    """Return the kubelet's words about the first container that waits for one of these reasons."""
     status = pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -32,7 +32,7 @@ WORLD = "document.querySelector('.facts dd')?.firstChild.textContent"
 
 
 def example() -> Object:
-    """Return the example, which trains for as long as the test looks."""
+    """Return the example's job, with enough steps for the whole test."""
     made: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["env"] = [{"name": "STEPS", "value": "100000"}, {"name": "STEP_SECONDS", "value": "0.2"}]

@@ -59,7 +59,7 @@ class Options:
     overlay: str
     namespace: str
     components: tuple[str, ...] | None
-    """None: those that are installed."""
+    """The components to install; None for those that are installed already."""
     train_jobs: Mode | None
     """None: the installed one."""
     upgrades: bool

@@ -31,7 +31,7 @@ PLACEMENT = frozenset(
         "topologySpreadConstraints",
     }
 )
-"""Fields of a pod that the scheduler and admission fill in. They say where it runs and with which limits, but not which program."""
+"""Fields of a pod that the scheduler and admission fill in. They say where and with which limits it runs, but not which program it runs."""
 LIMITS = frozenset({"imagePullPolicy", "resources", "securityContext", "terminationMessagePath", "terminationMessagePolicy"})
 """Fields of a container that do not change its program."""
 MOUNTS = "volumeMounts"
