@@ -304,7 +304,7 @@ def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
     assert not summary(group.job).closed
 
 
-def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_ends_with() -> None:
+def test_a_worker_that_left_on_a_signal_is_a_disruption_for_any_code_of_torchrun() -> None:
     """Torchrun makes an exception of SIGTERM and ends with 1, as it does where a liveness probe fails."""
     group = group_of(2, budget=Budget(max_restarts=0))
     group.leave("w1")
@@ -316,7 +316,7 @@ def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_e
     assert (world.restarts, world.closed, world.explained) == ({"disruption": 1}, "", ("w1/0",))
 
 
-def test_a_worker_that_failed_and_whose_pod_is_over_because_of_that_is_charged_once() -> None:
+def test_a_worker_that_failed_and_whose_pod_ended_because_of_that_is_charged_once() -> None:
     group = group_of(2, budget=Budget(max_restarts=1))
     group.fail("w1", 1)
     group.say("w1", Leave(reason="torchrun ended"))
@@ -327,7 +327,7 @@ def test_a_worker_that_failed_and_whose_pod_is_over_because_of_that_is_charged_o
     assert (summary(group.job).restarts, summary(group.job).closed) == ({"user": 1}, "")
 
 
-def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
+def test_facts_that_only_the_server_knew_are_in_its_members_when_it_dies() -> None:
     group = group_of(2, budget=Budget(max_restarts=1))
     group.fail("w1", 1)
     group.advance(1.1)
