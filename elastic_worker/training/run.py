@@ -52,7 +52,7 @@ LAST_SAVE_S = 600.0
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
 SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
-"""Seconds that a worker may go on after SIGTERM: in a step, on top of twice its longest step, and outside, where it may save or evaluate."""
+"""Seconds that a worker may go on after SIGTERM: in a step, on top of twice its longest step, and outside, to save or to evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
