@@ -1,4 +1,4 @@
-"""The workers of one generation on this agent: reports how they ended and why, and kills those that do not stop."""
+"""Watch this agent's workers of one generation: report how they ended and why, and kill those that do not stop."""
 
 import contextlib
 import logging
