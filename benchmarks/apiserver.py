@@ -1,7 +1,7 @@
-"""Measure pods created per second, the list of 5,000 pods, watch latency and memory of the laptop cluster's API server.
+"""Measure the laptop cluster's API server: pods created per second, the list of 5,000 pods, watch latency and memory.
 
-If KUBEBUILDER_ASSETS names a folder with kube-apiserver and etcd, they get the same load in the same run, one server after the other, and
-the benchmark prints the ratios. Every phase is bounded; a run takes one to three minutes.
+If KUBEBUILDER_ASSETS names a folder with kube-apiserver and etcd, the same load runs on them after ours, and the ratios are printed. Every
+phase is bounded. The whole takes one to three minutes.
 
     python benchmarks/apiserver.py [--pods 5000] [--seconds 10] [--rate 200] [--watchers 10]
 """
@@ -140,7 +140,7 @@ async def is_ready(target: Target) -> bool:
 
 
 def pod(number: int) -> dict[str, object]:
-    """Return a worker pod of about 2 kB, as an operator makes it."""
+    """Return a worker pod as an operator makes it. It has about 2 kB."""
     env = [{"name": f"VARIABLE_{i}", "value": f"value-of-variable-{i}"} for i in range(16)]
     container = {
         "name": "pytorch", "image": "example.com/train:1", "command": ["torchrun", "train.py"], "env": env,
@@ -180,7 +180,7 @@ async def list_all(s: aiohttp.ClientSession) -> tuple[float, float]:
 
 
 async def watch_latency(s: aiohttp.ClientSession, *, watchers: int, rate: float, seconds: float) -> tuple[list[float], float]:
-    """Return the seconds from sending a write to reading its event, for every watcher, and the writes per second."""
+    """Return the seconds from sending each write to reading its event at every watcher, and the achieved rate."""
     latencies: list[float] = []
     opened = asyncio.Semaphore(0)
 

@@ -5,8 +5,8 @@
     python -m benchmarks.controller --kubeconfig FILE        on any API server that has the CRDs
     python -m benchmarks.controller --jobs 1000 --waiting 32 other numbers than a job of 5 pods and 100 jobs of 10
 
-A small stand-in for kubelets sets every pending pod to running, and to succeeded when told. Times are wall-clock times, and depend on the
-machine and on the API server. Writes and CPU seconds are those of the controller alone.
+A small stand-in for kubelets sets every pending pod to running, and to succeeded when told. Times are wall-clock, and depend on the
+machine and on the API server. Writes and CPU seconds are the controller's own.
 """
 
 from __future__ import annotations

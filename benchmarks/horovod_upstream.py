@@ -1,7 +1,6 @@
-"""Run Horovod's own elastic integration tests with its static script, and with the rendezvous server's list of hosts in its place.
+"""Run Horovod's own elastic integration tests with the rendezvous server's list of hosts, and count the tests that pass.
 
-The list comes by curl, as a user's own script would ask, and by the library in the launcher. The benchmark counts the tests that pass each
-way. None of Horovod's files are in this repository.
+The ways are Horovod's static script, curl as in a user's own script, and the library in the launcher. No code of Horovod is kept here.
 
     scripts/frameworks horovod
     git clone --depth 1 https://github.com/horovod/horovod
@@ -88,7 +87,7 @@ def our_hosts():
 
 
 class Follower:
-    """Tells the server the hosts of the present case, as a controller would. The number of lines in the case's log decides."""
+    """Tells the hosts of the present case as a controller would. The number of lines in the case's log chooses them."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
@@ -121,7 +120,7 @@ class Follower:
             draft.replace(self._folder / job / "token")
 
     def _expect(self, job: str, there: set[str], wanted: list[str]) -> None:
-        """Send the expectation. Hosts that were listed and are not wanted any more leave."""
+        """Tell the server the hosts of a job. Hosts that are not wanted any more leave."""
         self._number += 1
         hosts = tuple(
             Host(name=name, uid=name.replace(".", "-"), slots=int(slots), is_ready=True, is_local=True, leaving=line not in wanted)
@@ -137,7 +136,7 @@ def when_listed(schedule: list[tuple[int | None, list[str]]], line: str) -> floa
 
 
 def run(way: str, tests: Path, site: Path, log: Path | None) -> str:
-    """Return the last line of pytest, and the failed cases."""
+    """Run the tests one way. Return the last line of pytest, and the cases that failed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "installation").mkdir()

@@ -1,8 +1,8 @@
-"""Measure the laptop cluster at rest: seconds until it is ready, memory of all its processes, and the share of a core that it takes idle.
+"""Measure the laptop cluster at rest: seconds until it is ready, memory of all its processes, and their share of a core.
 
 It runs API server, scheduler, controllers, node agent, the sandboxes' holder and the supervisor, with one node and without the control
-plane. Memory is PSS, so that shared memory is counted once. The machine has to be quiet. With --imports the benchmark also prints the
-modules whose import takes each process most time.
+plane. Memory is PSS, so that shared memory is counted once. The machine has to be quiet. With --imports it also prints the modules on
+which each process spends its start.
 
     python -m benchmarks.laptop [--runs 5] [--idle 30] [--sandbox auto] [--imports]
 """
@@ -34,7 +34,7 @@ SHOWN = 12
 class Run:
     ready_s: float
     start_cpu_s: dict[str, float]
-    """CPU seconds until ready, by process."""
+    """CPU seconds of the start, by process."""
     memory_mb: dict[str, float]
     idle_percent: dict[str, float]
     """Percent of one core, by process."""
@@ -71,18 +71,18 @@ def measured(sandbox: str, *, idle_s: float) -> Run:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of the process and of its children that have ended."""
+    """Return the CPU seconds of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def pss_mb(pid: int) -> float:
-    """Return the memory of a process. The holder's includes its own children; there are no pods here."""
+    """Return the memory of a process with its helpers. The holder keeps no pods here."""
     return sum(_pss_kb(each) for each in (pid, *_own_children(pid))) / 1024
 
 
 def _own_children(pid: int) -> Iterator[int]:
-    """Yield the children that are not processes of the cluster themselves."""
+    """Yield the children of a process that are not themselves processes of the cluster."""
     for child, parent in linux.parents().items():
         if parent == pid and b"elastic.local" not in Path(f"/proc/{child}/cmdline").read_bytes():
             yield child
@@ -115,7 +115,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def slowest_imports(module: str) -> list[str]:
-    """Return the modules in which the import of this module spends most time, in milliseconds, without the modules that they import."""
+    """Return lines with the modules that take the most time of this module's import themselves."""
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", f"import {module}"], capture_output=True, text=True, check=True)
     rows = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if line.startswith("import time:")][1:]
     costs = sorted(((int(own) / 1000, int(total) / 1000, name.strip()) for own, total, name in rows), reverse=True)

@@ -2,10 +2,10 @@
 
 It compares Tiresias, Optimus and Pollux as published with our autoscaler's decisions.
 
-The simulator's traces say how fast each program trains on which GPUs. Pollux's jobs change their batch size. Ours keep the batch size with
-which they were submitted, like Optimus's and Tiresias's. They begin with the submitted number of workers, may have one worker up to the
-maximum of Optimus's jobs, and learn from their own throughput how they scale. A rescale costs 30 s there; `--rescale` gives all policies
-another cost. docs/cluster-mix.md says how to install the simulator, which needs pandas below 2.
+The simulator's traces tell each program's speed on any GPUs, and Pollux's jobs change their batch size. Our jobs keep the submitted batch
+size, as those of Optimus and Tiresias do. They begin with the submitted number of workers, may have between one and the most of Optimus's
+jobs, and learn how they scale from their own throughput. A rescale costs 30 s there; `--rescale` gives all policies another cost.
+docs/cluster-mix.md says how to install the simulator, which needs pandas below 2.
 
     python -m benchmarks.pollux FOLDER [--policies tiresias optimus pollux throughput capacity] [--rescale 30] [--interval 60] [--from-one]
 """
@@ -36,7 +36,7 @@ Allocations = dict[str, list[int]]
 
 
 class Elastic:
-    """Our autoscaler in the simulator's terms: the node of each worker of each job. A worker never moves."""
+    """The autoscaler behind the simulator's interface: the nodes of each job's workers. A worker stays on its node until it goes."""
 
     def __init__(self, policy: ScalingPolicy, *, rescale_s: float) -> None:
         self._policy, self._rescale_s = policy, rescale_s
@@ -45,7 +45,7 @@ class Elastic:
         self._rates: dict[str, float | None] = {}
 
     def heard(self, name: str, *, replicas: int, most: int, rate: float | None) -> None:
-        """Note a job, the number of workers with which it was submitted, and its samples per second (None if it does not train)."""
+        """Note a present job: its submitted and its largest number of workers, and its samples a second, or None if it does not train."""
         if name not in self._jobs:
             self._jobs[name] = Job(Submitted(name, 0.0, 0.0, 0.0, most), None, min(replicas, most))
         self._rates[name] = rate
@@ -79,7 +79,7 @@ class Elastic:
 
 
 def elastic_policy(base: Any, ours: Elastic, replicas: Mapping[str, int]) -> Any:
-    """Return a policy for the simulator. Its jobs are Optimus's: they keep their batch size, and use the workers that they get."""
+    """Return a policy for the simulator. Like Optimus's jobs, its jobs keep their batch size and run with the given number of workers."""
 
     class Policy(base):  # type: ignore[misc]
         cluster: Any = None
@@ -95,7 +95,7 @@ def elastic_policy(base: Any, ours: Elastic, replicas: Mapping[str, int]) -> Any
 
 
 def samples_a_second(job: Any) -> float | None:
-    """Return the samples per second of a job, or None while it does not train."""
+    """Return the job's samples a second, or None while it does not train."""
     placement = tuple(filter(None, job.placement))
     if not placement or job.rescale_time > 0:
         return None
@@ -105,7 +105,7 @@ def samples_a_second(job: Any) -> float | None:
 
 
 def costing(job: Any, rescale_s: float) -> Any:
-    """Return the simulator's class of jobs, with this cost of a rescale."""
+    """Return the simulator's class of jobs with this cost of a rescale."""
 
     class Costing(job):  # type: ignore[misc]
         def reallocate(self, placement: Any) -> None:
@@ -117,7 +117,7 @@ def costing(job: Any, rescale_s: float) -> Any:
 
 
 def play(theirs: Any, name: str, workload: Any, *, rescale_s: float, interval_s: int, from_one: bool) -> Any:
-    """Play the workload with a policy, and return the cluster after its last job has ended."""
+    """Simulate a policy, and return the cluster after its last job has ended."""
     cluster: Any = None
     if name in OURS:
         replicas = {} if from_one else {row.name: int(row.num_replicas) for row in workload.itertuples()}
@@ -151,7 +151,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     try:
         modules: list[Any] = [importlib.import_module(name) for name in ("simulator", "pandas", "numpy")]
-    except (ImportError, AttributeError) as error:  # numpy 1.24 and later have no numpy.int
+    except (ImportError, AttributeError) as error:  # for example, numpy 1.24 and later have no numpy.int
         raise SystemExit(f"the simulator does not start: {error}; docs/cluster-mix.md says what it needs") from error
     theirs, pandas, numpy = modules
     theirs.Job = costing(theirs.Job, chosen.rescale)

@@ -14,7 +14,7 @@ from elastic.local.apiserver.server import ApiServer
 
 @contextlib.asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Path]:
-    """Run an API server, and yield an administrator's kubeconfig. `audit.jsonl` in `folder` has the verbs of each user."""
+    """Run the server, and yield an administrator's kubeconfig. `audit.jsonl` in this folder has an entry for each request."""
     data = DataDir.open(folder / "data", ())
     server = ApiServer(data, None, Audit(folder / "audit.jsonl"))
     with socket.create_server(("127.0.0.1", 0)) as opened:

@@ -1,4 +1,4 @@
-"""Strategies for JSON of any shape, and ways to plant it anywhere in a valid job."""
+"""Generate JSON of any shape, and plant it anywhere in a good job."""
 
 from __future__ import annotations
 

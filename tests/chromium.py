@@ -1,4 +1,4 @@
-"""Drive Debian's Chromium without a screen through the DevTools protocol: open pages, evaluate scripts in them, take pictures of them."""
+"""Drive Debian's Chromium without a screen by the DevTools protocol: open pages, query them, and take pictures of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Page:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.said: list[str] = []
-        """Lines of the console, the log and uncaught exceptions. A correct page prints nothing."""
+        """The messages of the console, the log and uncaught exceptions. A good page has none."""
         self.asked: list[str] = []
-        """Addresses of all requests."""
+        """The URL of each request."""
 
     async def listen(self) -> None:
         async for message in self._socket:

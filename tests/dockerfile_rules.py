@@ -1,4 +1,7 @@
-"""Check the important rules for our Dockerfile, each with its reason. No linter is available without a download."""
+"""Check our Dockerfile against the rules that matter. Each complaint gives the rule's reason.
+
+No linter is available without a download.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Step:
 
 
 def steps(text: str) -> list[Step]:
-    """Return the instructions, with joined lines and without comments. Stage 0 is the part before the first FROM."""
+    """Return the instructions, with joined lines and without comments. Stage 0 comes before the first FROM."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")).replace("\\\n", " ").splitlines()
     found: list[Step] = []
     for line in filter(str.strip, lines):

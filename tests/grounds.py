@@ -1,7 +1,7 @@
-"""Choose the API server of a test's cluster.
+"""Start a test's cluster on the laptop's own API server, or on a real one.
 
-It is the laptop's own, or a real one with its controller manager and scheduler, which the laptop's nodes and control plane join. In both
-cases the test gets a LocalCluster.
+A real one comes with its controller manager and scheduler, and the laptop's nodes and control plane join it. Both are a LocalCluster to
+the test.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from elastic.local import LocalCluster
 class Ground:
     sandbox: str
     assets: Path | None = None
-    """Folder with the programs of a real control plane; None for the laptop's own API server."""
+    """The folder with the programs of a real control plane, or None for the laptop's own API server."""
 
     def __str__(self) -> str:
         return self.sandbox if self.assets is None else f"real-{self.sandbox}"
 
     @contextlib.contextmanager
     def cluster(self, folder: Path, **options: Any) -> Iterator[LocalCluster]:
-        """Start a cluster for the length of a block."""
+        """Run a fresh cluster during a block."""
         if self.assets is None:
             with LocalCluster(data_dir=folder, sandbox=self.sandbox, **options) as running:
                 yield running
@@ -44,7 +44,7 @@ class Ground:
 
 
 class Joined(LocalCluster):
-    """Nodes and control plane of the laptop on a real API server, which can be killed and started again like the laptop's own."""
+    """Nodes and control plane of the laptop on a real API server. Tests kill and restart that server like the laptop's own."""
 
     def __init__(self, plane: ControlPlane, **options: Any) -> None:
         super().__init__(join=plane.kubeconfig, **options)
@@ -61,6 +61,6 @@ class Joined(LocalCluster):
 
 
 def grounds(sandboxes: tuple[str, ...], assets: str | None) -> list[Ground]:
-    """Return the laptop's own ground in each sandbox, and then a real one if `assets` names its programs."""
+    """Return the laptop's own ground for each sandbox. If `assets` names the programs of a real server, add it for each sandbox."""
     own = [Ground(sandbox) for sandbox in sandboxes]
     return own if not assets else [*own, *(Ground(sandbox, Path(assets)) for sandbox in sandboxes)]

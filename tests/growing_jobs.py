@@ -1,4 +1,4 @@
-"""Grow each list, map or object of a job to any size. The model itself tells which there are."""
+"""Build jobs in which one list, map or object has any size. The model tells which ones a job may hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_of_a_job() -> Schema:
 
 
 def holders(schema: Schema, at: Place = ()) -> Iterator[tuple[Place, Schema]]:
-    """Yield every list, map and object with its place. Only the first entry of a list is visited, and only the worker's of a map."""
+    """Yield every list, map and object with its place. A list's first entry, or a map's worker, stands for all entries."""
     if schema.get("type") not in ("array", "object"):
         return
     yield at, schema
@@ -40,7 +40,7 @@ def holders(schema: Schema, at: Place = ()) -> Iterator[tuple[Place, Schema]]:
 
 
 def sound(schema: Schema, i: int) -> Any:
-    """Return a value of that form, different for each i."""
+    """Return a value of that form, a different one for each i."""
     match schema.get("type"):
         case "object":
             return {key: sound(schema["properties"][key], i) for key in schema.get("required", ())}
@@ -60,7 +60,7 @@ def alike(schema: Schema, i: int) -> Any:
 
 
 def outside(schema: Schema, i: int) -> Any:
-    """Return a value of the right form, with too large numbers, words that Kubernetes refuses, and an unknown field."""
+    """Return a value of the right form with numbers that are too large, words that Kubernetes refuses, and an unknown field."""
     made = sound(schema, i)
     if isinstance(made, dict):
         return {key: outside(schema["properties"][key], i) for key in made} | {f"unknwon{i}": i}
@@ -68,7 +68,7 @@ def outside(schema: Schema, i: int) -> Any:
 
 
 def misshapen(schema: Schema, i: int) -> Any:
-    """Return a value of another type, or a missing or empty one."""
+    """Return a value of another type, None, or an empty object."""
     return (1 if schema.get("type") in ("object", "array", "string") else {}, None, {})[i % 3]
 
 
@@ -76,7 +76,7 @@ ENTRIES: tuple[Entry, ...] = (sound, alike, outside, misshapen)
 
 
 def grown(schema: Schema, size: int, entry: Entry) -> Any:
-    """Return a list, map or object with this number of entries. An object's entries are unknown fields."""
+    """Return a list, map or object with this number of entries. The entries of an object are unknown fields."""
     if schema["type"] == "array":
         return [entry(schema["items"], i) for i in range(size)]
     values = schema.get("additionalProperties")
@@ -86,7 +86,7 @@ def grown(schema: Schema, size: int, entry: Entry) -> Any:
 
 
 def job_with(at: Place, value: Any) -> Any:
-    """Return a minimal job with that value at that place. An unknown field in its template makes the parser read it word by word."""
+    """Return a minimal job with that value in that place. The mistake in its template makes the parser read it word by word."""
     template = {"spec": {"containers": [{"name": KIND.container, "image": "x"}]}, "unknwon": True}
     job = {
         "apiVersion": "kubeflow.org/v1",

@@ -1,4 +1,4 @@
-"""Compare the actions of an account, from the audit of the laptop's API server, with the rights that elastic.api.rights grants it."""
+"""Compare an account's actions in the audit log of the laptop's API server with the rights that elastic.api.rights grants it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep a webhook as busy as possible, without credentials: `python webhook_flood.py PORT ADDRESS KIND`. It prints `flooding` first."""
+"""Flood a webhook without credentials: `python webhook_flood.py PORT ADDRESS KIND`. It prints `flooding` first."""
 
 import contextlib
 import socket
@@ -54,7 +54,7 @@ def large(port: int, address: str) -> Iterator[None]:
 
 
 def keep_on(kind: str, port: int, address: str) -> None:
-    """Continue forever, also after a connection is refused or cut."""
+    """Flood for ever. Connections that are refused or cut off do not stop it."""
     while True:
         with contextlib.suppress(OSError):
             for _ in {"silent": silent, "slow": slow, "large": large}[kind](port, address):

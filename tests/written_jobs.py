@@ -1,4 +1,4 @@
-"""Read the jobs of tests/fixtures and the table of mistakes, for unit tests and for tests with a real API server."""
+"""Read the jobs of tests/fixtures and the table of mistakes, for unit tests and for tests against a real API server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Mistake:
     job: dict[str, Any]
     says: tuple[str, ...]
     server: str
-    """Result at a server with our CRDs: schema, rule, takes or unknown."""
+    """The reaction of a server with our CRDs: `schema`, `rule`, `takes` or `unknown`."""
     rule: str
-    """The message, if a rule refuses the job."""
+    """The server's message if a rule refuses the job."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def job_names() -> list[str]:
 
 
 def job(name: str, patch: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a copy of a fixture with a merge patch applied."""
+    """Return a fresh copy of a fixture, with a merge patch on top."""
     return merged(copy.deepcopy(_jobs()[name]), patch or {})
 
 

@@ -1,4 +1,4 @@
-"""Run torchrun agents as plain processes on loopback, and read the notes of their workers. Each agent stands for one pod."""
+"""Run torchrun agents as plain processes on loopback, and read their workers' notes. Each agent stands for one pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRAY_PREFIXES = ("PET_", "ELASTIC_", "TORCHELASTIC_", "TORCH_", "BENCH_", "PYTH
 
 
 class Lost(Exception):
-    """The job did not recover."""
+    """The job did not come back."""
 
 
 class Agents:
@@ -54,14 +54,14 @@ class Agents:
             self._processes[name] = subprocess.Popen(command, env=self._environment(name), stdout=log, stderr=log, start_new_session=True)
 
     def terminate(self, name: str) -> None:
-        """Terminate as a kubelet does: signal the container's first process."""
+        """Signal the agent's first process, as a kubelet does."""
         self._processes[name].terminate()
 
     def crash(self, name: str) -> None:
         (self._folder / f"crash-{name}").touch()
 
     def kill(self, name: str) -> None:
-        """Kill all processes of this agent at once, as when a node is lost."""
+        """Kill all processes of this agent at once, as the loss of a node does."""
         mark = f"BENCH_MARK={self._mark}-{name}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -78,7 +78,7 @@ class Agents:
             self._store.wait()
 
     def wait_for_world(self, size: int, *, after: float, patience_s: float) -> float:
-        """Wait until all workers of a world of this size took their first step after this moment. Return the time of the last."""
+        """Wait until all of a world of this size took their first step after this moment, and return the last one's time."""
         until = time.monotonic() + patience_s
         while True:
             entered = {agent: at for at, what, agent, count in self._log() if what == "first" and count == size and at > after}
@@ -91,7 +91,7 @@ class Agents:
             time.sleep(LOOK_S)
 
     def time_of(self, what: str, *, after: float, patience_s: float = 10.0) -> float:
-        """Wait until a worker writes this note, and return its time."""
+        """Wait until a worker wrote this, and return when."""
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             for at, written, _, _ in self._log():
@@ -114,7 +114,7 @@ class Agents:
         return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
 
     def _start_store(self) -> subprocess.Popen[bytes]:
-        """Start the program of the store pod, which runs before any worker."""
+        """Start the program of the store pod, which is there before any worker comes."""
         environment = os.environ | {"ELASTIC_POD_IP": "127.0.0.1", "ELASTIC_STORE_PORT": str(self._port), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([sys.executable, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Run a job through a sequence of events. Each is measured from the event to the first step of the new world on all its members."""
+"""Play one sequence of events on a job, and measure each from the event to the new world's first step on all its members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.rescaling.settings import Setting
 from elastic_worker.startup.deliver import deliver
 
 SETTLE_S = 2.0
-"""Seconds of training before the next event, so that no event meets the aftermath of the one before."""
+"""Seconds of training before the next event, so that the effects of the last event have ended."""
 OURS = ("detect", "notice", "drain", "round")
 
 SCENARIOS = {
@@ -31,7 +31,7 @@ SCENARIOS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An event: seconds until the new world's first step, or None if the job was lost, and the rendezvous' own phases in ms."""
+    """One event: seconds until the new world's first step, or None if the job was lost, and the rendezvous' own phases in ms."""
 
     setting: str
     scenario: str
@@ -41,17 +41,17 @@ class Measured:
 
     @property
     def rest_ms(self) -> int:
-        """Milliseconds outside the rendezvous: processes, imports, the first step."""
+        """Return the time outside the rendezvous: processes, imports, the first step."""
         return round((self.seconds or 0) * 1000) - sum(self.phases.values())
 
     @property
     def ours_s(self) -> float | None:
-        """Seconds that the control plane itself takes: detect, notice, drain and round."""
+        """Return the control plane's own time: detect, notice, drain and round."""
         return sum(self.phases.get(name, 0) for name in OURS) / 1000 if self.phases else None
 
 
 class Sequence:
-    """Runs a job under one setting, from its start to the loss of its first member."""
+    """One job under one setting, from its start to the loss of its first member."""
 
     def __init__(self, setting: Setting, *, tell: Callable[[Measured], None]) -> None:
         self._setting = setting

@@ -1,4 +1,4 @@
-"""List the compared settings: ways to run the same script under torchrun."""
+"""Define the ways that are compared to run the same script under torchrun."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LARGEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A way to run torchrun.
+    """One way to run torchrun.
 
-    With `is_ours`, it uses the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise it uses torch's own c10d:
-    the first agent hosts its store, or, with `has_store_pod`, a separate process does, as in the store pod.
+    `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise torch's own c10d: the first agent
+    hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Setting:
     most: int = LARGEST
 
     def command(self, *, is_host: bool, port: int) -> list[str]:
-        """Return torchrun's options that are not in the environment."""
+        """Return torchrun's own options that are not in the environment."""
         common = [f"--nnodes=1:{self.most}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common
@@ -43,7 +43,7 @@ class Setting:
 
 
 SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without this variable, torch shares the rendezvous store. Then the first newcomer ends a stock job, and there is nothing to measure."""
+"""Turns off torch's sharing of the rendezvous store. By default a stock job dies of the first newcomer, so nothing could be measured."""
 
 SETTINGS = (
     Setting(name="stock", words="torchrun, default flags", colour="#b0413e", environment=SHARING_OFF),

@@ -1,6 +1,6 @@
-"""Draw the cost of changes from the measurements of bench-rescale.
+"""Draw the costs of changes from the measurements of bench-rescale.
 
-They are its raw samples, or the table in docs/rescale.md, whose cells are median, least and most.
+They come from its raw samples, or from the table in docs/rescale.md, whose cells are median, least and most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CELL = re.compile(r"([0-9.]+)(?: \(([0-9.]+) to ([0-9.]+), n=[0-9]+\))?")
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds by setting and scenario: single measurements, or least, median and most of several."""
+    """Seconds by setting and scenario: single measurements, or in a summary least, median and most."""
 
     measured: Mapping[tuple[str, str], tuple[float, ...]]
     is_summary: bool

@@ -98,13 +98,17 @@ class Folding:
             seen.open = {}
         return left
 
-    def error(self, pod: str | None = None, reason: str = "") -> tuple[str, list[str]] | None:
-        """Return the error of this pod or any failed pod that the reason quotes; otherwise the first one that is not about a lost peer."""
+    def error(self, pod: str | None = None, reason: str = "", *, blames_other: bool = False) -> tuple[str, list[str]] | None:
+        """Return the error of this pod or any failed pod that the reason quotes; otherwise the first one that is not about a lost peer.
+
+        blames_other: the reason names a worker that wrote no error, such as one that the kernel killed. Then the error of a rank that lost
+        its peer is not the first one.
+        """
         named = [pod] if pod in self.failed else self.failed
         found = [(name, error) for name in named for error in self._pods[name].errors]
         quoted = [(name, error) for name, error in found if _last(error) and _last(error) in reason]
         own = [(name, error) for name, error in found if not tells_of_peer(_last(error))]
-        return next(iter(quoted or own or found), None)
+        return next(iter(quoted or own or ([] if blames_other else found)), None)
 
     def newest(self) -> tuple[str, str] | None:
         """Return the newest exception of a program that tells of no lost peer, with its pod; None without one."""

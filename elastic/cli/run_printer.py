@@ -100,7 +100,9 @@ class Printer:
         if folding.of_peers:
             self.say(f"{folding.of_peers} lines of ranks whose peer was lost are folded; --all-output shows them")
         reason = self.reasons.get(job.uid, "")
-        error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None), reason)
+        blamed = {pod for pod in {*self.pods, *self.ranks.get(job.uid, {})} if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)}
+        named = next((pod for pod in folding.failed if pod in blamed), None)
+        error = folding.error(named, reason, blames_other=bool(blamed) and named is None)
         if outcome is Outcome.FAILED and error is not None:
             pod, lines = error
             self.say(f"the first error, of {self._title(job, pod, lines[0])}:")

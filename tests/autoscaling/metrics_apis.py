@@ -1,4 +1,4 @@
-"""Make the answers of the three metrics APIs about a namespace, from a step of a scenario. Recorder and replay share this module."""
+"""Answer for the three metrics APIs about one namespace, from the metrics of a scenario's step. Recorder and replay share it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Play scenarios.py on a real control plane, and record in recordings/ what its kube-controller-manager does."""
+"""Play scenarios.py on a real control plane, and record the acts of its kube-controller-manager in recordings/."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LOOK_S, NEXT_LOOK_WITHIN_S = 2.0, 40.0
 AT_A_TIME = 12
 EVENTS_AFTER_S = 4.0
 KNOWN_AFTER_S = 35.0
-"""Seconds until the controller knows a new kind, because it lists the API's kinds every 30 s."""
+"""Seconds until the controller knows a new kind. It lists the API's kinds every 30 s."""
 
 
 class Metrics:
@@ -197,7 +197,7 @@ class Recording:
                 await self._next_look()
 
     async def _next_look(self) -> None:
-        """Wait until the controller has asked for the metrics, and the answers had their effect."""
+        """Wait until the controller has asked for the metrics and acted on the answers."""
         asked = self._metrics.asked_again[self._namespace]
         asked.clear()
         async with asyncio.timeout(NEXT_LOOK_WITHIN_S):
@@ -214,7 +214,7 @@ class Recording:
         await self._kube.create(SERVICES, service, namespace=namespace)
 
     async def _refuse_scaling(self) -> None:
-        """Refuse to scale the target, and return when the policy holds, which takes a while."""
+        """Forbid everybody to change the scale, and wait until the policy holds."""
         rule = {"apiGroups": [GROUP], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["trainers/scale"]}
         here = {"matchLabels": {"kubernetes.io/metadata.name": self._namespace}}
         spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "nobody scales here"}]}
@@ -266,7 +266,7 @@ class Recording:
         return {"metadata": kept, "spec": {"containers": made["spec"]["containers"]}, "status": made["status"]}
 
     async def _follow_target(self) -> None:
-        """Play the target's controller: the number of replicas is always the one in the spec."""
+        """Play the target's controller: its status has the replicas of its spec."""
         last = None
         while True:
             with suppress(KubeError):

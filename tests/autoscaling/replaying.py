@@ -1,4 +1,4 @@
-"""Play a recording through our own decision: it looks when the real controller looked, and gets the same answers."""
+"""Play a recording through our own decision, which looks when the real controller looked and gets the same answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def play(recording: Object, scenario: Scenario) -> Played:
 
 
 def _said(recording: Object, reason: str) -> str:
-    """Return the API server's words, as a condition quotes them."""
+    """Return the API server's message that a condition with this reason quotes."""
     conditions = (condition for each in recording["statuses"] for condition in each["status"]["conditions"])
     message = next((str(condition["message"]) for condition in conditions if condition["reason"] == reason), "")
     return message.partition(": ")[2]

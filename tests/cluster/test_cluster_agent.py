@@ -1,4 +1,7 @@
-"""The node agent works with a real API server as with the laptop's: pods run, find each other, show their logs, and end."""
+"""Check that the node agent is a node of a real API server, as it is of the laptop's.
+
+Pods run, find each other, give their logs, and end.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ echo $TOKEN; exit 4
 
 @pytest.fixture(scope="module", params=["netns", "loopback"])
 def node(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run the agent as a process, and yield the name of its node."""
+    """Run the agent as its own process, and yield the name of its node."""
     name, folder = f"laptop-{uuid.uuid4().hex[:6]}", tmp_path_factory.mktemp(request.param)
     ready, log = folder / "ready", folder / "agent.log"
     command = [sys.executable, "-m", "elastic.local.agent", "--kubeconfig", str(kubeconfig), "--node", name]
@@ -55,7 +58,7 @@ def node(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path_factory: pyt
 def pod(name: str, node: str, script: str, **fields: Any) -> Object:
     main = {"name": "main", "image": "any", "command": ["sh", "-c", script], **fields}
     spec = {"nodeName": node, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [main]}
-    # No scheduler is asked: a new node may still carry the taint that a real controller gives it at first.
+    # A new node may still have the taint that a real controller gives it at first. The pod names its node, so no scheduler acts.
     spec["tolerations"] = [{"operator": "Exists"}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
 

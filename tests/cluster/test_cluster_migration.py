@@ -48,7 +48,7 @@ def test_the_command_takes_a_cluster_over_and_gives_it_back(typed: Typed, tmp_pa
 
 
 def crd_as_stored(typed: Typed) -> Object:
-    """Ours, with the defaults that the API server adds."""
+    """Return our CRD with the defaults that the API server adds."""
     dry = "kubectl apply --server-side --force-conflicts --dry-run=server -o json -f -"
     stored: Object = json.loads(typed.done(dry, json.dumps(crd(KINDS["PyTorchJob"]))))
     return stored["spec"]

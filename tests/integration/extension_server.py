@@ -1,4 +1,4 @@
-"""Run a server of an API service for tests: it tells who called it, and misbehaves on demand."""
+"""Run a server of an API service for tests. It tells which user asked it, and misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION = "v1beta1"
 
 
 class Extension:
-    """Serves the group `GROUP.example` behind a service of the namespace default."""
+    """A server of the group `GROUP.example` behind a service of the namespace default."""
 
     def __init__(self, group: str, address: str) -> None:
         self.group, self.address, self.port = f"{group}.example", address, 0
@@ -49,7 +49,7 @@ class Extension:
 
     @contextlib.asynccontextmanager
     async def serving(self, folder: Path, client_ca: str) -> AsyncIterator[None]:
-        """Serve only clients with a certificate of `client_ca`."""
+        """Serve clients that have a certificate of `client_ca`."""
         pair = certificates.issue(self._ca, self.service, names=(f"{self.service}.default.svc",))
         (folder / f"{self.service}.pem").write_bytes(pair.certificate + b"\n" + pair.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,7 +107,7 @@ class Extension:
         return any(request.path.startswith(f"{self.path}/") for request in self.asked)
 
     async def touch(self, admin: Client) -> None:
-        """Change the API service, so that the API server asks this server again soon."""
+        """Change its API service, so that the API server asks it again soon."""
         spec = {"versionPriority": 11}
         await admin.ask("PATCH", f"{API_SERVICES}/{self.name}", {"spec": spec}, media="application/merge-patch+json")
 

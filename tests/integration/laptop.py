@@ -1,4 +1,4 @@
-"""Make short manifests for tests on a running laptop cluster, and wait for expected states."""
+"""Help tests on a running laptop cluster with short manifests, and with waits for what a test expects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.local import LocalCluster
 
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
-"""Seconds between two looks of a wait. Each look is a request, for which the API server needs time too."""
+"""Seconds between two looks of a wait. A look is a request to the API server, and takes time from the awaited work."""
 NAMESPACE = "default"
 Object = dict[str, Any]
 
@@ -87,7 +87,7 @@ async def gone(kube: Kube, name: str, *, within_s: float = PATIENCE_S, **where: 
 
 
 async def kill(cluster: LocalCluster, name: str) -> None:
-    """Kill a process of the cluster, and return when another has replaced it."""
+    """Kill a process of the cluster, and return when another has taken its place."""
     before = cluster.processes()[name]
     cluster.kill(name)
     await until(lambda: cluster.processes()[name] != before, f"{name} runs again")

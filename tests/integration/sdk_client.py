@@ -1,6 +1,6 @@
-"""Use the package kubeflow-training, in an environment without our packages: `sdk_client.py KUBECONFIG`.
+"""Use the package kubeflow-training with a job of each kind, as its users do: `sdk_client.py KUBECONFIG`.
 
-It does with a job of each kind what users do, and prints a line of JSON with its observations for each kind.
+It runs in an environment that has that package and nothing of ours. For each kind it prints one line of JSON with what it saw.
 """
 
 import json
@@ -48,7 +48,7 @@ def written(kind: str, name: str) -> object:
     if kind == "MPIJob":
         waiting = {key: value for key, value in container.items() if key != "command"}
         specs["Worker"]["template"] = {"spec": {"containers": [waiting]}}
-    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: specs}  # so that the workers' logs are there to be read
+    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: specs}  # keeps the pods, so that the workers' logs can be read
     model = getattr(models, f"KubeflowOrgV1{kind}")
     return model(api_version="kubeflow.org/v1", kind=kind, metadata=models.V1ObjectMeta(name=name), spec=spec)
 

@@ -1,4 +1,4 @@
-"""Elastic Horovod on the laptop cluster: real horovodrun and real training, while workers are added, removed and lost."""
+"""Train with elastic Horovod on the laptop cluster, with a real horovodrun, while workers are added, removed and lost."""
 
 import re
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ async def _one_three_two(job: dict[str, Any], kube: Kube) -> None:
 @pytest.mark.framework("horovod")
 @BOTH_WAYS
 def test_a_launcher_without_our_library_asks_for_its_hosts_by_the_script(cluster: LocalCluster, transport: str) -> None:
-    """The status counts pods. Two hosts come, and one may be listed while the others meet."""
+    """The status counts pods. One of the two hosts that come may be listed while the others meet."""
     name = f"scripted-{transport.lower()}"
     job = without_library(example(name, steps=600, transport=transport))
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=partial(_one_three_two, job))

@@ -1,4 +1,4 @@
-"""Changes of the laptop cluster's nodes reach their pods."""
+"""Kill, remove and drain nodes of the laptop cluster, and check the fate of their pods."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path_factory: pytest.
 
 
 def test_a_cluster_starts_once_the_last_process_of_a_killed_supervisor_has_ended(tmp_path: Path) -> None:
-    """A server that is still ending would write to the store at the same time as the new one."""
+    """A server that was still ending would write to the store at the same time as the new one."""
     layout, gate = Layout(tmp_path), tmp_path / "gate"
     os.mkfifo(gate)
     dead = subprocess.Popen(["true"])

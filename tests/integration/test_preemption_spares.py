@@ -1,7 +1,6 @@
-"""Pods of higher priority need the room of elastic jobs.
+"""Give pods of higher priority the room of elastic jobs, by the laptop's scheduler and by a real one.
 
-Workers give way, the launcher and the last minReplicas stay if possible, and workers come back when there is room again. This holds for the
-laptop's scheduler and for a real one.
+Workers give way, the launcher and the last minReplicas stay if possible, and workers come back when there is room again.
 """
 
 from __future__ import annotations
@@ -55,9 +54,10 @@ def wants(gpus: int) -> Object:
 
 
 def launched(name: str, *, workers: int, least: int, node: str) -> Object:
-    """Return an elastic MPIJob with its workers on node-0, and its launcher, the youngest pod by seconds, on this node.
+    """Return an elastic MPIJob with its workers on node-0, and its launcher on this node.
 
-    The launcher prints the list of its hosts again and again. Each pod has a GPU, so the launcher is a host itself.
+    The launcher is the youngest pod by seconds, and prints the list of its hosts again and again. Each pod has a GPU, and so the launcher
+    is a host itself.
     """
 
     def template(*command: str, node: str = "node-0", **spec: Any) -> Object:
@@ -78,7 +78,7 @@ def launched(name: str, *, workers: int, least: int, node: str) -> Object:
 
 
 async def pods_of(kube: Kube, job: str) -> dict[str, str]:
-    """Return the uids of the job's pods that run and are not being deleted, by name."""
+    """Return the uids of the job's running pods that are not being deleted, by name."""
     found = (await kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={job}")).items
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found if _stays(pod)}
 
@@ -95,7 +95,7 @@ async def dismiss(kube: Kube, *names: str) -> None:
 
 
 async def until_spare(kube: Kube, budgets: Mapping[str, int]) -> None:
-    """Wait until the cluster knows how many pods of each budget may go."""
+    """Wait until the status of each budget allows this number of disruptions."""
 
     async def are_so() -> bool:
         found = {one["metadata"]["name"]: one for one in (await kube.list(POD_DISRUPTION_BUDGETS, namespace=NAMESPACE)).items}
@@ -105,7 +105,7 @@ async def until_spare(kube: Kube, budgets: Mapping[str, int]) -> None:
 
 
 async def test_workers_give_way_and_the_launcher_goes_on_with_the_last_of_them(kube: Kube, unique: str, important: str) -> None:
-    """A scheduler takes the youngest of equal pods: it took the launcher, and with it the work of all workers."""
+    """A scheduler takes the youngest of equal pods. It took the launcher, and with it the work of all workers."""
     name, server = f"launched-{unique}", f"server-{unique}"
     submission = Submission(kube, namespace=NAMESPACE)
     key = await submission.create(launched(name, workers=2, least=1, node="node-0"))
@@ -178,10 +178,10 @@ async def test_a_launcher_is_evicted_only_from_a_node_that_is_cordoned(kube: Kub
 
 
 @pytest.mark.torch
-async def test_the_last_workers_stay_where_others_can_go(cluster: LocalCluster, kube: Kube, unique: str, important: str) -> None:
-    """The first pod takes the place of the worker above minReplicas.
+async def test_the_last_workers_stay_if_others_can_go(cluster: LocalCluster, kube: Kube, unique: str, important: str) -> None:
+    """The first pod displaces the worker above minReplicas.
 
-    The second finds older pods of equal priority on the other node, and takes the place of one of these.
+    The second pod finds older pods of equal priority on the other node, and displaces one of these.
     """
     batch = [f"batch-{index}-{unique}" for index in range(3)]
     servers = [f"server-{index}-{unique}" for index in range(2)]

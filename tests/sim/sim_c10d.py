@@ -1,8 +1,8 @@
 """Simulate agents of stock torchrun at a c10d store.
 
 Torch's own code decides about rounds, on the clock of the simulated world. An agent restarts its workers when others wait. It counts each
-failure of its workers against its own maxRestarts, also failures that follow from a peer's. It closes the rendezvous for good when it gives
-up or has done its work.
+failure of its workers against its own maxRestarts, also a failure that follows from a peer's. When it gives up or has finished, it closes
+the rendezvous for good.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from rendezvous.c10d import COMPONENT, COMPONENT_VALUE
 
 TURN_S = 0.5
 BEGINS_S = 1.0, 4.0
-"""Seconds until the workers of a round have started and use collectives."""
+"""Shortest and longest time until the workers of a round have started and use collectives."""
 FALLS_S = 0.1, 1.0
-"""Seconds until gloo shows the end of a peer."""
+"""Shortest and longest time until gloo shows the end of a peer."""
 STORE_GONE_S = 3.0
-"""Seconds until an agent ends whose store is gone."""
+"""Seconds until an agent ends after its store is gone."""
 BARRIER_S = 300.0
-"""Seconds for which an agent that has done its work waits for its peers."""
+"""Seconds that a finished agent waits for its peers."""
 Action = torch_rendezvous._Action
 
 
 class Store:
-    """A run of a store pod, with the state of each rendezvous by its id, and the agents that came to it."""
+    """One run of a store pod, with the state of each rendezvous by its id, and the agents that connected to it."""
 
     def __init__(self, pod: str) -> None:
         self.pod = pod
@@ -47,11 +47,11 @@ class Store:
 
 
 class Stores:
-    """All stores since the beginning."""
+    """All runs of store pods so far."""
 
     def __init__(self, api: Api) -> None:
         self.silent: set[str] = set()
-        """Uids of pods on lost machines. Nothing comes from them, not even the end of a connection."""
+        """The uids of pods on lost machines. Nothing comes from them, not even the end of a connection."""
         self.pids = itertools.count(1)
         self._api = api
         self._stores: dict[tuple[str, int], Store] = {}
@@ -83,7 +83,7 @@ class Stores:
         return any(agent.stage is Stage.FINISHING for agent in self.agents())
 
     def wrongs(self, workers: set[str]) -> Iterator[str]:
-        """Yield why these pods do not train together."""
+        """Yield the reason if these pods do not train together."""
         worlds = {(agent.store.pod, agent.round, agent.world) for agent in self.agents() if agent.is_working and agent.store is not None}
         names = {name.partition("/")[0] for _, _, world in worlds for name in world}
         if len(worlds) != 1 or names != workers:
@@ -99,7 +99,7 @@ class Stage(Enum):
 
 
 class TorchAgent:
-    """`torchrun` in a run of a container. `ended` gets the exit code when it ends by itself."""
+    """`torchrun` in one run of a container. `ended` gets the exit code if it ends by itself."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TorchAgent:
         self.name = f"{name}/{next(stores.pids)}"
         self.stage = Stage.CONNECTING
         self.is_over = self.has_ended = False
-        """Whether the agent is gone, and whether its peers can notice it. They cannot if its machine is lost."""
+        """Whether the agent is gone, and whether its peers can notice that. They cannot if it is gone with its machine."""
         self.entered: list[int] = []
         self.world: frozenset[str] = frozenset()
         self.store: Store | None = None
@@ -139,11 +139,11 @@ class TorchAgent:
         asyncio.get_running_loop().call_later(self._draw.uniform(0.5, 2.0), self._turn)
 
     def stop(self, *, says_so: bool) -> None:
-        """End the process from outside. Also after SIGTERM, it leaves the rendezvous open and does not say that it leaves."""
+        """End the process from outside. Even after a SIGTERM it leaves the rendezvous open, and does not say that it leaves."""
         self.is_over = self.has_ended = True
 
     def fail(self, *, generation: int | None = None) -> bool:
-        """Let a worker process end by itself. Return False if no worker is at work in this generation."""
+        """Let a worker process fail. Return False if none is working, or not in that generation."""
         if self.stage is not Stage.WORKING or self.is_over or self._fails_at is not None or generation not in (None, self.round):
             return False
         self._fails_at = _time()
@@ -181,7 +181,7 @@ class TorchAgent:
                 self._finish(self.store)
 
     def _connect(self, store: Store | None) -> None:
-        """Handle another or a missing store. The agent's knowledge of its group is gone with the former store."""
+        """Connect to the first store. If it is gone or replaced, end the agent after a while, because the group's state is lost with it."""
         if self.store is None and store is not None:
             self.store = store
             store.agents[self.name] = self
@@ -220,7 +220,7 @@ class TorchAgent:
             self._fails_at = _time() + self._draw.uniform(*FALLS_S)
 
     def _has_left(self, peer: "TorchAgent") -> bool:
-        """Return whether a peer's process has ended or works in another round. A lost machine shows nothing."""
+        """Return whether the peer's process has ended, or does not work in this round any more. A lost machine says nothing."""
         return peer.has_ended or (not peer.is_over and (peer.round != self.round or not peer.is_working))
 
     def _failed(self) -> None:
@@ -236,7 +236,7 @@ class TorchAgent:
             self._exit(0, closes=True)
 
     def _run(self, op: Callable[[object, float], object], deadline: float) -> object:
-        """Run torch's loop until there is nothing to do now. All agents see what one of them has written."""
+        """Run torch's loop until there is nothing more to do now. All agents share one state."""
         self._executor._state = self._state
         while True:
             self._holder.sync()
@@ -258,7 +258,7 @@ class TorchAgent:
 
 
 class _Executor(torch_rendezvous._DistributedRendezvousOpExecutor):
-    """Torch's executor without its record of events, which walks the stack for each."""
+    """Torch's executor without its record of events, which walks the stack for each event."""
 
     def _record(self, message: str, node_state: object = None) -> None:
         return
@@ -275,7 +275,7 @@ class _NoBackend(torch_rendezvous.RendezvousBackend):
 
 
 class _Holder(torch_rendezvous._BackendRendezvousStateHolder):
-    """Torch's holder, with a single state for all agents and no copies."""
+    """A holder with one state for all agents, without copies."""
 
     def __init__(self, state: torch_rendezvous._RendezvousState, settings: torch_rendezvous.RendezvousSettings) -> None:
         super().__init__(_NoBackend(), settings)
@@ -309,7 +309,7 @@ def _virtual_time() -> Iterator[None]:
 
 
 def _settings(env: dict[str, str]) -> tuple[torch_rendezvous.RendezvousSettings, float]:
-    """Return the settings that torch reads from a worker's environment, and the seconds that it waits for its store."""
+    """Return torch's settings from a worker's environment, and the seconds that torch waits for its store."""
     conf = dict(pair.split("=", 1) for pair in env.get("PET_RDZV_CONF", "").split(",") if pair)
     least, _, most = env["PET_NNODES"].partition(":")
     timeout = torch_rendezvous.RendezvousTimeout(

@@ -1,4 +1,4 @@
-"""Simulate agents that end by themselves, and an agent that ends at once because its command is wrong."""
+"""Define how simulated agents end by themselves, and an agent that ends at once because its command is wrong."""
 
 import asyncio
 import random
@@ -10,12 +10,12 @@ from rendezvous.delivery import USAGE
 
 class Ended(Protocol):
     def __call__(self, code: int, *, unmet: str = "") -> None:
-        """Note that the agent has ended by itself with this code. `unmet` is its reason if it did not meet the others."""
+        """Hear that the agent ended by itself with this code. `unmet` begins its message if it did not meet the others."""
 
 
 @dataclass(eq=False, slots=True)
 class WrongCommand:
-    """torchrun with unknown arguments, which ends before it comes to the rendezvous."""
+    """torchrun with arguments that it does not know: it ends before it comes to the rendezvous."""
 
     draw: random.Random
     ended: Ended

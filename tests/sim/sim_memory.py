@@ -1,4 +1,4 @@
-"""Find what a controller still remembers of a job by walking the attributes of its parts, which also covers new ones."""
+"""Find what a controller still remembers of a job. It walks the attributes of the controller's parts, so a new map is covered too."""
 
 import re
 from collections import deque
@@ -13,7 +13,7 @@ PARTS = ("observer", "queue", "_link", "_membership", "_reconciler", "_election"
 
 
 def remembered(controller: Controller, words: set[str]) -> list[str]:
-    """Return the places in the controller's parts that have any of these words (names, uids)."""
+    """Return the places in the controller's parts that hold any of these words (names or uids)."""
     seen: set[int] = set()
     whole = re.compile(rf"(?<![a-z])({'|'.join(map(re.escape, words))})(?![a-z])")
     return [place for part in PARTS for place in _search(getattr(controller, part), whole, part, seen)]

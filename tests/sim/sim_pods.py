@@ -1,4 +1,4 @@
-"""Read facts from the pods of the simulation."""
+"""Read the facts of a simulated pod."""
 
 from controller.deciding.objects.elsewhere import PREFERRED
 from elastic.kube.resources import Object
@@ -35,7 +35,7 @@ def selected(pod: Object, labels: Object) -> bool:
 
 
 def ends(pod: Object) -> bool:
-    """Return whether a pod ends with the training. Servers and MPI's workers wait forever."""
+    """Return whether the pod ends when the training does. Servers and MPI's workers wait for ever."""
     labels = pod["metadata"]["labels"]
     kind, type = labels.get("training.kubeflow.org/operator-name"), labels.get("training.kubeflow.org/replica-type")
     return type is not None and (kind, type) not in ENDLESS

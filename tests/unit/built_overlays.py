@@ -1,4 +1,4 @@
-"""Build overlays of deploy/ with kustomize, as from a user's own kustomization, and find objects in the results."""
+"""Build the overlays of deploy/ from a user's kustomization, and find the objects that tests look at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Build = Callable[..., list[Object]]
 
 
 def builds(root: Path) -> Build:
-    """Return a function that builds overlays with a user's additions, each once; without the CRDs, which take long."""
+    """Return a function that builds overlays with a user's additions. Each is built once, and without the CRDs, which take long."""
     made: dict[str, list[Object]] = {}
     shutil.copytree(DEPLOY, root / "deploy", ignore=shutil.ignore_patterns("crds"))
     standalone = root / "deploy" / "overlays" / "standalone" / "kustomization.yaml"
@@ -50,12 +50,12 @@ def only(found: list[Object], kind: str, name: str) -> Object:
 
 
 def containers(found: list[Object]) -> Iterator[tuple[Object, Object]]:
-    """Yield the pod spec and container of each Deployment."""
+    """Yield the pod spec and the container of each Deployment."""
     for item in found:
         if item["kind"] == "Deployment":
             yield item["spec"]["template"]["spec"], item["spec"]["template"]["spec"]["containers"][0]
 
 
 def pods(found: list[Object]) -> list[Object]:
-    """Return the template of each Deployment."""
+    """Return the pod template of each Deployment."""
     return [item["spec"]["template"] for item in found if item["kind"] == "Deployment"]

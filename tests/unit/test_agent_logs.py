@@ -1,4 +1,4 @@
-"""Logs as kubectl asks for them: by lines from the end, by bytes, by time, with the time of each line, and followed."""
+"""Read logs as kubectl asks for them: the last lines, some bytes, since a time, with the time of each line, and followed."""
 
 from __future__ import annotations
 

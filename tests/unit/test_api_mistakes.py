@@ -1,4 +1,4 @@
-"""Messages for the author of an invalid job, word by word. The table is tests/fixtures/mistakes.yaml."""
+"""Compare the messages for the author of a bad job with the table in tests/fixtures/mistakes.yaml."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def replace_policy(**fields: Any) -> Any:
     return state("one", 1, **fields).seen.policy
 
 
-async def test_what_keeps_a_policy_from_deciding_is_a_warning_of_the_job_once() -> None:
+async def test_the_reason_why_a_policy_cannot_decide_is_a_warning_of_the_job_once() -> None:
     loop, now = Loop(policy=ScalingPolicy(policy=PolicyName.COST, price_label="price")), 0.0
     loop.rounds._monotonic = lambda: now
     for now in (0.0, 30.0, PATIENCE_S, PATIENCE_S + 5, PATIENCE_S + 2 * AGAIN_S):

@@ -1,4 +1,7 @@
-"""A take-over from the MPI Operator that is killed anywhere goes on when the same command is typed again, and can still be given back."""
+"""Kill a take-over from the MPI Operator at every request.
+
+It goes on when the same command is typed again, and it can still be given back.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ OPERATOR: Object = {
 
 
 class Cluster(Api):
-    """With the MPI Operator and its jobs, which go with their definition: a moment after it was deleted."""
+    """A cluster with the MPI Operator. Its jobs go with their definition, a moment after that was deleted."""
 
     def __init__(self, *jobs: Object) -> None:
         definition = {

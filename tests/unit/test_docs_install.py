@@ -1,4 +1,4 @@
-"""Packages that docs and messages tell users to install by name are on the package index. A package with our name there is a stranger's."""
+"""Check that no page or message tells users to install our package by its name. On a package index the name is a stranger's."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The frames of an agent's connection, however the network splits them."""
+"""Check the framing of an agent's connection, however the network cuts it up."""
 
 import struct
 

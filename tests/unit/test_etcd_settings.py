@@ -1,4 +1,4 @@
-"""Settings of `torchrun --rdzv-backend elastic-etcd`, and the messages about mistakes in them."""
+"""Check the options of `torchrun --rdzv-backend elastic-etcd`, and the messages for wrong ones."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""If an answer of a pod behind pods/proxy or of an extension API server cannot be sent on, the client hears why."""
+"""Check that the client is told why an answer of a pod behind pods/proxy or of an extension API server cannot be sent on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFER = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
 @asynccontextmanager
 async def asking(way: str, answer: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Yield the response that a client gets if the other server gives this answer to a plain request."""
+    """Yield the client's answer to a plain request if the backend answers with these bytes."""
     async with sending(answer) as (port, _):
         if way == "proxy":
             async with proxying_to(port) as client, client.get(PATH) as heard:
@@ -42,7 +42,7 @@ async def asking(way: str, answer: bytes) -> AsyncIterator[aiohttp.ClientRespons
 @pytest.mark.parametrize("way", ["proxy", "API service"])
 @pytest.mark.parametrize("head", HOSTILE, ids=repr)
 async def test_an_answer_that_cannot_be_sent_on_is_an_error_with_words(way: str, head: bytes) -> None:
-    """Before, the connection closed without an answer, or the request hung."""
+    """The connection was closed without an answer, or the request hung."""
     async with asking(way, head + BODY) as heard:
         assert (heard.status, (await heard.text()).strip()) == (503, HOSTILE[head])
 

@@ -1,4 +1,7 @@
-"""The image has the packages that its programs import: those of the extra that the Dockerfile installs, and no others."""
+"""Check that the image has the packages that its programs import.
+
+It has the packages of the extra that the Dockerfile installs, and no others.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def installed_extra() -> frozenset[str]:
 
 
 def lacking() -> set[str]:
-    """Return modules of packages that are installed here but not in the image."""
+    """Return the modules of packages that are installed here and not in the image."""
     there = {*wanted(OURS, installed_extra(), set()), OURS}
     owners = metadata.packages_distributions()
     return {module for module, owned_by in owners.items() if not there & {canonicalize_name(owner) for owner in owned_by}}

@@ -1,4 +1,4 @@
-"""Rights of the control plane's accounts on the laptop cluster, and their namespaces."""
+"""Check the rights that the control plane's accounts get on the laptop, and in a cluster of others."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_folder_with_other_files_that_others_may_enter_is_refused_and_left_as_
     assert mode(tmp_path) == 0o755
 
 
-def test_what_is_no_folder_and_what_has_no_room_is_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_folder_and_a_full_disk_are_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="cannot be used: File exists; choose another with --data-dir"):
         take_folder(tmp_path / "file")

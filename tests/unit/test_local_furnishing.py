@@ -1,4 +1,4 @@
-"""Objects that the laptop cluster creates in its API, and removes."""
+"""Check the objects that the laptop cluster creates in its API, and those that it deletes."""
 
 from __future__ import annotations
 

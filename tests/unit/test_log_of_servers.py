@@ -1,4 +1,4 @@
-"""Log lines about invalid requests quote nothing from them."""
+"""Check that the log quotes nothing from requests that no server can read."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ async def test_a_defect_of_ours_is_logged_with_its_traceback(port: int, caplog: 
 def test_a_peer_that_has_gone_is_no_error_of_a_server(
     message: str, error: Exception, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Clients that left during a handshake or a stream caused tracebacks in the log."""
+    """A peer that left during a handshake, or in the middle of a stream, caused tracebacks in the log."""
     LOOPS.error("%s\nfuture: <Future finished>", message, exc_info=error)
     assert bool(caplog.records) == is_told
