@@ -1,8 +1,8 @@
-"""Seconds from an event to the first step of the new world: the same small DDP script under stock torchrun and under the backend elastic.
+"""Measure the seconds from an event to the first step of the new world, for a small DDP script under stock torchrun and backend elastic.
 
 Agents are plain processes on loopback, with a real elastic-rendezvous process and without Kubernetes. `--write` puts table and picture into
-docs/. The default is one run of each setting, some five minutes; `--quick` leaves out torchrun's default flags, whose waits make most of
-it. Run it as `python -m benchmarks.rescale`.
+docs/. By default each setting runs once, which takes about five minutes. `--quick` leaves out torchrun's default flags, whose waits take
+most of that time. Run it as `python -m benchmarks.rescale`.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Seals what is written under a job's prefix, and opens what was sealed with the same token."""
+    """Seals the values under a job's prefix, and opens those that were sealed with the same token."""
 
     def __init__(self, token: str, job: str) -> None:
         self._key = hashlib.sha256(f"elastic-etcd/{VERSION}\0{job}".encode() + b"\0" + token.encode()).digest()
@@ -196,7 +196,7 @@ def uid_of(incarnation: str) -> str:
 
 
 class Records(msgspec.Struct, frozen=True):
-    """All that lies under the prefix, as of one moment; members by name."""
+    """All records under the prefix at one moment; members by name."""
 
     members: Mapping[str, Member] = {}
     world: World | None = None
