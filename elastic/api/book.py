@@ -124,7 +124,7 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     pause_milliseconds: Milliseconds = 0
     """The time that this rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
     step_before: Step | None = None
-    """The highest step that training had reported before that rescale."""
+    """The highest step that the world before that rescale had reported."""
     step_after: Step | None = None
     """The first step that training reported after it."""
     steps_lost: Step = 0
@@ -235,7 +235,7 @@ class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     lost: Annotated[tuple[PodUid, ...], Meta(max_length=16)] = ()
     """Uids of the pods that this loss is about, with rdzvBackend c10d; for more than 16 pods, one checksum."""
     step_before: Step | None = None
-    """The highest step that training had reported before; unset if it reports none."""
+    """The highest step that the world before had reported; unset if training reports none."""
     step_after: Step | None = None
     """The first step that training reported afterwards."""
     steps_lost: Step = 0

@@ -203,8 +203,8 @@ class RescaleReport:
 
     Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
-    step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
-    has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
+    step_before: the highest step of the world before this one. step_after: the first step reported in this world. state_lost: no member of
+    this world has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
     rung: how the processes came into the world (Rung); empty if that is not known, or for the first world.
     killed, since 1.3: workers of the world before that did not stop within their grace.
     """
