@@ -47,5 +47,7 @@ class WorldSeen:
     hang: HangSeen | None = None
     stragglers: tuple[Straggler, ...] | None = None
     """Ranks that the others wait for; None if the server does not know (yet)."""
+    silent: Mapping[str, datetime] = field(default_factory=dict)
+    """Expected members that the server has dropped and that have not come back, and when each was last heard."""
     trouble: str = ""
     """Why the server's newest message about the job could not be read; all else is from the last readable one."""

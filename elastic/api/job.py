@@ -272,7 +272,7 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`, at the end those of the last world; of at most
     1,024 workers."""
     waits_for: str = ""
-    """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
+    """The reason why fewer workers run than are wanted, or the workers that run and are not at the rendezvous."""
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""

@@ -141,6 +141,8 @@ class Membership:
     """(member, incarnation) pairs that a newer incarnation replaced"""
     generation: int = 0
     """the highest one known, below which no world may be numbered"""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Expected members that were dropped and have not come back, and when each was last heard."""
     world: CurrentWorld | None = None
     started: frozenset[str] = frozenset()
     """the members of the current world whose workers run"""
