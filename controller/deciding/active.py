@@ -184,7 +184,7 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *of_rescale(job, known=known, new=elastic),
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
-        *hangs.events(job, known=known, new=elastic, now=view.snapshot.now),
+        *hangs.events(job, known=known, new=elastic, snapshot=view.snapshot),
         *stragglers.events(job, known=known, new=elastic),
         *of_missing_etcd(etcd.missing(view)),
     )

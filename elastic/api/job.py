@@ -178,7 +178,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Restart, by cause hang, after so long without a further step; without any step, after ranks have waited for a rank for so long."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
-    """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
+    """How long a job may take until its first step before the control plane says whether it hangs. Default: 600."""
     stragglers: Stragglers = Stragglers.REPORT
     """The reaction to a rank that the others wait for: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
     most once in 10 minutes and 3 times in an hour). Default: Report."""

@@ -24,10 +24,9 @@ def in_words(view: JobView) -> str:
     if not late:
         return ""
     have = "have" if len(late) > 1 else "has"
-    return (
-        f"{len(late)} of {view.job.workers} workers: {', '.join(late[:NAMED])}{_more(len(late))} {have} run for {LATE.seconds} s and {have} "
-        "not come to the rendezvous; see the log"
-    )
+    names = f"{', '.join(late[:NAMED])}{_more(len(late))}"
+    words = f"{names} {have} run for {LATE.seconds} s and {have} not come to the rendezvous; see the log"
+    return f"{len(late)} of {view.job.workers} workers: {words}"
 
 
 def look_again_at(view: JobView) -> datetime | None:
