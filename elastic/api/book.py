@@ -221,6 +221,24 @@ class Straggler(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     message: Annotated[str, Meta(max_length=1024)] = ""
 
 
+class FailedSave(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A rank whose newest save failed. Training goes on."""
+
+    rank: Times
+    local_rank: Times = 0
+    """Number of the worker process in its pod."""
+    pod: Annotated[str, Meta(max_length=253)]
+    pod_uid: PodUid = ""
+    step: Step
+    """The step of the save, when this was last told."""
+    last_step: Step | None = None
+    """The step of the last complete save; unset if no complete save is known."""
+    failures: Times = 1
+    """How many saves had failed in a row by then."""
+    since: Time | None = None
+    message: Annotated[str, Meta(max_length=1024)] = ""
+
+
 class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The last change of the group, its cause, and where its time went."""
 

@@ -17,6 +17,7 @@ from elastic.api.book import (
     CauseWord,
     Charge,
     Disruption,
+    FailedSave,
     Generation,
     Hang,
     Leaving,
@@ -276,6 +277,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""
+    failed_saves: Annotated[tuple[FailedSave, ...], Meta(max_length=8)] = ()
+    """Ranks whose newest save failed."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from . import in_place, stragglers
+from . import failing_saves, in_place, stragglers
 from .choose import absent, awaits_state, leave_notice, target
 from .handlers.exit_reports import end_id
 from .messages.bounds import MAX_MEMBERS, MOST_SECONDS, clipped
@@ -158,6 +158,7 @@ def _summary(job: JobState, *, members: tuple[RankedMember, ...]) -> WorldReport
         asks=awaits_word(job),
         hang=_hang(job),
         stragglers=stragglers.told(job),
+        failing_saves=failing_saves.told(job),
         silent=tuple(
             SilentMember(name=name, ago_s=min(MOST_SECONDS, max(0.0, job.now - at)))
             for name, at in islice(group.silent.items(), MOST_SILENT)

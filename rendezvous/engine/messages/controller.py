@@ -29,6 +29,7 @@ from .bounds import (
 )
 from .doing import Hang
 from .pace import MOST_STRAGGLERS, Straggler
+from .saves import MOST_FAILING, FailingRank
 
 LONGEST_RESTART_ID = 512
 
@@ -244,6 +245,7 @@ class WorldReport:
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
     Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
     if that is not known (yet). Since 1.5: silent: expected members that were dropped and have not come back.
+    failing_saves: ranks whose newest save failed.
     """
 
     job: Name
@@ -269,3 +271,4 @@ class WorldReport:
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Bound(most=MOST_STRAGGLERS)] | None = None
     silent: Annotated[tuple[SilentMember, ...], Bound(most=MOST_SILENT)] = ()
+    failing_saves: Annotated[tuple[FailingRank, ...], Bound(most=MOST_FAILING)] = ()
