@@ -46,8 +46,10 @@ LOOKING_MINOR = 3
 """Minor version of a server that asks what workers do."""
 PACING_MINOR = 4
 """Minor version of a server that asks how long workers need for their steps."""
-SINCE = {"doings": LOOKING_MINOR, "paces": PACING_MINOR}
-"""Messages that answer a question of the server, and the minor version of a server that asks it."""
+SAVING_MINOR = 5
+"""Minor version of a server that hears which workers fail to save."""
+SINCE = {"doings": LOOKING_MINOR, "paces": PACING_MINOR, "saves": SAVING_MINOR}
+"""Messages, and the minor version of a server that takes them."""
 
 Message = typing.Dict[str, typing.Any]
 Introduction = typing.Tuple[Message, typing.List[Message]]

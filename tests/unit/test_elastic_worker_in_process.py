@@ -311,6 +311,22 @@ def test_workers_measure_their_pace_while_a_server_that_knows_it_asks(new: Calla
         assert [worker.hear(), worker.hear()] == [{"t": "change", "round": 4, "phase": "run"}, {"t": "pace", "every_s": 0.0}]
 
 
+@pytest.mark.parametrize("minor", [4, 5])
+def test_a_save_that_fails_is_told_to_a_server_that_knows_of_it(new: Callable[..., Agent], minor: int) -> None:
+    agent = new(minor=minor)
+    agent.view(id="3-s", generation=3, rank=0, size=1, store="a:1")
+    agent.begin(3)
+    worker = agent.worker(step=10)
+    agent.tells("able")
+    worker.say("save", step=11, failures=1, words="No space left on device", last=10)
+    worker.say("done")
+    told = agent.tells(*(["saves"] if minor >= 5 else []), "unable")
+    if minor >= 5:
+        failed = {"local_rank": 0, "step": 11, "failures": 1, "words": "No space left on device", "last": 10}
+        assert told[0] == {"t": "saves", "workers": 1, "failed": [failed]}
+        assert told[0] in agent.presence.introduce()[1], "a new server hears of it, too"
+
+
 def test_a_server_of_the_release_before_gets_no_pace_that_was_on_its_way(new: Callable[..., Agent]) -> None:
     """The new server was replaced by one of the release before, while the message waited for the connection."""
     agent = new(minor=3)
