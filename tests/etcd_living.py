@@ -69,7 +69,8 @@ class Worker:
                 self.out.append({"t": "put", "round": line["round"], "key": f"rank/{line['rank']}", "value": address})
         elif phase == "run" and self.entered >= 0 and not self.is_training and line["round"] == self.entered:
             self.is_training = True
-        self.train()
+        if phase in ("hold", "stop"):
+            self.train()
 
     def _try_to_form(self) -> None:
         line = self.change
@@ -151,8 +152,8 @@ class Living(Agent):
         view = self.view
         if was_ready and not self.is_ready:
             self._start(view)
-        elif self.is_ready and view.provisional and not view.generation and not self.is_outside:
-            self.is_outside = True
+        elif self.is_ready and view.provisional and not view.generation:
+            self.is_outside, self.is_ready = True, False  # the handler has returned from the barrier
             self._start(View({"size": 1}))
         if self.in_process._workers is not None:
             self.follow()
@@ -200,6 +201,10 @@ class Living(Agent):
         assert self.worker is not None
         self.worker.is_training = self.worker.is_inside = False
         self.worker.out.append({"t": "complains", "round": self.worker.entered, "words": "connection reset by peer"})
+
+    @property
+    def is_working(self) -> bool:
+        return super().is_working and not self.is_outside
 
     @property
     def is_astray(self) -> bool:

@@ -193,7 +193,9 @@ def next_stage(group: Group, job: Job, after: Job) -> str:
     if now in (RESTART, PLAIN):
         if stage is Stage.FORM:
             return FORM
-        return PLAIN if after.in_place.why_plain and not job.in_place.why_plain else now
+        is_told = any(_part(group, name).workers for name in group.ranks)
+        is_whole = group.world is not None and group.world.round is None and not is_broken(group)
+        return PLAIN if now == RESTART and after.in_place.why_plain and is_told and is_whole else now
     if stage is None and now in (HOLD, STOP):
         return RESTART
     if job.in_place.stage is not STAGES[now] or stage not in WORDS:
@@ -207,7 +209,9 @@ def _of_record(group: Group, *, until: float) -> InPlace:
     parts = [member.in_process or NO_PART for member in group.members.values()]
     if stage is None:
         heard = max((max(part.round, part.answer.round) for part in parts), default=0)
-        return InPlace(round=max(change.round, heard), why_plain=change.why if change.stage == PLAIN else why)
+        # Only a world that its processes have formed is left by an abort: its record numbers the rounds for all members.
+        early = "its workers have not formed a world in process yet" if is_broken(group) else ""
+        return InPlace(round=max(change.round, heard), why_plain=(change.why if change.stage == PLAIN else "") or why or early)
     if why and stage is not Stage.FORM:
         return InPlace(round=change.round, world_round=change.world_round, why_plain=why)
     progress, world = group.records.progress, group.world

@@ -127,7 +127,7 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
     moments = [effect.at for effect in effects if isinstance(effect, Wake)]
     moments += [waits.look_again_at] if waits.look_again_at is not None else []
     sight = _in_change(_sight(kept, me, waiting=found.waiting or _why_waiting(group, kept)), group)
-    return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, me))
+    return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, kept, me))
 
 
 def _change(group: Group, job: Job, after: Job, waits: Waits) -> Step:
@@ -230,9 +230,13 @@ def _why_waiting(group: Group, job: Job) -> str:
     return "waiting for {}".format(listed(absent)) if absent else ""
 
 
-def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
-    """Return the next members by rank that say that they work, once somebody's workers have failed: so each is looked after."""
-    if group.world is None or group.world.round is not None or not group.those(Standing.FAILED, Standing.BACK):
+def _suspects(group: Group, job: Job, me: Me) -> typing.Tuple[str, ...]:
+    """Return the next members by rank that say that they work, once somebody's workers have failed: so each is looked after.
+
+    In a restart each may take its time. In a change in process, members look after those that they wait for.
+    """
+    is_called = group.world is None or (group.world.round is not None and job.in_place.stage is None)
+    if is_called or not (changes.is_broken(group) or job.in_place.stage not in (None, Stage.RUN)):
         return ()
     own, size = group.ranks.get(me.name, 0), len(group.ranks)
     others = [name for name in group.those(Standing.WORKING) if name != me.name]
@@ -376,9 +380,9 @@ def _sight(job: Job, me: Me, *, waiting: str) -> Sight:
 
 
 def _in_change(sight: Sight, group: Group) -> Sight:
-    """Return the sight with the change as its workers may hear it. Those of a world that changes in process never hear `plain`."""
+    """Return the sight with the change as its workers may hear it. They hear `plain` only once it is written, because it lasts."""
     if sight.change is None:
         return sight
-    is_first = changes.recorded(group).stage in (RESTART, PLAIN)
-    change = sight.change if sight.change.stage is not Stage.PLAIN or is_first else None
+    is_plain = changes.recorded(group).stage == PLAIN
+    change = sight.change if is_plain or sight.change.stage is not Stage.PLAIN else None
     return dataclasses.replace(sight, change=change, nonce=changes.recorded(group).nonce)

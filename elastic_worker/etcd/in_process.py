@@ -5,12 +5,11 @@ addresses of its workers.
 """
 
 import dataclasses
-import hashlib
-import hmac
 import logging
 import secrets
 import typing
 
+from elastic_worker.agent.in_process import transfer_secret
 from elastic_worker.agent.presence import IN_PROCESS_MINOR
 from elastic_worker.agent.view import View
 from elastic_worker.etcd import changes
@@ -50,8 +49,7 @@ class ChangingPresence(EtcdPresence):
 
     def secret(self, generation: int, round: int) -> str:
         """Return the key of the state transfers of one round, which all agents of the job derive alike."""
-        key, words = self._settings.token + self._nonce, "elastic state transfer|{}|{}|{}".format(self._settings.job, generation, round)
-        return hmac.new(key.encode(), words.encode(), hashlib.sha256).hexdigest()
+        return transfer_secret(self._settings.token + self._nonce, job=self._settings.job, generation=generation, round=round)
 
     def announce_ready(self, *, after: int, store: str, trouble: str = "", killed: int = 0) -> None:
         with self.changed:
@@ -85,12 +83,13 @@ class ChangingPresence(EtcdPresence):
     def move(self, view: View) -> None:
         """Enter this world in process. A failure in the world before counts in this one, because nobody knew of it."""
         with self.changed:
-            former, left = self._generation, set(self._left_in_process)
+            former, left, is_newcomer = self._generation, set(self._left_in_process), self._is_ready
             self.enter(view)
             self._world_round, self._taken = view.change.round if view.change is not None else 0, set()
             if view.generation != former:
                 self._left_in_process = left | {0, former}
-                self._take_over_failure(former)
+                if not is_newcomer:
+                    self._take_over_failure(former)
         self._change_part(lambda part: moved(part, generation=view.generation))
 
     def report_state(self, kind: str, **fields: typing.Any) -> None:
@@ -144,8 +143,7 @@ class ChangingPresence(EtcdPresence):
         if self._failed is None or self._failed.generation != former:
             return
         # The next world was formed because of a worker that was replaced.
-        is_known = self._failed.replaced or not former
-        self._failed = None if is_known else dataclasses.replace(self._failed, generation=self._generation, at=0)
+        self._failed = None if self._failed.replaced else dataclasses.replace(self._failed, generation=self._generation, at=0)
 
     # --- the thread
 
