@@ -43,7 +43,7 @@ class Lease:
 
 
 class FakeEtcd:
-    """What a rendezvous uses: ranges, puts, comparing transactions, leases and watches. `worlds` are all that were sealed."""
+    """The parts of etcd that a rendezvous uses: ranges, puts, comparing transactions, leases and watches. `worlds` are all that were sealed."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -76,7 +76,7 @@ class FakeEtcd:
         return [event for revision, event in self.events if revision >= since]
 
     def open(self, name: str) -> Any:
-        """The record under a key; None without one of ours."""
+        """Return the record under a key; None without one of ours."""
         key = self.keys.get(PREFIX + name)
         try:
             return self.seal.open(name, base64.b64decode(key.value)) if key is not None else None
@@ -208,7 +208,7 @@ class InMemory:
                 yield tuple(entry(e["kv"], prefix)._replace(**({"value": None} if e.get("type") == "DELETE" else {})) for e in events)
 
     async def wait(self, since: int) -> None:
-        """Until the watch may have something to say."""
+        """Wait until the watch may have something to say."""
         await asyncio.sleep(0.02)
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
@@ -236,7 +236,7 @@ class InMemory:
 
 
 async def keys_under(store: Store, prefix: str) -> list[str]:
-    """What lies there, without the prefix."""
+    """Return the keys there, without the prefix."""
     return [found.key async for page in store.pages(prefix) for found in page.entries]
 
 

@@ -17,7 +17,7 @@ from elastic.local.ports import free_port
 from rendezvous.c10d import PROGRAM
 from rendezvous.delivery import WRAPPER
 
-SCRIPT = Path(__file__).parent / "training.py"
+FOLDER = Path(__file__).parent
 LOOK_S = 0.01
 STRAY_PREFIXES = ("PET_", "ELASTIC_", "TORCHELASTIC_", "TORCH_", "BENCH_", "PYTHON_EXEC", "OMP_")
 
@@ -29,9 +29,9 @@ class Lost(Exception):
 class Agents:
     """The agents of one job under one setting. The first one started hosts torch's own store."""
 
-    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path = SCRIPT) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path | None = None) -> None:
         self._setting = setting
-        self._script = script
+        self._script = script or FOLDER / setting.script
         self._folder = folder
         self._server = server
         self._library = library
@@ -91,7 +91,7 @@ class Agents:
             time.sleep(LOOK_S)
 
     def time_of(self, what: str, *, after: float, patience_s: float = 10.0) -> float:
-        """When a worker wrote this; waits for it."""
+        """Wait until a worker wrote this, and return when."""
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             for at, written, _, _ in self._log():
@@ -101,7 +101,7 @@ class Agents:
         raise Lost(f"no worker wrote {what}")
 
     def starts(self, *, after: float, before: float) -> list[bool]:
-        """The workers that began between two moments, and whether each was warm."""
+        """Return for each worker that began between two moments whether it was warm."""
         return [bool(is_warm) for at, what, _, is_warm in self._log() if what == "script" and after < at < before]
 
     def tails(self) -> str:
@@ -114,7 +114,7 @@ class Agents:
         return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
 
     def _start_store(self) -> subprocess.Popen[bytes]:
-        """The program of the store pod, which is there before any worker comes."""
+        """Start the program of the store pod, which is there before any worker comes."""
         environment = os.environ | {"ELASTIC_POD_IP": "127.0.0.1", "ELASTIC_STORE_PORT": str(self._port), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([sys.executable, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None

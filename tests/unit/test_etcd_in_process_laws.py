@@ -47,7 +47,7 @@ class Living(Membership):
 
     @invariant()
     def workers_that_train_together_are_of_one_world(self) -> None:
-        """Whoever trains in the world of a round has the size, and at its beginning the state, of all others of that round."""
+        """Check that all workers which train in the world of one round believe in one size of it."""
         if not hasattr(self, "job"):
             return
         seen: dict[int, int] = {}
