@@ -43,7 +43,7 @@ class Lease:
 
 
 class FakeEtcd:
-    """The parts of etcd that a rendezvous uses: ranges, puts, comparing transactions, leases and watches. `worlds` are all that were sealed."""
+    """The parts of etcd that a rendezvous uses: ranges, puts, transactions, leases and watches. `worlds` are all that were sealed."""
 
     def __init__(self) -> None:
         self.now = 1000.0

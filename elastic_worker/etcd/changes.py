@@ -44,7 +44,8 @@ def obstacle(group: Group) -> str:
     old = next((name for name in names if name in group.members and group.members[name].in_process is None), None)
     if old is not None:
         return "{} cannot change worlds in process".format(old)
-    return "more than {} members meet in an etcd".format(MOST_MEMBERS) if len(names) > MOST_MEMBERS else ""
+    is_large = min(len(names), group.rules.max) > MOST_MEMBERS
+    return "more than {} members meet in an etcd".format(MOST_MEMBERS) if is_large else ""
 
 
 def state_of(group: Group, before: typing.Optional[Job], *, until: float) -> InPlace:

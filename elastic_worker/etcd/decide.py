@@ -245,7 +245,7 @@ def _suspects(group: Group, job: Job, me: Me) -> typing.Tuple[str, ...]:
 
 def _returning(group: Group, me: Me, waits: Waits) -> typing.List[str]:
     """Return the members that may come back to this world: an absent etcd takes all leased records, and nobody was lost."""
-    if group.world is None or group.world.round is not None:
+    if group.world is None or (group.world.round is not None and not changes.is_in_process(group)):
         return []
     gone = [name for name in group.those(Standing.GONE) if name in me.unseen and name not in group.records.members]
     return gone if gone and not waits.held(("unseen", group.world.generation), RETURN_S) else []

@@ -4,8 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 from etcd_living import PLAIN, LivingJob
+from etcd_store import JOB, TOKEN
 
-from elastic_worker.etcd.records import Leaving
+from elastic.etcd import observed, records
+from elastic_worker.etcd import changes, in_process
+from elastic_worker.etcd import records as theirs
+from elastic_worker.etcd.records import WORLD, Leaving
 
 
 @pytest.fixture
@@ -167,6 +171,60 @@ def test_without_a_controller_members_come_and_go_in_process(job: LivingJob) -> 
     job.end("w1", politely=True)
     job.live(10)
     assert (job.in_world(), job.change().stage, job.starts()) == ({"w0", "w2"}, "run", {"w0": 1, "w2": 1})
+
+
+def test_an_etcd_that_forgets_all_members_during_a_change_loses_nobody(job: LivingJob) -> None:
+    trained(job, "w0", "w1", "w2")
+    job.agents["w2"].is_frozen = True
+    job.expect("w0", "w1", leaving=(Leaving("w2", "plan", 30.0),))
+    job.live(2)
+    assert job.change().stage == "hold"
+    for agent in job.agents.values():
+        agent.link.is_cut = True
+    job.etcd.advance(20)
+    job.turn()
+    for agent in job.agents.values():
+        agent.link.is_cut = agent.is_frozen = False
+    job.live(15)
+    world = job.world()
+    assert world is not None
+    assert (job.in_world(), job.change().stage, world.restarts) == ({"w0", "w1"}, "run", {})
+    assert (job.starts()["w0"], job.starts()["w1"]) == (1, 1)
+
+
+def test_a_world_of_too_many_members_restarts_its_processes(job: LivingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MOST_MEMBERS", 2)
+    trained(job, "w0", "w1")
+    job.start("w2")
+    job.expect("w0", "w1", "w2")
+    job.live(15)
+    assert (job.in_world(), job.change().stage, job.change().why) == ({"w0", "w1", "w2"}, "plain", "more than 2 members meet in an etcd")
+    job.end("w2")
+    job.live(15)
+    assert (job.in_world(), job.change().stage) == ({"w0", "w1"}, "run")
+
+
+def test_addresses_that_are_too_many_for_a_record_let_the_processes_restart(job: LivingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(job, "w0", "w1")
+    monkeypatch.setattr(in_process, "LONGEST_RECORD", 100)
+    job.agents["w0"].complain()
+    job.live(60)
+    assert (job.in_world(), job.starts()["w0"] > 1) == ({"w0", "w1"}, True)
+
+
+def test_the_controller_hears_that_the_processes_lived_on(job: LivingJob) -> None:
+    def rung() -> str:
+        world = records.Seal(TOKEN, JOB).open(WORLD, theirs.Seal(TOKEN, JOB).close(WORLD, job.world()))
+        assert isinstance(world, records.World)
+        rescale = observed.heard("job", records.Records(world=world), None, age_s=1.0, phases={}, silent=()).rescale
+        assert rescale is not None
+        return rescale.rung
+
+    trained(job, "w0", "w1")
+    assert rung() == "", "the first world came from no other"
+    job.end("w1")
+    job.live(10)
+    assert rung() == "in-process"
 
 
 def test_the_keys_of_state_transfers_differ_from_world_to_world_without_a_token(job: LivingJob) -> None:
