@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from autoscale.deciding.signals import Bounds
 
 
-class JobKey(NamedTuple):
+class JobName(NamedTuple):
     kind: str
     namespace: str
     name: str
@@ -21,7 +21,7 @@ class JobKey(NamedTuple):
 class JobFigures:
     """One job. None: not known (yet)."""
 
-    key: JobKey
+    key: JobName
     uid: str
     replicas: int
     """As the spec says."""
@@ -62,6 +62,6 @@ class Figures(Protocol):
     def is_known(self) -> bool:
         """False until the jobs have been seen; values are not known then, which is no error."""
 
-    def of(self, key: JobKey) -> JobFigures | None: ...
+    def of(self, key: JobName) -> JobFigures | None: ...
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]: ...

@@ -15,16 +15,16 @@ from dataclasses import replace
 from typing import Any
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.jobs import JobState, ScaledJob
 from autoscale.deciding.measures import Measured, with_rate
 from autoscale.deciding.remembering import is_news, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
 from autoscale.deciding.training import Mark, Training
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.watching.projections import node_seen, shape_of
-from elastic.api.scaling import PolicyName, Record, ScalingPolicy
-from elastic.membership.training import Progress
+from elastic.api.scaling import DecisionRecord, PolicyName, ScalingPolicy
+from elastic.membership.training import TrainingProgress
 
 NOW = 1_800_000_000.0
 MOST_WORKERS = 16
@@ -48,15 +48,15 @@ def state(index: int, replicas: int, draw: random.Random) -> JobState:
     )
     if index % 5 == 1:
         known = (*known, Measured(replicas + 1, known[-1].rate, 4.0, 30, at=NOW))
-    seen = JobSeen(
-        key=JobKey("PyTorchJob", f"team-{index % NAMESPACES}", f"job-{index}"),
+    seen = ScaledJob(
+        key=JobName("PyTorchJob", f"team-{index % NAMESPACES}", f"job-{index}"),
         uid=f"uid-{index}",
         policy=ScalingPolicy(policy=draw.choice([PolicyName.THROUGHPUT, PolicyName.CAPACITY])),
         bounds=Bounds(1, MOST_WORKERS),
         replicas=replicas,
         shape=shape_of(worker(1 + index % 2)),
     )
-    progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
+    progress = TrainingProgress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
     last = Mark(0.0, 5.0, "samples", 5, (progress.generation, progress.size))
     return JobState(
         seen=seen, training=Training(progress=progress, last=last), memory=Memory(sizes=known[-8:], changed_at=NOW - 1e5, grew=True)
@@ -85,7 +85,7 @@ def written_at(*, hours: float = 1.0, seed: int = 2) -> list[float]:
     one = state(1, 2, draw)
     one = replace(one, seen=replace(one.seen, bounds=Bounds(1, 2), policy=ScalingPolicy()))
     nodes, found_at = [node(0)], list[float]()
-    last: Record | None = None
+    last: DecisionRecord | None = None
     for passed in range(0, int(hours * 3600), 5):
         now = NOW + passed
         if passed % 10:

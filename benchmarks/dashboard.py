@@ -1,7 +1,8 @@
-"""What the dashboard costs with many jobs: CPU of its process while all jobs train and browsers watch, and bytes that a browser gets.
+"""Measure the cost of the dashboard with many jobs.
 
-Objects go through its caches as a watch brings them; each job reports every 5 s, as the rendezvous server sends it, and each second some
-workers change. Browsers are another process.
+It counts the CPU time of the dashboard's process while all jobs train and browsers watch, and the bytes that a browser gets. Objects go
+through its caches as a watch brings them. Each job reports every 5 s, as the rendezvous server sends it, and each second some workers
+change. The browsers are another process.
 
     python -m benchmarks.dashboard [--jobs 500] [--workers 50] [--lists 10] [--pages 10] [--seconds 30]
 """
@@ -27,7 +28,7 @@ from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import News
-from dashboard.serving.server import Server, Settings
+from dashboard.serving.server import Server, ServingSettings
 from dashboard.serving.sessions import LaptopSessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
@@ -35,7 +36,7 @@ from dashboard.watching.observer import Observer
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
@@ -105,7 +106,9 @@ class Cluster:
                 number, step = reports % self.jobs, 10 * (reports // self.jobs)
                 values = {"samples": step * 640.0, "loss": 1.0 + 1.0 / (step + 1)}
                 uid = f"job-{number}"
-                self.book.hear(Progress(job=uid, generation=3, phase="running", size=self.workers, step=step, highest=step, values=values))
+                self.book.hear(
+                    TrainingProgress(job=uid, generation=3, phase="running", size=self.workers, step=step, highest=step, values=values)
+                )
                 self.news.tell(uid)
                 reports += 1
             while changes < passed * CHANGED_WORKERS_A_SECOND:
@@ -116,7 +119,7 @@ class Cluster:
 
 
 async def watch(url: str, cookie: str, queries: list[str], seconds: float) -> dict[str, list[float]]:
-    """As so many browsers: bytes of the first message of each, and bytes a second later."""
+    """Read a stream for each query, as browsers do. Return the bytes of each first message, and the bytes a second after it."""
     headers = {"Cookie": f"{signed_cookie.name(urlsplit(url).netloc)}={cookie}"}
     got, first = [0.0] * len(queries), [0.0] * len(queries)
 
@@ -157,7 +160,7 @@ async def measure(options: argparse.Namespace) -> None:
             sessions=sessions,
             guard=Guard(),
             reclaims=Reclaims(()),
-            settings=Settings(),
+            settings=ServingSettings(),
             is_ready=lambda: True,
         )
         opened = socket.create_server(("127.0.0.1", 0), backlog=128)

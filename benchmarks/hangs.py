@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic.membership.wire import Budget, Expectation, World
+from elastic.membership.wire import Budget, Expectation, WorldReport
 from rendezvous.engine.doing_words import sentence
-from rendezvous.engine.messages.doing import HangState, Kind
+from rendezvous.engine.messages.doing import DoingKind, HangState
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
@@ -36,13 +36,13 @@ from torch_agents import Agents, Server, serving  # noqa: E402
 SCRIPT = ROOT / "tests/fixtures/hangs/train.py"
 BACKWARD = "wait in backward for the gradients of other ranks"
 HANGS = {
-    "sleep": (Kind.OTHER, "sleeps", "time.sleep(LONG_S)"),
-    "loop": (Kind.OTHER, "computes", "re.match("),
-    "loader": (Kind.OTHER, "waits for its DataLoader; its loader process", "DataLoader("),
-    "read": (Kind.OTHER, "waits to read", "os.read("),
-    "stopped": (Kind.STOPPED, "is stopped by a signal", ""),
-    "mismatch": (Kind.COLLECTIVE, "waits in barrier", ""),
-    "deadlock": (Kind.COLLECTIVE, "waits in recv", ""),
+    "sleep": (DoingKind.OTHER, "sleeps", "time.sleep(LONG_S)"),
+    "loop": (DoingKind.OTHER, "computes", "re.match("),
+    "loader": (DoingKind.OTHER, "waits for its DataLoader; its loader process", "DataLoader("),
+    "read": (DoingKind.OTHER, "waits to read", "os.read("),
+    "stopped": (DoingKind.STOPPED, "is stopped by a signal", ""),
+    "mismatch": (DoingKind.COLLECTIVE, "waits in barrier", ""),
+    "deadlock": (DoingKind.COLLECTIVE, "waits in recv", ""),
 }
 """The kind, the words and the code by which the last rank must be described."""
 LONG_WORK = ("save", "evaluate", "compile", "first_step")
@@ -108,7 +108,7 @@ class Trial:
     def _is_marked(self, name: str) -> bool:
         return (self._folder / name).exists()
 
-    def _world(self) -> World | None:
+    def _world(self) -> WorldReport | None:
         return self._server.world(self._agents.job)
 
     def _state(self) -> HangState | None:
@@ -132,7 +132,7 @@ class Trial:
         if len(own) != 1 or own[0].doing.kind is not kind or not own[0].doing.does.startswith(does) or code not in own[0].doing.code:
             return False
         others = [group.doing.kind for group in groups if group is not own[0]]
-        return set(others) <= {Kind.COLLECTIVE} and (kind is Kind.COLLECTIVE or groups[0] is own[0])
+        return set(others) <= {DoingKind.COLLECTIVE} and (kind is DoingKind.COLLECTIVE or groups[0] is own[0])
 
 
 @contextmanager

@@ -57,7 +57,7 @@ exit 127
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class C10dStore:
     """One job's store. `template` is the Worker's pod template, `selector` the labels that all of the job's pods carry."""
 
     job_name: str
@@ -79,7 +79,7 @@ class Store:
         return f"{self.name}:{self.port}"
 
 
-def store_pod(store: Store) -> Object:
+def store_pod(store: C10dStore) -> Object:
     """One process with a TCPStore, from the workers' own image so that it is the same torch; restarted in place when it ends."""
     spec = store.template.get("spec") or {}
     pod_spec: Object = {
@@ -105,7 +105,7 @@ def store_pod(store: Store) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec}
 
 
-def store_service(store: Store) -> Object:
+def store_service(store: C10dStore) -> Object:
     """Return the store's service. It is headless and published before readiness, so an early worker retries against the pod itself."""
     spec = {
         "clusterIP": "None",
@@ -116,7 +116,7 @@ def store_service(store: Store) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(store), "spec": spec}
 
 
-def store_network_policy(store: Store) -> Object | None:
+def store_network_policy(store: C10dStore) -> Object | None:
     """Admits only the job's pods; None where workers use the host's network, which no pod selector matches."""
     if (store.template.get("spec") or {}).get("hostNetwork"):
         return None
@@ -130,7 +130,7 @@ def store_network_policy(store: Store) -> Object | None:
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": _metadata(store), "spec": spec}
 
 
-def c10d_env(store: Store, rdzv_conf: Sequence[tuple[str, str]] = (), *, rendezvous_id: str) -> list[Object]:
+def c10d_env(store: C10dStore, rdzv_conf: Sequence[tuple[str, str]] = (), *, rendezvous_id: str) -> list[Object]:
     """Return the variables with which a worker's container uses the store. The user's own settings come first and win."""
     return [
         {"name": "PET_RDZV_BACKEND", "value": "c10d"},
@@ -148,7 +148,7 @@ def tuned(rdzv_conf: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [*rdzv_conf, *((key, value) for key, value in TUNING if key not in given)]
 
 
-def _container(store: Store, spec: Mapping[str, Any]) -> Object:
+def _container(store: C10dStore, spec: Mapping[str, Any]) -> Object:
     worker: Mapping[str, Any] = next((c for c in spec.get("containers") or () if c.get("name") == store.container), {})
     container: Object = {
         "name": "store",
@@ -181,12 +181,12 @@ def _on_demand_preferred() -> Object:
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _labels(store: Store) -> dict[str, str]:
+def _labels(store: C10dStore) -> dict[str, str]:
     """Not those of a replica: the store is counted neither as a worker nor in a gang."""
     return {COMPONENT: COMPONENT_VALUE, STORE_OF: store.name[:63].rstrip("-.")}
 
 
-def _metadata(store: Store) -> Object:
+def _metadata(store: C10dStore) -> Object:
     return {
         "name": store.name,
         "namespace": store.namespace,

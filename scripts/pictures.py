@@ -1,4 +1,4 @@
-"""Makes docs/dashboard-desk.png and docs/dashboard-phone.png in Chromium: `python scripts/pictures.py [FOLDER]`. Look at them afterwards.
+"""Make docs/dashboard-desk.png and docs/dashboard-phone.png in Chromium: `python scripts/pictures.py [FOLDER]`. Look at them afterwards.
 
 The job is made up: 90 minutes with a growth, a spot node that is taken back, a number of workers set by hand, and a crash. The server and
 its pages are the dashboard's own. Needs Debian's package chromium.
@@ -23,13 +23,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
 import chromium  # noqa: E402
 from dashboard_scene import Scene, event, job, node, owned, pod  # noqa: E402
 
-from elastic.membership.training import Progress  # noqa: E402
+from elastic.membership.training import TrainingProgress  # noqa: E402
 from elastic.runtime.one_time import OneTimeToken  # noqa: E402
 
 NAME = "llama-finetune"
 LENGTH_S, REPORT_S, PAUSE_S = 5400, 5.0, 1.0
 SAMPLES_A_SECOND, STEPS_A_SECOND = 64, 1.6
-PICTURES = {"desk": (1280, 900), "phone": (390, 844)}
+PICTURES = {"desk": (1280, 1180), "phone": (390, 844)}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def scene(end: float) -> Scene:
     begin, draw = end - LENGTH_S, random.Random(7)
     shown = Scene(node("node-0"), node("node-1"), event(of=NAME, message=f"PyTorchJob {NAME} trains with 4 workers", reason="Rescaled"))
     shown.put(*(owned(pod(index, of=NAME, node=f"node-{index % 2}")) for index in range(4)))
+    shown.log = "".join(f"step {step} loss {1.1 + 2 * math.exp(-step / 2600):.3f}\n" for step in range(8500, 8640, 20))
     step = samples = 0.0
     for generation, (change, later) in enumerate(zip(STORY, [*STORY[1:], None], strict=True), start=1):
         shown.now = begin + change.at
@@ -95,7 +96,7 @@ def object_of(change: Change, generation: int, *, begin: float) -> dict[str, Any
 
 
 def hear(shown: Scene, generation: int, **told: Any) -> None:
-    shown.book.hear(Progress(job=f"uid-{NAME}", generation=generation, **told))
+    shown.book.hear(TrainingProgress(job=f"uid-{NAME}", generation=generation, **told))
 
 
 def stamp(at: float) -> str:
@@ -113,9 +114,10 @@ async def make(folder: Path) -> None:
                 await page.open(f"{url}/login?token={OneTimeToken(data / 'token').current()}")
                 await page.wait("document.querySelector('tbody a')")
                 await page.ask("document.querySelector('tbody a').click()")
-                await page.wait("document.querySelectorAll('canvas').length === 4")
+                await page.wait("document.querySelectorAll('canvas').length === 3")
                 await page.wait("document.querySelector('[aria-label=Workers] tbody tr')")
                 await page.wait("document.getElementById('live').textContent === 'Live'")
+                await page.wait("document.querySelector('pre[aria-label=Log]').textContent")
                 await page.picture(folder / f"dashboard-{picture}.png")
 
 

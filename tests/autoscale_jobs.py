@@ -1,4 +1,4 @@
-"""Jobs for tests of the autoscaler's decisions: signals with only their differences, and a job that trains in virtual time."""
+"""Build jobs for tests of the autoscaler's decisions: signals by their differences, and a job that trains in virtual time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.measures import Measured, Sizes, with_rate
-from autoscale.deciding.signals import Bounds, Decision, Memory, Signals, Work
+from autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Work
 from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 NOON = 1_800_000_000.0
 
@@ -34,7 +34,7 @@ def signals(
     spread: float = 0.0,
     **more: Any,
 ) -> Signals:
-    """A job that reports, has stood still for long, and trains with as many workers as `working` says."""
+    """Return the signals of a job that reports progress and has measured these rates by its number of workers."""
     known = measured(rates or {}, spread=spread)
     memory = more.pop("memory", Memory(sizes=known))
     return Signals(
@@ -47,14 +47,14 @@ def signals(
 
 
 def turns(path: list[int]) -> int:
-    """How often the number of workers went the other way than before."""
+    """Return how often the number of workers changed its direction."""
     moves = [after - before for before, after in itertools.pairwise(path)]
     return sum(1 for one, other in itertools.pairwise(moves) if one * other < 0)
 
 
 @dataclass
 class TrainingJob:
-    """A job whose throughput is `rate(workers)` with noise, measured every ten seconds and decided on after each measurement."""
+    """A job whose throughput is `rate(workers)` with noise. It is measured every ten seconds, and a decision follows each measurement."""
 
     rate: Callable[[int], float]
     noise: float = 0.0
@@ -69,7 +69,7 @@ class TrainingJob:
     memory: Memory = field(default_factory=Memory)
     now: float = NOON
     sizes: list[int] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[SizeDecision] = field(default_factory=list)
 
     def run(self, hours: float, *, every_s: float = 10.0) -> TrainingJob:
         draw = random.Random(self.seed)
@@ -104,9 +104,9 @@ class TrainingJob:
 
 @dataclass
 class ReportingJob:
-    """A job that reports its steps each five seconds on a loaded machine: all follows from its messages, also what a change costs.
+    """A job that reports its steps each five seconds on a loaded machine. All facts come from its messages, also the cost of a change.
 
-    Each worker does two steps a second, less what the others cost it (`contention`), now and then only a third of that.
+    Each worker makes two steps a second, less the share that the others take from it (`contention`). Now and then it makes a third of that.
     """
 
     seed: int
@@ -122,7 +122,7 @@ class ReportingJob:
     memory: Memory = field(default_factory=Memory)
     training: Training = field(default_factory=Training)
     changes: list[tuple[float, int]] = field(default_factory=list)
-    """When, in seconds from the start, the job changed to how many workers."""
+    """The time of each change, in seconds from the start, and the number of workers after it."""
 
     def run(self, seconds: float) -> ReportingJob:
         draw = random.Random(self.seed)
@@ -159,7 +159,7 @@ class ReportingJob:
         self._says(count, int(self.step))
 
     def _says(self, size: int, step: int | None, *, phase: str = "running") -> None:
-        progress = Progress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
+        progress = TrainingProgress(job="job", generation=self.generation, phase=phase, size=size, step=step, highest=int(self.step))
         self.training, rate = heard(self.training, progress, self.now)
         if rate is not None:
             self.memory = replace(self.memory, sizes=with_rate(self.memory.sizes, size=size, rate=rate, now=self.now))

@@ -1,4 +1,7 @@
-"""An etcd in memory with a virtual clock, which answers calls as etcd's JSON gateway does, and the controller's way into it."""
+"""Play an etcd in memory, with a virtual clock, and the controller's connection to it.
+
+It answers calls as etcd's JSON gateway does.
+"""
 
 import asyncio
 import base64
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from elastic.etcd.store import Away, Compacted, Entry, Listing, Store
-from elastic.etcd.store import Refused as Denied
+from elastic.etcd.store import StoreRefused as Denied
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Refused
 from elastic_worker.etcd.records import EXPECTED, WORLD, Expected, Seal, World
@@ -43,7 +46,7 @@ class Lease:
 
 
 class FakeEtcd:
-    """The parts of etcd that a rendezvous uses: ranges, puts, transactions, leases and watches. `worlds` are all that were sealed."""
+    """The calls that a rendezvous makes: ranges, puts, comparing transactions, leases and watches. `worlds` has every sealed world."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -76,7 +79,7 @@ class FakeEtcd:
         return [event for revision, event in self.events if revision >= since]
 
     def open(self, name: str) -> Any:
-        """Return the record under a key; None without one of ours."""
+        """Return the record under a key, or None if the key holds no record of ours."""
         key = self.keys.get(PREFIX + name)
         try:
             return self.seal.open(name, base64.b64decode(key.value)) if key is not None else None
@@ -84,7 +87,7 @@ class FakeEtcd:
             return None
 
     def write(self, name: str, value: bytes) -> None:
-        """As somebody else than an agent does."""
+        """Write a key as another client than an agent does."""
         self._put({"key": coded(PREFIX + name), "value": base64.b64encode(value).decode()})
 
     def remove(self, name: str) -> None:
@@ -168,7 +171,7 @@ class FakeEtcd:
 
 
 class InMemory:
-    """The controller's way into a FakeEtcd."""
+    """The controller's connection to a FakeEtcd."""
 
     def __init__(self, etcd: FakeEtcd) -> None:
         self.etcd = etcd
@@ -208,7 +211,7 @@ class InMemory:
                 yield tuple(entry(e["kv"], prefix)._replace(**({"value": None} if e.get("type") == "DELETE" else {})) for e in events)
 
     async def wait(self, since: int) -> None:
-        """Wait until the watch may have something to say."""
+        """Wait until the watch may have news."""
         await asyncio.sleep(0.02)
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
@@ -236,7 +239,7 @@ class InMemory:
 
 
 async def keys_under(store: Store, prefix: str) -> list[str]:
-    """Return the keys there, without the prefix."""
+    """Return the keys under the prefix, without it."""
     return [found.key async for page in store.pages(prefix) for found in page.entries]
 
 

@@ -10,7 +10,7 @@ from controller.deciding.derivation import derive
 from controller.deciding.objects import pods
 from controller.deciding.plan import plan
 from controller.facts.settings import Rendezvous, Settings
-from controller.facts.snapshot import Container, Node, Owned, Phase, Pod, Service, Snapshot, World, node_from, pod_from
+from controller.facts.snapshot import Container, Node, Owned, Pod, PodPhase, Service, Snapshot, WorldSeen, node_from, pod_from
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus, Object, to_object
 from elastic.api.kinds import KINDS
@@ -62,10 +62,10 @@ def elastic_job(workers: int = 3, *, least: int = 1, most: int = 5, **more: Any)
     return job(Worker=replica(workers, restart=more.pop("restart", "OnFailure")), elasticPolicy=policy, **more)
 
 
-def pod(type: str = "worker", index: int = 0, phase: Phase = Phase.RUNNING, *, code: int | None = None, **changes: Any) -> Pod:
+def pod(type: str = "worker", index: int = 0, phase: PodPhase = PodPhase.RUNNING, *, code: int | None = None, **changes: Any) -> Pod:
     name = f"train-{type}-{index}"
     containers = () if code is None else (Container(name="pytorch", exit_code=code),)
-    made = Pod(name=name, uid=f"uid-{name}", type=type, index=index, phase=phase, is_ready=phase is Phase.RUNNING, containers=containers)
+    made = Pod(name=name, uid=f"uid-{name}", type=type, index=index, phase=phase, is_ready=phase is PodPhase.RUNNING, containers=containers)
     return replace(made, **changes)
 
 
@@ -108,7 +108,7 @@ class Cluster:
         self.pods: dict[str, Pod] = {}
         self.services: dict[str, Service] = {}
         self.owned: dict[tuple[str, str], Owned] = {}
-        self.world: World | None = None
+        self.world: WorldSeen | None = None
         self.is_forgotten = False
         self.last_step: int | None = None
         self.nodes: dict[str, Node] = {}
@@ -154,16 +154,16 @@ class Cluster:
                 return plans
         raise AssertionError(f"never settles: {plans[-1]}")
 
-    def set(self, name: str, phase: Phase, *, code: int | None = None, **changes: Any) -> None:
+    def set(self, name: str, phase: PodPhase, *, code: int | None = None, **changes: Any) -> None:
         container = self.job.kind.container
         # The container has begun, regardless of the pod's present phase.
-        containers = () if phase is Phase.PENDING else (Container(name=container, exit_code=code),)
-        self.pods[name] = replace(self.pods[name], phase=phase, is_ready=phase is Phase.RUNNING, containers=containers, **changes)
+        containers = () if phase is PodPhase.PENDING else (Container(name=container, exit_code=code),)
+        self.pods[name] = replace(self.pods[name], phase=phase, is_ready=phase is PodPhase.RUNNING, containers=containers, **changes)
 
     def run_all(self) -> None:
         for name, one in self.pods.items():
-            if one.phase is Phase.PENDING:
-                self.set(name, Phase.RUNNING)
+            if one.phase is PodPhase.PENDING:
+                self.set(name, PodPhase.RUNNING)
 
     def state(self) -> str:
         last = self.job.status.conditions[-1]
@@ -187,7 +187,7 @@ class Cluster:
             case Update(resource, name, change) if resource == PODS:
                 # As the kubelet ends a pod that has been active for too long.
                 assert change == {"metadata": {"uid": self.pods[name].uid}, "spec": {"activeDeadlineSeconds": 1}}
-                self.pods[name] = replace(self.pods[name], phase=Phase.FAILED, deadline_s=1, reason="DeadlineExceeded")
+                self.pods[name] = replace(self.pods[name], phase=PodPhase.FAILED, deadline_s=1, reason="DeadlineExceeded")
             case Create(_, item):
                 kind, name = item["kind"], item["metadata"]["name"]
                 self.made += 1
@@ -207,7 +207,7 @@ class Cluster:
                     self.is_forgotten = isinstance(action, Forget)
 
     def delete(self, name: str) -> None:
-        if self.lingering and self.pods[name].phase is Phase.RUNNING:
+        if self.lingering and self.pods[name].phase is PodPhase.RUNNING:
             self.pods[name] = replace(self.pods[name], is_deleting=True)
         else:
             del self.pods[name]

@@ -3,13 +3,13 @@
 import os
 import time
 
-from controller.webhook.answers import Answer, Request
+from controller.webhook.answers import AdmissionAnswer, Request
 from controller.webhook.judge import confine, serve
 from controller.webhook.review import answer
 from elastic.api import KINDS
 
 
-def judge(request: Request) -> Answer:
+def judge(request: Request) -> AdmissionAnswer:
     match request.name.partition("-")[0]:
         case "slow":
             time.sleep(float(request.name.partition("-")[2]))

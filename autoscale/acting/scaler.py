@@ -5,11 +5,11 @@ import logging
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 
-from autoscale.deciding.jobs import JobSeen
-from autoscale.figures import JobKey
+from autoscale.deciding.jobs import ScaledJob
+from autoscale.figures import JobName
 from autoscale.jobs import JOBS
 from elastic.api.kinds import API_VERSION
-from elastic.api.scaling import ANNOTATION, MANAGER, Record, as_text
+from elastic.api.scaling import ANNOTATION, MANAGER, DecisionRecord, as_text
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
@@ -31,13 +31,13 @@ class Scaler:
         self._left = left
         self._namespaces = TerminatingNamespaces()
 
-    async def annotate(self, seen: JobSeen, record: Record) -> str:
+    async def annotate(self, seen: ScaledJob, record: DecisionRecord) -> str:
         """Write the decision, and what a restart must not forget; return the version of the job that has it."""
         metadata = {"uid": seen.uid, "annotations": {ANNOTATION: as_text(record)}}
         written = await self._patch(seen.key, {"metadata": metadata})
         return str(written["metadata"].get("resourceVersion", ""))
 
-    async def scale(self, seen: JobSeen, count: int, *, version: str) -> None:
+    async def scale(self, seen: ScaledJob, count: int, *, version: str) -> None:
         """Only if the job is still the one that was decided about: what someone else writes meanwhile stands."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
         try:
@@ -47,14 +47,14 @@ class Scaler:
                 raise Changed from error
             raise
 
-    async def tell(self, seen: JobSeen, message: str, *, count: int, now: float) -> None:
+    async def tell(self, seen: ScaledJob, message: str, *, count: int, now: float) -> None:
         await self._write(seen, scaled_event(seen, message, count=count, now=now))
 
-    async def warn(self, seen: JobSeen, message: str, *, now: float) -> None:
+    async def warn(self, seen: ScaledJob, message: str, *, now: float) -> None:
         """Once, as long as the cluster keeps Events."""
         await self._write(seen, _event(seen, message, message, type="Warning", reason=IN_TROUBLE, now=now))
 
-    async def _write(self, seen: JobSeen, event: Object) -> None:
+    async def _write(self, seen: ScaledJob, event: Object) -> None:
         """Write an Event; one that cannot be written is not worth a failure."""
         try:
             await self._fenced_create(event)
@@ -62,7 +62,7 @@ class Scaler:
             if error.reason != "AlreadyExists" and not is_terminating(error):
                 log.warning("an event was not written", extra={**seen.key.fields(), "error": str(error)})
 
-    async def _patch(self, key: JobKey, body: Object, *, subresource: str | None = None) -> Object:
+    async def _patch(self, key: JobName, body: Object, *, subresource: str | None = None) -> Object:
         def send() -> Awaitable[Object]:
             return self._kube.patch(JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource, field_manager=MANAGER)
 
@@ -78,11 +78,11 @@ class Scaler:
         await self._namespaces.create(event, send if left is None else lambda: in_time(left, send), namespace=namespace)
 
 
-def scaled_event(seen: JobSeen, message: str, *, count: int, now: float) -> Object:
+def scaled_event(seen: ScaledJob, message: str, *, count: int, now: float) -> Object:
     return _event(seen, message, f"{count}\0{_stamp(now)}", type="Normal", reason="Autoscaled", now=now)
 
 
-def _event(seen: JobSeen, message: str, content: str, *, type: str, reason: str, now: float) -> Object:
+def _event(seen: ScaledJob, message: str, content: str, *, type: str, reason: str, now: float) -> Object:
     """Its name follows from its content, so that a second one is refused."""
     stamp = _stamp(now)
     digest = hashlib.sha256(f"{seen.uid}\0{content}".encode()).hexdigest()[:16]

@@ -1,17 +1,31 @@
-"""Decides how many workers a job should have: its policy says what it wants, and the guard when it may have it."""
+"""Decide how many workers one job should have: its policy says what it wants, and the guard when it may have it.
+
+The way of a job from 2 workers to 3: the rendezvous server streams the steps of the training, or `watching.sources` reads them from a log
+or a page (`Book.heard`, `Book.read`). `measures` turns them into the throughput with 2 workers. In each round, every few seconds,
+`round.decide_all` builds the job's `curve` and calls `decide`. `held` first keeps a number that somebody has set by hand. The policy's
+`wish` says 3, because the curve expects enough gain. `guarded` cuts the wish to the limits, the allowed sizes, the free room and the
+job's share of it (`sharing`), and makes it wait for pauses and votes, so that the number does not go up and down.
+
+The leader then carries it out (`running.rounds.Rounds._write`): it writes the annotation with the decision and the memory, then the
+number through the subresource scale, then an Event with the reason. A crash in between costs nothing, because the next round reads the
+annotation. The controller sees three replicas in the spec, and makes the third pod.
+
+If a pod of higher priority finds no room, `giving` picks the jobs that shrink. If the third worker brings less than expected, the policy
+wants 2 again; `trials` decides when 3 deserves another look.
+"""
 
 from dataclasses import replace
 
 from autoscale.deciding import troubles
 from autoscale.deciding.guard import guarded, held
 from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
-from autoscale.deciding.signals import Decision, Memory, Signals, Wish
+from autoscale.deciding.signals import Memory, Signals, SizeDecision, Wish
 from autoscale.deciding.trials import up_to_date
 from elastic.api.scaling import PolicyName
 
 
-def decide(signals: Signals, replicas: int, now: float) -> Decision:
-    """`replicas` is the number in the spec, `now` in seconds since 1970."""
+def decide(signals: Signals, replicas: int, now: float) -> SizeDecision:
+    """Return the decision about a job with so many replicas in its spec. `now` is in seconds since 1970."""
     signals = replace(signals, memory=_until_now(signals.memory, now, hold_s=signals.policy.hold_seconds))
     by_hand = held(signals, replicas, now)
     if by_hand is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from autoscale.deciding.cluster import PodSeen, Room, Shape
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 
 MOST_KINDS, MOST_TOGETHER = 64, 8
 """Kinds of waiting pods of one namespace for which jobs are asked for room in one round, and kinds for which several are asked together.
@@ -31,7 +31,7 @@ class Surplus:
     held: all its workers. gain(n): addition of the n-th of them, relative to the job's throughput at its minimum.
     """
 
-    key: JobKey
+    key: JobName
     uid: str
     priority: int
     pods: Sequence[PodSeen]
@@ -49,13 +49,13 @@ class Waiting:
 
 def given_back(
     room: Room, waiting: Iterable[Waiting], surplus: Iterable[Surplus], *, free: Room | None = None
-) -> dict[JobKey, tuple[int, str]]:
+) -> dict[JobName, tuple[int, str]]:
     """Return how many workers each job gives back, and for which pod.
 
     Room that waiting pods find in `free`, without the room of leaving pods, is taken there too.
     """
     jobs = _Jobs(room, surplus)
-    found: dict[JobKey, tuple[int, str]] = {}
+    found: dict[JobName, tuple[int, str]] = {}
     for one in sorted(waiting, key=lambda one: (-one.pod.priority, not one.is_needed, one.pod.key)):
         if jobs.is_vain(one):
             continue
@@ -172,7 +172,7 @@ class _Jobs:
         search.is_vain = not found
         return found
 
-    def give(self, uid: str, count: int) -> JobKey:
+    def give(self, uid: str, count: int) -> JobName:
         giver = self._givers[uid]
         self._held[giver.of.priority][giver.of.key.namespace] -= giver.room(count)
         self._room.release(itertools.islice(giver.left, count))

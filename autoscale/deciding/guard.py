@@ -7,7 +7,7 @@ up and down.
 from dataclasses import replace
 
 from autoscale.deciding import trials, troubles
-from autoscale.deciding.signals import Decision, Memory, Signals, Step, Wish
+from autoscale.deciding.signals import Memory, Signals, SizeDecision, Step, Wish
 from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 
 VOTES = 3
@@ -18,7 +18,7 @@ STANDS_S = 600.0
 MOST_REVERSALS = 16
 
 
-def held(signals: Signals, replicas: int, now: float) -> Decision | None:
+def held(signals: Signals, replicas: int, now: float) -> SizeDecision | None:
     """Hold the number that someone else has set, for as long as the policy says; it ends a trial.
 
     It is remembered for as long as it is the last one.
@@ -31,7 +31,7 @@ def held(signals: Signals, replicas: int, now: float) -> Decision | None:
     by = f" by {hand.who}" if hand.who else ""
     if troubles.is_carrier(hand):
         by = f" by {troubles.OTHER_WRITER}: {troubles.ONE_WRITER}"
-    return Decision(
+    return SizeDecision(
         count=replicas,
         wanted=hand.count,
         reason=f"{hand.count} was set{by}; it stays for holdSeconds, {max(1, left_s // 60)} min more",
@@ -44,7 +44,7 @@ def is_held(memory: Memory, now: float) -> bool:
     return memory.hand is not None and now < memory.hand.until
 
 
-def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision:
+def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> SizeDecision:
     """Bring the wish within the limits, and hold it until its time."""
     memory, bounds = _noted(signals, replicas, now), signals.bounds
     wish = _in_room(wish, replace(signals, memory=memory), replicas, now)
@@ -52,7 +52,7 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
     is_back = wish.trial in (Step.FAILED, Step.BROKEN_OFF)
     if count == replicas:
         memory = _after_trial(replace(memory, votes=0, vote_for=0), wish.trial, now)
-        return Decision(count=replicas, wanted=count, reason=wish.reason, memory=memory)
+        return SizeDecision(count=replicas, wanted=count, reason=wish.reason, memory=memory)
     if not bounds.allows(replicas) and not is_back:
         count = bounds.largest(replicas)
         return _changed(count, f"{replicas} is not a number that the job may have", memory, replicas, now, is_own=False)
@@ -62,20 +62,20 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> Decision
         return _changed(count, wish.reason, memory, replicas, now, is_own=wish.is_own_doing)
     since_s = now - memory.changed_at if memory.changed_at is not None else float("inf")
     if memory.asked == count and since_s < STANDS_S:
-        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
+        return SizeDecision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
     direction = 1 if count > replicas else -1
     memory = _voted(memory, direction, now)
     # A trial has pauses of its own, and leaves those of other changes as they were.
     pause_s = _pause_s(signals, memory, replicas, count) if wish.trial is None else float(signals.policy.cooldown_seconds)
     if since_s < pause_s:
         reason = f"wants {count}: {wish.reason}; the last change is too recent"
-        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_whole=wish.is_whole, is_held=direction > 0)
+        return SizeDecision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_whole=wish.is_whole, is_held=direction > 0)
     if memory.votes < VOTES and wish.trial is not Step.BEGINS and (direction < 0 or _turns(memory, direction)):
         reason = f"wants {count}: {wish.reason}; it is looked at again"
-        return Decision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_held=direction > 0)
+        return SizeDecision(count=replicas, wanted=replicas, reason=reason, memory=memory, is_held=direction > 0)
     if wish.trial is Step.BEGINS:
         memory = trials.started(memory, origin=replicas, target=count, now=now)
-        return Decision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
+        return SizeDecision(count=count, wanted=count, reason=wish.reason, memory=memory, is_whole=wish.is_whole)
     if is_back:
         return _taken_back(count, wish, memory, now)
     return replace(_changed(count, wish.reason, memory, replicas, now), is_whole=wish.is_whole)
@@ -90,9 +90,9 @@ def _noted(signals: Signals, replicas: int, now: float) -> Memory:
     return replace(memory, asked=asked, refused_at=refused_at, was_whole=memory.was_whole or is_whole)
 
 
-def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> Decision:
+def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> SizeDecision:
     step = wish.trial or Step.FAILED
-    return Decision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, step, now))
+    return SizeDecision(count=count, wanted=count, reason=wish.reason, memory=trials.taken_back(memory, step, now))
 
 
 def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
@@ -177,7 +177,7 @@ def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> flo
     return min(pause_s, LONGEST_PAUSE_S)
 
 
-def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, is_own: bool = True) -> Decision:
+def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float, *, is_own: bool = True) -> SizeDecision:
     """Decide on a change. A change that others caused is no turn, and neither is the way back from it."""
     direction = 1 if count > replicas else -1
     memory = trials.ended(memory, Step.BROKEN_OFF, now)
@@ -187,4 +187,4 @@ def _changed(count: int, reason: str, memory: Memory, replicas: int, now: float,
     grew = direction > 0 if is_own else memory.grew or memory.changed_at is None
     was_whole = memory.was_whole and direction < 0
     memory = replace(memory, changed_at=now, grew=grew, was_whole=was_whole, reversals=reversals, asked=count, votes=0, vote_for=0)
-    return Decision(count=count, wanted=count, reason=reason, memory=memory)
+    return SizeDecision(count=count, wanted=count, reason=reason, memory=memory)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoscale.deciding.cluster import Shape
-from autoscale.deciding.signals import Bounds, Decision, Memory
+from autoscale.deciding.signals import Bounds, Memory, SizeDecision
 from autoscale.deciding.training import Training
-from autoscale.figures import JobFigures, JobKey
-from elastic.api.scaling import ProgressSource, Record, ScalingPolicy
+from autoscale.figures import JobFigures, JobName
+from elastic.api.scaling import DecisionRecord, ProgressSource, ScalingPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class SizeOwner:
     """The client that set the number of workers, by the field's managers."""
 
     manager: str
@@ -21,8 +21,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSeen:
-    key: JobKey
+class ScaledJob:
+    key: JobName
     uid: str
     policy: ScalingPolicy
     bounds: Bounds
@@ -34,8 +34,8 @@ class JobSeen:
     """Ours, and neither over, nor suspended, nor being deleted."""
     fixed: str = ""
     """Why its number of workers is not to be changed."""
-    owners: tuple[Owner, ...] = ()
-    record: Record | None = None
+    owners: tuple[SizeOwner, ...] = ()
+    record: DecisionRecord | None = None
     progress: ProgressSource | None = None
     container: str | None = None
     """The one that trains."""
@@ -56,7 +56,7 @@ class Unscaled:
 class JobState:
     """One job, for one round."""
 
-    seen: JobSeen
+    seen: ScaledJob
     training: Training = field(default_factory=Training)
     trouble: str = ""
     """Why no progress is heard of, where a source was named."""
@@ -65,5 +65,5 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    decision: Decision
+    decision: SizeDecision
     figures: JobFigures

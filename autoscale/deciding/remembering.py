@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autoscale.deciding.jobs import JobSeen, Outcome
+from autoscale.deciding.jobs import Outcome, ScaledJob
 from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
 from autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
 from autoscale.deciding.troubles import NO_PROGRESS
-from elastic.api.scaling import MOST_SECONDS, MOST_SPREAD, Record, SizeRecord, TrialRecord
+from elastic.api.scaling import MOST_SECONDS, MOST_SPREAD, DecisionRecord, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
 
@@ -24,10 +24,10 @@ MINUTE_S, FURTHEST_S = 60, 10 * 365 * 86400
 """A target that is further away is as good as none."""
 
 
-def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record:
+def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> DecisionRecord:
     decision, figures, memory = outcome.decision, outcome.figures, outcome.decision.memory
     hand = memory.hand
-    return Record(
+    return DecisionRecord(
         decision=Written(
             workers=decision.wanted,
             reason=decision.reason[:LONGEST_REASON],
@@ -63,7 +63,7 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Record
     )
 
 
-def is_news(new: Record, old: Record | None) -> bool:
+def is_news(new: DecisionRecord, old: DecisionRecord | None) -> bool:
     """Tell whether a record is worth a write: other numbers in the same words are not, nor figures that moved a little."""
     if old is None:
         return True
@@ -79,7 +79,7 @@ def is_news(new: Record, old: Record | None) -> bool:
     return {one.size for one in new.sizes} != {one.size for one in old.sizes} or _moved(new.sizes, old.sizes) or _costs_otherwise(new, old)
 
 
-def memory_of(record: Record | None) -> Memory:
+def memory_of(record: DecisionRecord | None) -> Memory:
     """Return the memory from which a new process starts."""
     if record is None:
         return Memory()
@@ -99,7 +99,7 @@ def memory_of(record: Record | None) -> Memory:
     )
 
 
-def _sizes(record: Record) -> Sizes:
+def _sizes(record: DecisionRecord) -> Sizes:
     """Return the measures of a record.
 
     A former release wrote no time for a measure; the measure is then as old as the record. A person may have written a size twice: the
@@ -111,7 +111,7 @@ def _sizes(record: Record) -> Sizes:
     )
 
 
-def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> Memory:
+def with_hand(memory: Memory, seen: ScaledJob, *, is_other: bool, now: float) -> Memory:
     """Remember the number that someone else has set, from when it is first seen."""
     hand = memory.hand
     if not is_other:
@@ -125,7 +125,7 @@ def with_hand(memory: Memory, seen: JobSeen, *, is_other: bool, now: float) -> M
     return replace(memory, hand=Hand(count=seen.replicas, until=now + seen.policy.hold_seconds, who=owner.manager, at=owner.at))
 
 
-def _facts(record: Record) -> tuple[object, ...]:
+def _facts(record: DecisionRecord) -> tuple[object, ...]:
     """Return the facts that are written at once. The only measure among them is the last size: it shows that a job has come back to it."""
     last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
     measured_last = last.size if last is not None else None
@@ -133,7 +133,7 @@ def _facts(record: Record) -> tuple[object, ...]:
     return record.decision.workers, record.hand, record.changed_at, record.reversals, *trials, measured_last
 
 
-def _is_unheard(record: Record) -> bool:
+def _is_unheard(record: DecisionRecord) -> bool:
     return NO_PROGRESS in record.decision.reason
 
 
@@ -142,13 +142,13 @@ def _moved(new: tuple[SizeRecord, ...], old: tuple[SizeRecord, ...]) -> bool:
     return any(abs(one.rate - before.get(one.size, one.rate)) > DIFFERS * one.rate for one in new)
 
 
-def _costs_otherwise(new: Record, old: Record) -> bool:
+def _costs_otherwise(new: DecisionRecord, old: DecisionRecord) -> bool:
     if new.rescale_s is None or old.rescale_s is None:
         return new.rescale_s is not None
     return abs(new.rescale_s - old.rescale_s) > DIFFERS * new.rescale_s
 
 
-def _seconds(record: Record) -> float:
+def _seconds(record: DecisionRecord) -> float:
     return record.decision.at.timestamp() if record.decision.at is not None else 0.0
 
 

@@ -9,11 +9,11 @@ from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.decide import decide
 from autoscale.deciding.giving import Surplus, Waiting, given_back
 from autoscale.deciding.guard import is_held
-from autoscale.deciding.jobs import JobSeen, JobState, Outcome, Unscaled
+from autoscale.deciding.jobs import JobState, Outcome, ScaledJob, Unscaled
 from autoscale.deciding.sharing import Claim, granted
-from autoscale.deciding.signals import Decision, Signals, Work
+from autoscale.deciding.signals import Signals, SizeDecision, Work
 from autoscale.deciding.training import SAMPLES, Spent
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import PolicyName
 
 GIVEN_BACK_AFTER_S = 2.0
@@ -65,7 +65,7 @@ def decide_all(
     setting: Setting,
     now: float,
     monotonic: float,
-) -> dict[JobKey, Outcome]:
+) -> dict[JobName, Outcome]:
     """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
     active = [state for state in states if state.seen.is_active]
     workers = _workers(active, pods, setting=setting, now=now)
@@ -76,8 +76,8 @@ def decide_all(
     soon = _room_soon(room, pods, workers)
     surplus = _surplus(active, workers, gains, now=now)
     backs = given_back(soon, _waiting(pods, active, unscaled, now=now), surplus, free=room)
-    found: dict[JobKey, Outcome] = {}
-    wants: dict[JobKey, tuple[Signals, Decision]] = {}
+    found: dict[JobName, Outcome] = {}
+    wants: dict[JobName, tuple[Signals, SizeDecision]] = {}
     for state in active:
         key = state.seen.key
         count, to = backs.get(key, (0, ""))
@@ -110,15 +110,15 @@ def _curve(state: JobState, now: float) -> Curve:
     return Curve(state.memory.sizes, least=state.seen.bounds.least, now=now if fades else None)
 
 
-def _needs_room(state: JobState, decision: Decision) -> bool:
+def _needs_room(state: JobState, decision: SizeDecision) -> bool:
     """Tell whether free room limits the job although the cluster makes nodes. Nobody pays for nodes for a trial."""
     return state.seen.policy.policy is PolicyName.CAPACITY or decision.is_whole
 
 
-def _decide(state: JobState, known: Signals, now: float) -> Decision:
+def _decide(state: JobState, known: Signals, now: float) -> SizeDecision:
     seen = state.seen
     if seen.fixed:
-        return Decision(count=seen.replicas, wanted=seen.replicas, reason=seen.fixed, memory=state.memory)
+        return SizeDecision(count=seen.replicas, wanted=seen.replicas, reason=seen.fixed, memory=state.memory)
     return decide(known, seen.replicas, now)
 
 
@@ -142,7 +142,7 @@ def signals(state: JobState, curve: Curve, held: _Pods, *, room: int | None, mon
     )
 
 
-def figures(state: JobState, known: Signals, decision: Decision, *, monotonic: float) -> JobFigures:
+def figures(state: JobState, known: Signals, decision: SizeDecision, *, monotonic: float) -> JobFigures:
     seen, training, curve = state.seen, state.training, known.curve
     seconds = training.spent_until(monotonic)
     total = sum(seconds.values())
@@ -186,7 +186,7 @@ def _work(state: JobState) -> Work:
     return Work()
 
 
-def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobKey, _Pods]:
+def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Setting, now: float) -> dict[JobName, _Pods]:
     found: dict[str, list[PodSeen]] = {state.seen.uid: [] for state in active}
     for pod in pods:
         if pod.is_worker and pod.owner in found:
@@ -195,7 +195,7 @@ def _workers(active: Sequence[JobState], pods: Iterable[PodSeen], *, setting: Se
     return {state.seen.key: _pods(found[state.seen.uid], state.seen, after_s=after_s, now=now) for state in active}
 
 
-def _pods(workers: list[PodSeen], seen: JobSeen, *, after_s: float, now: float) -> _Pods:
+def _pods(workers: list[PodSeen], seen: ScaledJob, *, after_s: float, now: float) -> _Pods:
     workers.sort(key=lambda pod: -pod.index)
     stuck = [pod for pod in workers if pod.unschedulable_since is not None and now - pod.unschedulable_since >= after_s]
     there = tuple(pod for pod in workers if pod.node and not pod.is_leaving)
@@ -211,7 +211,7 @@ def _pods(workers: list[PodSeen], seen: JobSeen, *, after_s: float, now: float) 
     )
 
 
-def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Pods]) -> Room:
+def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobName, _Pods]) -> Room:
     """Return the room after the leaving pods have gone. Nobody gives back more for a pod that will find room then."""
     soon = room.copy()
     soon.release(pod for pod in pods if pod.is_leaving)
@@ -219,7 +219,7 @@ def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobKey, _Po
     return soon
 
 
-def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobKey, _Pods]) -> None:
+def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobName, _Pods]) -> None:
     """Workers that are wanted already, and are not seen yet on a node, will need room; those that the API server refuses need none."""
     for state in active:
         found = workers[state.seen.key]
@@ -262,7 +262,7 @@ def _going_with(count: int, held: _Pods, replicas: int) -> int:
     return max(count, replicas - index) if index >= 0 else count
 
 
-def _surplus(active: Iterable[JobState], workers: Mapping[JobKey, _Pods], gains: Mapping[JobKey, Gain], *, now: float) -> list[Surplus]:
+def _surplus(active: Iterable[JobState], workers: Mapping[JobName, _Pods], gains: Mapping[JobName, Gain], *, now: float) -> list[Surplus]:
     """Not of jobs whose number somebody else has set: they give nothing, and nobody is to wait for them."""
     found = []
     for state in active:
@@ -278,10 +278,10 @@ def _grants(
     room: Room,
     soon: Room,
     active: Iterable[JobState],
-    workers: Mapping[JobKey, _Pods],
-    gains: Mapping[JobKey, Gain],
-    wants: Mapping[JobKey, tuple[Signals, Decision]],
-) -> dict[JobKey, int]:
+    workers: Mapping[JobName, _Pods],
+    gains: Mapping[JobName, Gain],
+    wants: Mapping[JobName, tuple[Signals, SizeDecision]],
+) -> dict[JobName, int]:
     """Room that is free now, and that no waiting pod needs once others have gone."""
     claims = []
     for state in active:
@@ -306,7 +306,7 @@ def _grants(
     return {claim.key: min(now[claim.key], later[claim.key]) for claim in claims if claim.more}
 
 
-def _free(room: Room, soon: Room, waiting: Sequence[JobState]) -> dict[JobKey, int]:
+def _free(room: Room, soon: Room, waiting: Sequence[JobState]) -> dict[JobName, int]:
     """Return how many more workers of each job find room now, and once others have gone. Jobs of one shape are looked at once."""
     most: dict[str, tuple[Shape, int]] = {}
     for seen in (state.seen for state in waiting):
@@ -320,7 +320,7 @@ def _fitting(room: Room, shape: Shape, most: int) -> int:
     return next((count for count in range(most) if room.take(shape) is None), most)
 
 
-def _priced(known: Signals, seen: JobSeen, held: _Pods, room: Room) -> Signals:
+def _priced(known: Signals, seen: ScaledJob, held: _Pods, room: Room) -> Signals:
     label = seen.policy.price_label
     if seen.policy.policy is not PolicyName.COST or label is None:
         return known

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoscale.deciding.cluster import Room, Shape
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 
 DIGITS = 12
 """Digits of a namespace's share: sums of fractions are not exact, and equal shares must be equal."""
@@ -26,7 +26,7 @@ class Claim:
     them or none.
     """
 
-    key: JobKey
+    key: JobName
     shape: Shape
     replicas: int
     more: int
@@ -37,7 +37,7 @@ class Claim:
     is_whole: bool = False
 
 
-def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
+def granted(room: Room, claims: Iterable[Claim]) -> dict[JobName, int]:
     """How many more workers each job gets room for. Claims for none count too: what they hold is a part of their namespace's share."""
     claims = list(claims)
     found = dict.fromkeys((claim.key for claim in claims), 0)
@@ -49,7 +49,7 @@ def granted(room: Room, claims: Iterable[Claim]) -> dict[JobKey, int]:
     return found
 
 
-def _share(room: Room, claims: Sequence[Claim], found: dict[JobKey, int]) -> None:
+def _share(room: Room, claims: Sequence[Claim], found: dict[JobName, int]) -> None:
     """Share within one class: first the workers that jobs lack for their minimum, then those beyond."""
     divisible = [claim for claim in claims if not claim.is_whole]
     used: dict[str, float] = {}
@@ -62,7 +62,7 @@ def _share(room: Room, claims: Sequence[Claim], found: dict[JobKey, int]) -> Non
 def _fill(
     room: Room,
     claims: Iterable[Claim],
-    found: dict[JobKey, int],
+    found: dict[JobName, int],
     *,
     used: Mapping[str, float],
     most: Callable[[Claim], int],

@@ -173,7 +173,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class SizeDecision:
     """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set. is_whole.
 
     As in the wish. trouble: what keeps the policy from deciding, for the user.

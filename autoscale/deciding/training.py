@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastic.membership.phases import WorldPhase
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 WINDOW_S = 10.0
 """A throughput is measured over so much time at least."""
@@ -50,7 +50,7 @@ class Mark:
 class Training:
     """The news of one job so far."""
 
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     heard_at: float = 0.0
     spent: Spent = Spent.WAITING
     seconds: Mapping[Spent, float] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Training:
         return found
 
 
-def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool = False) -> tuple[Training, float | None]:
+def heard(known: Training, progress: TrainingProgress, now: float, *, counts_steps: bool = False) -> tuple[Training, float | None]:
     """Return the state after this message, and the throughput if enough time has passed to measure it.
 
     counts_steps: a step is the same work with any number of workers.
@@ -102,7 +102,7 @@ def heard(known: Training, progress: Progress, now: float, *, counts_steps: bool
     return replace(known, first=first, last=mark), rate
 
 
-def _mark(progress: Progress, now: float, *, counts_steps: bool) -> Mark | None:
+def _mark(progress: TrainingProgress, now: float, *, counts_steps: bool) -> Mark | None:
     if progress.step is None or progress.size < 1:
         return None
     at, world = now - progress.age_s, (progress.generation, progress.size)
@@ -115,7 +115,7 @@ def _mark(progress: Progress, now: float, *, counts_steps: bool) -> Mark | None:
     return Mark(at, work, "steps" if counts_steps else "steps times workers", progress.step, world)
 
 
-def _booked(known: Training, progress: Progress, now: float) -> Training:
+def _booked(known: Training, progress: TrainingProgress, now: float) -> Training:
     """Return the state with the time since the last message booked on the job's use of it."""
     spent = _spent(progress, known, now)
     if known.progress is None:
@@ -130,7 +130,7 @@ def _booked(known: Training, progress: Progress, now: float) -> Training:
     return replace(known, progress=progress, heard_at=now, spent=spent, seconds=seconds, outage_s=outage_s, rescale_s=rescale_s)
 
 
-def _spent(progress: Progress, known: Training, now: float) -> Spent:
+def _spent(progress: TrainingProgress, known: Training, now: float) -> Spent:
     if progress.phase in OVER:
         return Spent.OVER
     if progress.size == 0:

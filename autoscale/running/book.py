@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_progress
 
-from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.jobs import JobState, Outcome, ScaledJob
 from autoscale.deciding.measures import with_rate
 from autoscale.deciding.remembering import memory_of, record_of, with_hand
 from autoscale.deciding.signals import CARRIERS, Memory
 from autoscale.deciding.training import SAMPLES, Training, heard
-from autoscale.figures import JobFigures, JobKey
-from elastic.api.scaling import MANAGER, PolicyName, Record
+from autoscale.figures import JobFigures, JobName
+from elastic.api.scaling import MANAGER, DecisionRecord, PolicyName
 from elastic.api.words import Through
 from elastic.membership.phases import WorldPhase
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 MOST_UNKNOWN = 20_000
 """Limit for jobs that the stream named and that the API has not shown yet."""
@@ -23,7 +23,7 @@ MOST_UNKNOWN = 20_000
 @dataclass(slots=True)
 class _Entry:
     memory: Memory
-    record: Record | None
+    record: DecisionRecord | None
     """The last annotation that was read or written."""
     outcome: Outcome | None = None
     was_ours: bool = False
@@ -37,13 +37,13 @@ class Book:
     is_ready: Callable[[], bool]
     _training: dict[str, Training] = field(default_factory=dict)
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    _by_key: dict[JobKey, str] = field(default_factory=dict)
+    _by_key: dict[JobName, str] = field(default_factory=dict)
     _outside: set[str] = field(default_factory=set)
     """Uids of jobs that meet outside of our rendezvous: their worlds follow from their pods, because the stream tells of none."""
 
     # --- what comes in
 
-    def heard(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
+    def heard(self, progress: TrainingProgress, *, seen: ScaledJob | None, now: float, monotonic: float) -> None:
         """Take in one message of the stream of the rendezvous server.
 
         A job without a phase has no members there. Only its program reports, and nothing says how many workers do that work.
@@ -56,7 +56,7 @@ class Book:
             return
         self._take(progress, seen=seen, now=now, monotonic=monotonic)
 
-    def _take(self, progress: Progress, *, seen: JobSeen | None, now: float, monotonic: float) -> None:
+    def _take(self, progress: TrainingProgress, *, seen: ScaledJob | None, now: float, monotonic: float) -> None:
         known = self._trained(progress.job)
         counts_steps = seen is not None and seen.policy.policy is PolicyName.DEADLINE and seen.policy.total_steps is not None
         new, rate = heard(known, progress, monotonic, counts_steps=counts_steps)
@@ -74,13 +74,13 @@ class Book:
         if sizes is not entry.memory.sizes:
             entry.memory = replace(entry.memory, sizes=sizes)
 
-    def read(self, seen: JobSeen, *, step: int, samples: float | None, working: int, now: float, monotonic: float) -> None:
+    def read(self, seen: ScaledJob, *, step: int, samples: float | None, working: int, now: float, monotonic: float) -> None:
         """Take in what a log or page of the job says.
 
         The report belongs to the world that the stream knows. If the stream knows none, the pods that work are the world, and each change
         of their number makes a new one.
         """
-        world = self._training.get(seen.uid, Training()).progress or Progress(job=seen.uid)
+        world = self._training.get(seen.uid, Training()).progress or TrainingProgress(job=seen.uid)
         if not world.phase:
             self._outside.add(seen.uid)
         if seen.uid in self._outside and (not world.phase or world.size != working):
@@ -90,12 +90,12 @@ class Book:
         new = replace_progress(world, step=step, age_s=0.0, highest=highest, values=values)
         self._take(new, seen=seen, now=now, monotonic=monotonic)
 
-    def rank_zero(self, seen: JobSeen) -> str:
+    def rank_zero(self, seen: ScaledJob) -> str:
         """Return the pod that has rank 0, or nothing if the rendezvous server does not know it."""
         known = self._training.get(seen.uid, Training()).progress
         return known.rank_zero if known is not None else ""
 
-    def states(self, jobs: Iterable[JobSeen], *, now: float, trouble: Callable[[JobKey], str] = lambda _: "") -> list[JobState]:
+    def states(self, jobs: Iterable[ScaledJob], *, now: float, trouble: Callable[[JobName], str] = lambda _: "") -> list[JobState]:
         """Return the jobs as they are now, each with its memory, and forget the jobs that no longer exist."""
         states, there = [], set()
         for seen in jobs:
@@ -122,7 +122,7 @@ class Book:
             return replace(training, rescale_s=entry.memory.rescale_s)
         return training
 
-    def saw(self, seen: JobSeen, *, now: float) -> None:
+    def saw(self, seen: ScaledJob, *, now: float) -> None:
         """Take in one version of a job.
 
         A number that somebody set counts at once: a HorizontalPodAutoscaler may ask for it, or overwrite it, before the next round.
@@ -132,7 +132,7 @@ class Book:
         if hand is not None and now < hand.until and outcome is not None and outcome.figures.wanted != hand.count:
             entry.outcome = replace(outcome, figures=replace(outcome.figures, wanted=hand.count))
 
-    def _entry(self, seen: JobSeen, now: float) -> _Entry:
+    def _entry(self, seen: ScaledJob, now: float) -> _Entry:
         entry = self._entries.get(seen.uid)
         if entry is None:
             was_ours = seen.record is not None and seen.record.was_ours
@@ -144,7 +144,7 @@ class Book:
         entry.memory = with_hand(entry.memory, seen, is_other=is_other, now=now)
         return entry
 
-    def decided(self, seen: JobSeen, outcome: Outcome) -> None:
+    def decided(self, seen: ScaledJob, outcome: Outcome) -> None:
         entry = self._entries.get(seen.uid)
         if entry is not None:
             entry.outcome = outcome
@@ -153,31 +153,31 @@ class Book:
             if decision.count == seen.replicas:
                 entry.memory = decision.memory
 
-    def rests(self, seen: JobSeen) -> None:
+    def rests(self, seen: ScaledJob) -> None:
         """Drop the figures of a job that is suspended or finished."""
         if (entry := self._entries.get(seen.uid)) is not None:
             entry.outcome = None
 
-    def written(self, seen: JobSeen, record: Record, memory: Memory | None = None) -> None:
+    def written(self, seen: ScaledJob, record: DecisionRecord, memory: Memory | None = None) -> None:
         entry = self._entries.get(seen.uid)
         if entry is not None:
             entry.record = record
             if memory is not None:
                 entry.memory = replace(memory, sizes=entry.memory.sizes)
 
-    def record_of(self, seen: JobSeen, outcome: Outcome, now: float) -> Record:
+    def record_of(self, seen: ScaledJob, outcome: Outcome, now: float) -> DecisionRecord:
         entry = self._entries.get(seen.uid)
         return record_of(outcome, now, was_ours=entry is not None and entry.was_ours)
 
-    def record(self, seen: JobSeen) -> Record | None:
+    def record(self, seen: ScaledJob) -> DecisionRecord | None:
         entry = self._entries.get(seen.uid)
         return entry.record if entry is not None else seen.record
 
-    def outcome(self, key: JobKey) -> Outcome | None:
+    def outcome(self, key: JobName) -> Outcome | None:
         entry = self._entries.get(self._by_key.get(key, ""))
         return entry.outcome if entry is not None else None
 
-    def follow(self, seen: JobSeen) -> None:
+    def follow(self, seen: ScaledJob) -> None:
         """Learn from the job's annotation what the leader decided."""
         entry = self._entries.get(seen.uid)
         if entry is not None and seen.record is not None and seen.record != entry.record:
@@ -191,7 +191,7 @@ class Book:
     def is_known(self) -> bool:
         return self.is_ready()
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         outcome = self.outcome(key)
         return outcome.figures if outcome is not None else None
 
@@ -200,7 +200,7 @@ class Book:
         return [one for one in found if namespace is None or one.key.namespace == namespace]
 
 
-def _is_ours(seen: JobSeen) -> bool:
+def _is_ours(seen: ScaledJob) -> bool:
     """Tell whether the autoscaler wrote the number of workers, or somebody wrote it in its name."""
     ours = (MANAGER, *(CARRIERS if seen.policy.through is Through.HPA else ()))
     return any(owner.manager in ours for owner in seen.owners)

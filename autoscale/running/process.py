@@ -19,7 +19,7 @@ from autoscale.watching.observer import Observer
 from elastic.api.rights import METRICS_API
 from elastic.kube.client import Kube
 from elastic.membership.reading import reader
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
@@ -106,7 +106,7 @@ def _metrics_api(kube: Kube, options: Options, figures: Book, observer: Observer
             opened = socket.create_server((ALL_ADDRESSES, options.metrics_api_port), backlog=BACKLOG)
         except OSError as error:
             raise taken("--metrics-api-port", options.metrics_api_port, error) from error
-    place = Place(namespace=options.lease_namespace, name=METRICS_API)
+    place = CertificateName(namespace=options.lease_namespace, name=METRICS_API)
     return MetricsApi(kube, figures, observer.workers, opened, place, owner=METRICS_API, namespace=options.namespace)
 
 

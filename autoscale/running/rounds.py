@@ -1,4 +1,8 @@
-"""The autoscaler's loop: a round of decisions every few seconds, and what follows from each carried out by a queue of workers."""
+"""Run the autoscaler's loop: decide about all jobs every few seconds, and let a queue of tasks carry the decisions out.
+
+autoscale.deciding.decide tells the way of one job through this loop. A round reads the caches and the book only, so it takes milliseconds.
+Writes go through the queue, because one slow answer of the API server must not delay the decisions about other jobs.
+"""
 
 import asyncio
 import logging
@@ -12,10 +16,10 @@ import aiohttp
 
 from autoscale.acting.scaler import Changed, Scaler
 from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.jobs import JobSeen, JobState, Outcome
+from autoscale.deciding.jobs import JobState, Outcome, ScaledJob
 from autoscale.deciding.remembering import is_news
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.troubles import Troubles
@@ -59,7 +63,7 @@ class Rounds:
         self._leads = leads
         self._clock = clock
         self._monotonic = monotonic
-        self._queue: WorkQueue[JobKey] = WorkQueue(clock=monotonic)
+        self._queue: WorkQueue[JobName] = WorkQueue(clock=monotonic)
         self._changed = asyncio.Event()
         self._sources = Sources(kube, self._read, pages_through_api=pages_through_api)
         self._troubles = Troubles()
@@ -69,7 +73,7 @@ class Rounds:
     def changed(self) -> None:
         self._changed.set()
 
-    def saw(self, seen: JobSeen) -> None:
+    def saw(self, seen: ScaledJob) -> None:
         self._book.saw(seen, now=self._clock())
 
     async def listen(self, client: RendezvousClient) -> None:
@@ -130,8 +134,8 @@ class Rounds:
             if self._leads() and (not is_told or self._is_work(state.seen, outcome, now)):
                 self._queue.add(state.seen.key)
 
-    def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobKey, Outcome]:
-        """Without the jobs about which nothing can be decided: what one job reports, or has written, must not end the scaling of others."""
+    def _outcomes(self, states: list[JobState], pods: list[PodSeen], now: float) -> dict[JobName, Outcome]:
+        """Decide about all jobs. If that fails, leave out the jobs that cause it, so that one job cannot end the scaling of others."""
         unscaled = self._observer.unscaled()
         decide = partial(decide_all, unscaled=unscaled, setting=self._setting, now=now, monotonic=self._monotonic())
         try:
@@ -141,8 +145,8 @@ class Rounds:
             self._metrics.failures.inc()
         return decide([state for state in states if self._can_be_decided(state, decide)], self._observer.nodes(), pods)
 
-    def _can_be_decided(self, state: JobState, decide: Callable[..., dict[JobKey, Outcome]]) -> bool:
-        """Alone, and where there are no nodes."""
+    def _can_be_decided(self, state: JobState, decide: Callable[..., dict[JobName, Outcome]]) -> bool:
+        """Return whether a decision about this job alone, in a cluster without nodes, succeeds."""
         try:
             decide([state], (), ())
         except Exception as error:
@@ -150,7 +154,7 @@ class Rounds:
             return False
         return True
 
-    def _readable(self, jobs: Iterable[JobSeen], pods: Iterable[PodSeen]) -> list[tuple[JobSeen, PodSeen]]:
+    def _readable(self, jobs: Iterable[ScaledJob], pods: Iterable[PodSeen]) -> list[tuple[ScaledJob, PodSeen]]:
         """Return the jobs that name a source of progress, each with the pod of rank 0: without our rendezvous its first worker."""
         wanted = {seen.uid: seen for seen in jobs if seen.progress is not None and seen.is_active}
         first: dict[str, PodSeen] = {}
@@ -164,23 +168,23 @@ class Rounds:
                 first[pod.owner] = pod
         return [(wanted[uid], pod) for uid, pod in first.items()]
 
-    def _read(self, seen: JobSeen, report: Report) -> None:
+    def _read(self, seen: ScaledJob, report: Report) -> None:
         working = self._working.get(seen.uid, 0)
         now, monotonic = self._clock(), self._monotonic()
         self._book.read(seen, step=report.step, samples=report.samples, working=working, now=now, monotonic=monotonic)
 
-    def _is_work(self, seen: JobSeen, outcome: Outcome, now: float) -> bool:
-        """With policy hpa nothing is: the job is only measured, for the metrics that its HorizontalPodAutoscaler may ask for."""
+    def _is_work(self, seen: ScaledJob, outcome: Outcome, now: float) -> bool:
+        """Return whether there is something to write. A job with policy hpa is only measured, for its HorizontalPodAutoscaler."""
         if seen.policy.policy is PolicyName.HPA:
             return False
         return self._scales(seen, outcome) or is_news(self._book.record_of(seen, outcome, now), self._book.record(seen))
 
-    def _scales(self, seen: JobSeen, outcome: Outcome) -> bool:
+    def _scales(self, seen: ScaledJob, outcome: Outcome) -> bool:
         """Return whether we scale the job: a HorizontalPodAutoscaler does if the policy says so."""
         return outcome.decision.count != seen.replicas and seen.policy.through is not Through.HPA
 
     async def work(self) -> None:
-        """Carries out decisions until cancelled."""
+        """Carry out decisions until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(WRITERS):
                 tasks.create_task(self._write_all())
@@ -209,7 +213,7 @@ class Rounds:
             finally:
                 self._queue.done(key, failed=failed)
 
-    async def _write(self, key: JobKey) -> None:
+    async def _write(self, key: JobName) -> None:
         """Write the newest decision, if there is still something to do."""
         seen, outcome, now = self._observer.job(key), self._book.outcome(key), self._clock()
         if seen is not None and (trouble := self._troubles.to_tell(seen.uid)):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscale.deciding.cluster import PodSeen
-from autoscale.figures import Figures, JobFigures, JobKey
-from autoscale.serving.tolerated import Answer
+from autoscale.figures import Figures, JobFigures, JobName
+from autoscale.serving.tolerated import ToleratedSize
 from autoscale.serving.values import NAMES, OF_WORKERS, Value, as_time, value
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.scaling import DESIRED
@@ -24,7 +24,7 @@ VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTER
 KIND, JOB, WHY = "kind", "job", "reason"
 """Labels of an external value: a metric's selector chooses the job by the first two."""
 LONGEST_WHY = 256
-Desired = Callable[[JobFigures], Answer]
+Desired = Callable[[JobFigures], ToleratedSize]
 Workers = Callable[[str], Iterable[PodSeen]]
 """Returns the workers of the job with this uid."""
 Chosen = Callable[[Mapping[str, str]], bool]
@@ -146,7 +146,7 @@ def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
     if asked.name == "*":
         jobs = [job for job in known.figures.jobs(asked.namespace) if job.key.kind == kind]
     else:
-        job = known.figures.of(JobKey(kind, asked.namespace, asked.name))
+        job = known.figures.of(JobName(kind, asked.namespace, asked.name))
         if job is None:
             words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
             return _not_found(words)

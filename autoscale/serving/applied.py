@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscale.figures import JobFigures
-from autoscale.serving.tolerated import Answer, answered
+from autoscale.serving.tolerated import ToleratedSize, answered
 from elastic.api.scaling import DESIRED
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
@@ -59,10 +59,10 @@ class Autoscalers:
         if new is not None:
             self._seen.setdefault(_key(new.kind, namespace, new.name), {})[name] = new
 
-    def desired(self, job: JobFigures) -> Answer:
+    def desired(self, job: JobFigures) -> ToleratedSize:
         """Return the number that the autoscaler acts on; the plain number if no autoscaler is known yet."""
         wanted = job.wanted if job.wanted is not None else job.replicas
         found = next(iter(self._seen.get(_key(*job.key), {}).values()), None)
         if found is None:
-            return Answer(wanted)
+            return ToleratedSize(wanted)
         return answered(wanted, job.replicas, bounds=job.bounds, least=found.least, most=found.most, is_exact=found.is_exact)

@@ -17,7 +17,7 @@ from elastic.api.rights import AUTOSCALER, MANAGED_BY
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, Object, Resource
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
 log = logging.getLogger(__name__)
 GROUP_PRIORITY, VERSION_PRIORITY = 100, 100
@@ -27,7 +27,7 @@ CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", name
 class Registration:
     """`owner` is a cluster role of the installation: what is registered goes with it."""
 
-    def __init__(self, kube: Kube, place: Place, *, owner: str, port: int = 443) -> None:
+    def __init__(self, kube: Kube, place: CertificateName, *, owner: str, port: int = 443) -> None:
         self._kube, self._owner = kube, owner
         self._service: Object = {"name": place.name, "namespace": place.namespace, "port": port}
         self._others: dict[str, str] = {}

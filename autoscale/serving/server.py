@@ -20,7 +20,7 @@ from autoscale.serving.identity import Caller, Identity
 from autoscale.serving.registration import Registration
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.runtime.cert_rotation import Keeping, Place
+from elastic.runtime.cert_rotation import CertificateName, Keeping
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.served import served
 
@@ -35,7 +35,15 @@ HEALTH = ("/healthz", "/livez", "/readyz")
 
 class MetricsApi:
     def __init__(
-        self, kube: Kube, figures: Figures, workers: Workers, opened: socket.socket, place: Place, *, owner: str, namespace: str | None
+        self,
+        kube: Kube,
+        figures: Figures,
+        workers: Workers,
+        opened: socket.socket,
+        place: CertificateName,
+        *,
+        owner: str,
+        namespace: str | None,
     ) -> None:
         self._opened = opened
         self._autoscalers = Autoscalers(kube, namespace=namespace)

@@ -17,7 +17,7 @@ TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToleratedSize:
     workers: int
     words: str = ""
     """Why it is another number than the wanted one."""
@@ -29,22 +29,22 @@ def passes(current: int, wanted: int, *, tolerance: float = TOLERANCE) -> bool:
     return not (1.0 - tolerance <= ratio <= 1.0 + tolerance)
 
 
-def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int, is_exact: bool) -> Answer:
+def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int, is_exact: bool) -> ToleratedSize:
     """bounds: the sizes that the job may have. least, most: what the autoscaler would set. is_exact.
 
     It was read back with a tolerance of 0 for both directions.
     """
     if is_exact or current <= 0 or wanted == current or passes(current, wanted):
-        return Answer(wanted)
+        return ToleratedSize(wanted)
     lost = f"the autoscaler tolerates a tenth, so it would not go from {current} to {wanted}"
     size = _next(wanted, current, bounds)
     if size is None or not least <= size <= most:
-        return Answer(current, f"{lost}; the job may not have a size from {least} to {most} that it would act on, so it waits")
+        return ToleratedSize(current, f"{lost}; the job may not have a size from {least} to {most} that it would act on, so it waits")
     # The look ahead ends, because each size that it takes is a better one.
     ahead = partial(answered, bounds=bounds, least=least, most=most, is_exact=False)
     if not _is_better(size, current, wanted) or ahead(wanted, size).workers != size:
-        return Answer(current, f"{lost}; it would go to {size} and not stay there, so it waits")
-    return Answer(size, f"{lost}; it goes to {size}, the next size that the job may have and that it acts on")
+        return ToleratedSize(current, f"{lost}; it would go to {size} and not stay there, so it waits")
+    return ToleratedSize(size, f"{lost}; it goes to {size}, the next size that the job may have and that it acts on")
 
 
 def _next(wanted: int, current: int, bounds: Bounds) -> int | None:

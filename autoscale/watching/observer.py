@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, Unscaled
-from autoscale.figures import JobKey
+from autoscale.deciding.jobs import ScaledJob, Unscaled
+from autoscale.figures import JobName
 from autoscale.jobs import JOBS
 from autoscale.watching.projections import job_seen, node_seen, pod_seen
 from elastic.kube.cache import Cache
@@ -16,8 +16,8 @@ from elastic.kube.resources import NODES, PODS
 BY_UID, BY_JOB = "uid", "job"
 
 
-def _uid(job: JobSeen | Unscaled | None) -> list[str]:
-    return [job.uid] if isinstance(job, JobSeen) else []
+def _uid(job: ScaledJob | Unscaled | None) -> list[str]:
+    return [job.uid] if isinstance(job, ScaledJob) else []
 
 
 def _job_of(pod: PodSeen | None) -> list[str]:
@@ -40,16 +40,16 @@ class Observer:
         return all(cache.synced for cache in self._all)
 
     @property
-    def _all(self) -> list[Cache[JobSeen | Unscaled | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
+    def _all(self) -> list[Cache[ScaledJob | Unscaled | None] | Cache[PodSeen | None] | Cache[NodeSeen]]:
         return [*self._jobs.values(), self._pods, *([self._nodes] if self._nodes is not None else [])]
 
-    async def run(self, changed: Callable[[], None], saw: Callable[[JobSeen], None]) -> None:
+    async def run(self, changed: Callable[[], None], saw: Callable[[ScaledJob], None]) -> None:
         """Keep the caches until cancelled.
 
         Call `changed` after a change that decisions could depend on, and `saw` with each version of a job that has a scaling policy.
         """
         for jobs in self._jobs.values():
-            jobs.subscribe(lambda change: saw(change.new) if isinstance(change.new, JobSeen) else None)
+            jobs.subscribe(lambda change: saw(change.new) if isinstance(change.new, ScaledJob) else None)
             jobs.subscribe(lambda change: changed() if change.old != change.new else None)
         self._pods.subscribe(lambda change: changed() if change.old != change.new else None)
         if self._nodes is not None:
@@ -66,19 +66,19 @@ class Observer:
         """Return the names of definitions whose objects have not been seen yet."""
         return [".".join(filter(None, (c.resource.plural, c.resource.group))) for c in self._all if not c.synced]
 
-    def jobs(self) -> list[JobSeen]:
-        return [job for cache in self._jobs.values() for job in cache.list() if isinstance(job, JobSeen)]
+    def jobs(self) -> list[ScaledJob]:
+        return [job for cache in self._jobs.values() for job in cache.list() if isinstance(job, ScaledJob)]
 
     def unscaled(self) -> list[Unscaled]:
         return [job for cache in self._jobs.values() for job in cache.list() if isinstance(job, Unscaled)]
 
-    def job(self, key: JobKey) -> JobSeen | None:
+    def job(self, key: JobName) -> ScaledJob | None:
         cache = self._jobs.get(key.kind)
         found = cache.get(key.namespace, key.name) if cache is not None else None
-        return found if isinstance(found, JobSeen) else None
+        return found if isinstance(found, ScaledJob) else None
 
-    def job_of_uid(self, uid: str) -> JobSeen | None:
-        return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if isinstance(job, JobSeen)), None)
+    def job_of_uid(self, uid: str) -> ScaledJob | None:
+        return next((job for cache in self._jobs.values() for job in cache.by(BY_UID, uid) if isinstance(job, ScaledJob)), None)
 
     def pods(self) -> list[PodSeen]:
         """Return the pods, without an owner in another namespace: a pod may name any job as its owner."""

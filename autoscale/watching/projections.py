@@ -8,13 +8,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
-from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
+from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from elastic.api import SpecError, parse
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.api.scaling import ANNOTATION, from_text
 from elastic.api.template import default_container
 from elastic.api.words import ConditionType, ManagedBy
@@ -43,7 +44,7 @@ QUEUED = f"the job keeps its number while the label {QUEUE} is set: Kueue suspen
 CHOOSING = ("nodeSelector", "affinity", "tolerations")
 
 
-def job_seen(raw: Object) -> JobSeen | Unscaled | None:
+def job_seen(raw: Object) -> ScaledJob | Unscaled | None:
     """Return the job; None if it cannot be read: the controller reports its mistakes. A job without a scaling policy may need room."""
     try:
         job, _ = parse(raw, stored=True)
@@ -54,8 +55,8 @@ def job_seen(raw: Object) -> JobSeen | Unscaled | None:
     policy, (least, most) = job.elastic.scaling_policy, job.bounds
     metadata, worker = job.metadata, job.replicas[WORKER]
     refusals = [refused.message for refused in (job.status.elastic.refused if job.status.elastic else ()) if not refused.node]
-    return JobSeen(
-        key=JobKey(job.kind.name, metadata.namespace, metadata.name),
+    return ScaledJob(
+        key=JobName(job.kind.name, metadata.namespace, metadata.name),
         uid=metadata.uid,
         policy=policy,
         bounds=Bounds(least, most, tuple(job.elastic.allowed_sizes), job.elastic.size_step or 1),
@@ -64,7 +65,7 @@ def job_seen(raw: Object) -> JobSeen | Unscaled | None:
         version=metadata.resource_version,
         labels=metadata.labels,
         is_active=_is_active(job),
-        owners=owners_of(raw, (job.kind.replica_key, WORKER, "replicas")),
+        owners=size_owners(raw, (job.kind.replica_key, WORKER, "replicas")),
         record=from_text(metadata.annotations.get(ANNOTATION)),
         progress=job.elastic.progress,
         fixed=QUEUED if metadata.labels.get(QUEUE) else "",
@@ -82,7 +83,7 @@ def _is_active(job: Job) -> bool:
 OVER = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 
-def owners_of(raw: Object, path: Iterable[str]) -> tuple[Owner, ...]:
+def size_owners(raw: Object, path: Iterable[str]) -> tuple[SizeOwner, ...]:
     """Return the managers of a field of spec, as the API server keeps them."""
     found = []
     for entry in raw["metadata"].get("managedFields") or ():
@@ -90,7 +91,7 @@ def owners_of(raw: Object, path: Iterable[str]) -> tuple[Owner, ...]:
         for name in path:
             node = node.get(f"f:{name}") if isinstance(node, dict) else None
         if node is not None:
-            found.append(Owner(str(entry.get("manager", "")), entry.get("subresource") == "scale", str(entry.get("time", ""))))
+            found.append(SizeOwner(str(entry.get("manager", "")), entry.get("subresource") == "scale", str(entry.get("time", ""))))
     return tuple(found)
 
 
@@ -100,7 +101,7 @@ def pod_seen(raw: Object) -> PodSeen | None:
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
     labels = metadata.get("labels") or {}
-    index, owner = labels.get(REPLICA_INDEX, ""), _owner(metadata)
+    index, owner = labels.get(REPLICA_INDEX, ""), controller_uid(metadata)
     is_worker = labels.get(REPLICA_TYPE) == WORKER.lower()
     return PodSeen(
         key=(metadata.get("namespace", ""), metadata["name"]),
@@ -117,10 +118,6 @@ def pod_seen(raw: Object) -> PodSeen | None:
         address=str(status.get("podIP") or ""),
         is_running=status.get("phase") == "Running",
     )
-
-
-def _owner(metadata: Mapping[str, Any]) -> str:
-    return next((str(owner.get("uid", "")) for owner in metadata.get("ownerReferences") or () if owner.get("controller")), "")
 
 
 def _unschedulable_since(conditions: Iterable[Mapping[str, Any]]) -> float | None:

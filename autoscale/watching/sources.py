@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.jobs import JobSeen
-from autoscale.figures import JobKey
+from autoscale.deciding.jobs import ScaledJob
+from autoscale.figures import JobName
 from autoscale.watching import pages
 from autoscale.watching.pages import Pages
 from elastic.api.log_pattern import Part, numbers, parts_of
@@ -49,12 +49,12 @@ class Report:
     samples: float | None = None
 
 
-Heard = Callable[[JobSeen, Report], None]
+Heard = Callable[[ScaledJob, Report], None]
 
 
 @dataclass(slots=True)
 class _Source:
-    seen: JobSeen
+    seen: ScaledJob
     pod: PodSeen
     task: asyncio.Task[None]
     trouble: str = ""
@@ -64,10 +64,10 @@ class Sources:
     def __init__(self, kube: Kube, heard: Heard, *, pages_through_api: bool = False) -> None:
         self._kube = kube
         self._heard = heard
-        self._sources: dict[JobKey, _Source] = {}
+        self._sources: dict[JobName, _Source] = {}
         self._pages = Pages(kube, through_api=pages_through_api)
 
-    def look(self, wanted: Iterable[tuple[JobSeen, PodSeen]]) -> None:
+    def look(self, wanted: Iterable[tuple[ScaledJob, PodSeen]]) -> None:
         """Read from these pods and from no others. If there are too many jobs, the last ones of the largest namespaces wait."""
         chosen = {seen.key: (seen, pod) for seen, pod in _in_turns(wanted)[:MOST_SOURCES]}
         for key, source in list(self._sources.items()):
@@ -79,7 +79,7 @@ class Sources:
             if key not in self._sources:
                 self._sources[key] = _Source(seen, pod, asyncio.create_task(self._read(seen, pod)))
 
-    def trouble(self, key: JobKey) -> str:
+    def trouble(self, key: JobName) -> str:
         """Why nothing is heard of this job: the field, what was found, what to do."""
         source = self._sources.get(key)
         return f"elasticPolicy.progress.{_field(source.seen)}: {source.trouble}" if source is not None and source.trouble else ""
@@ -88,7 +88,7 @@ class Sources:
         self.look(())
         await self._pages.close()
 
-    async def _read(self, seen: JobSeen, pod: PodSeen) -> None:
+    async def _read(self, seen: ScaledJob, pod: PodSeen) -> None:
         """Read until cancelled. A source that fails is tried again, later each time, unless it was read for long."""
         assert seen.progress is not None
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
@@ -107,7 +107,7 @@ class Sources:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _follow_log(self, seen: JobSeen, pod: PodSeen, parts: list[Part]) -> None:
+    async def _follow_log(self, seen: ScaledJob, pod: PodSeen, parts: list[Part]) -> None:
         self._note(seen, f"no line of the log of {pod.key[1]} matches it so far; let rank 0 print one, or change the pattern")
         lines, more = FIRST_LINES, True
         while more:
@@ -117,7 +117,7 @@ class Sources:
             await asyncio.sleep(BURST / BYTES_A_SECOND if more else 0)
             lines = SKIPPED_TO_LINES
 
-    async def _read_log(self, seen: JobSeen, chunks: AsyncIterator[bytes], parts: list[Part]) -> bool:
+    async def _read_log(self, seen: ScaledJob, chunks: AsyncIterator[bytes], parts: list[Part]) -> bool:
         """Whether it was left because more came than is read; else it has ended."""
         loop = asyncio.get_running_loop()
         told_at, rest = loop.time() - LEAST_GAP_S, b""
@@ -134,7 +134,7 @@ class Sources:
                 return True
         return False
 
-    async def _follow_page(self, seen: JobSeen, pod: PodSeen, page: PrometheusProgress) -> None:
+    async def _follow_page(self, seen: ScaledJob, pod: PodSeen, page: PrometheusProgress) -> None:
         while True:
             text = await self._pages.read(pod, page)
             step = amount(text, page.step)
@@ -144,11 +144,11 @@ class Sources:
                 self._say(seen, Report(int(step), amount(text, page.samples) if page.samples else None))
             await asyncio.sleep(max(PAGE_EVERY_S, len(text) / BYTES_A_SECOND))
 
-    def _say(self, seen: JobSeen, report: Report) -> None:
+    def _say(self, seen: ScaledJob, report: Report) -> None:
         self._note(seen, "")
         self._heard(seen, report)
 
-    def _note(self, seen: JobSeen, trouble: str) -> None:
+    def _note(self, seen: ScaledJob, trouble: str) -> None:
         source = self._sources.get(seen.key)
         if source is not None:
             source.trouble = trouble
@@ -159,11 +159,11 @@ def _told(error: Exception) -> str:
     return printable(" ".join(str(error).split()))[:100] or type(error).__name__
 
 
-def _field(seen: JobSeen) -> str:
+def _field(seen: ScaledJob) -> str:
     return PAGE if seen.progress is not None and seen.progress.prometheus is not None else LOG
 
 
-def _in_turns(wanted: Iterable[tuple[JobSeen, PodSeen]]) -> list[tuple[JobSeen, PodSeen]]:
+def _in_turns(wanted: Iterable[tuple[ScaledJob, PodSeen]]) -> list[tuple[ScaledJob, PodSeen]]:
     """Order by turns: the first job of each namespace, then the second of each. So no namespace takes the places of others."""
     counts: Counter[str] = Counter()
     ordered = []

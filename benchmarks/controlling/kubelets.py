@@ -1,6 +1,6 @@
-"""Stands in for all kubelets of a cluster without nodes: a pod runs as soon as it is there, and ends well once it is told to.
+"""Play all kubelets of a cluster without nodes: a pod runs as soon as it exists, and succeeds once it is told to.
 
-What it writes is what a kubelet writes, containers' states included, for these decide how much the controller has to say.
+The statuses hold containers' states, as a kubelet's do, because the controller's work depends on them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
@@ -40,7 +40,7 @@ class Kubelets:
     def running(self) -> int:
         return sum(phase == "Running" for phase in self._phases.values())
 
-    def _changed(self, change: Change[str]) -> None:
+    def _changed(self, change: ViewChange[str]) -> None:
         name = change.key[1]
         if change.new is None:
             self._phases.pop(name, None)

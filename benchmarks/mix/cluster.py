@@ -1,7 +1,7 @@
-"""A cluster in virtual time that trains submitted jobs.
+"""Simulate a cluster that trains submitted jobs in virtual time.
 
-The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round; the rest is as simple as can be: a pod takes
-the first node with room, a change stops its job for a while.
+The numbers of workers come from the autoscaler's own decisions (`decide_all`) in each round. The rest is as simple as possible: a pod
+takes the first node with room, and a change stops its job for a while.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 import msgspec
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.jobs import JobState, ScaledJob
 from autoscale.deciding.measures import with_rate
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Memory
 from autoscale.deciding.training import SAMPLES, Mark, Training
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.watching.projections import node_seen, shape_of
 from benchmarks.mix.workload import Submitted
 from elastic.api.scaling import ScalingPolicy
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 BEGIN = 1_800_000_000.0
 ROUND_S = 10.0
@@ -34,22 +34,23 @@ WORKER = shape_of({"spec": {"containers": [{"name": "pytorch", "image": "i", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How the jobs of a run get their numbers of workers: by a policy, or as many as `fixed` says for good."""
+    """The way in which the jobs of a run get their numbers of workers: by a policy, or a fixed number."""
 
     name: str
     policy: ScalingPolicy | None = None
     fixed: str = ""
-    """least or most."""
+    """`least` or `most`, if the number never changes."""
 
 
 @dataclass(slots=True)
 class Job:
-    """One job while it is there. places: by index, its node, or when it was found to have none."""
+    """One submitted job, and its progress."""
 
     of: Submitted
     policy: ScalingPolicy | None
     replicas: int
     places: dict[int, str | float] = field(default_factory=dict)
+    """The node of each worker by its index, or the time since which the worker waits for a node."""
     done: float = 0.0
     stands_until: float = 0.0
     trained_by: int = 0
@@ -60,8 +61,8 @@ class Job:
     ended: float | None = None
 
     @property
-    def key(self) -> JobKey:
-        return JobKey("PyTorchJob", "default", self.of.name)
+    def key(self) -> JobName:
+        return JobName("PyTorchJob", "default", self.of.name)
 
     @property
     def nodes(self) -> list[str]:
@@ -84,7 +85,7 @@ class Job:
 
 
 def nodes(count: int, gpus: int) -> list[NodeSeen]:
-    """Every second node costs a third: spot."""
+    """Return the nodes. Every second node is a spot node, which costs a third."""
     return [
         node_seen(
             {
@@ -111,7 +112,7 @@ class Cluster:
         self.changes = 0
 
     def run(self, queue: Sequence[Submitted], *, most_hours: float = 200.0) -> None:
-        """Until all are done."""
+        """Train the jobs until all have ended."""
         waiting = sorted(queue, key=lambda one: one.at)
         while (waiting or any(job.ended is None for job in self.jobs)) and self.now < BEGIN + most_hours * 3600:
             while waiting and BEGIN + waiting[0].at <= self.now:
@@ -129,7 +130,7 @@ class Cluster:
         return Job(one, policy, one.most if self._plan.fixed == "most" else 1)
 
     def _place(self, active: Sequence[Job]) -> None:
-        """Surplus pods go, the highest index first; missing ones are made, and those without a place look for one, in order of arrival."""
+        """Remove surplus pods, the highest index first. Then find nodes for waiting and missing pods, in the order of the jobs' arrival."""
         for job in active:
             for index in sorted(job.places, reverse=True)[: max(0, len(job.places) - job.replicas)]:
                 del job.places[index]
@@ -145,7 +146,7 @@ class Cluster:
             workers = len(job.nodes)
             if workers != job.trained_by:
                 self.changes += job.trained_by > 0
-                # The first start costs no other worker anything, but takes as long.
+                # The first start takes as long as a change, but stops no worker, so it is no change.
                 job.stands_until, job.trained_by, job.since = self.now + self._rescale_s, workers, self.now + self._rescale_s
                 job.began = job.began if job.began is not None or not workers else self.now
             trained_s = max(0.0, min(ROUND_S, self.now + ROUND_S - job.stands_until)) if workers else 0.0
@@ -159,7 +160,7 @@ class Cluster:
             self._report(job, workers)
 
     def _report(self, job: Job, workers: int) -> None:
-        """As the stream of progress tells it: a rate for each window that was trained as a whole."""
+        """Report the job's progress, with a noisy rate if the whole window was trained."""
         is_whole = workers and self.now >= job.since + ROUND_S
         rate = job.of.rate(workers) * max(0.1, self._draw.gauss(1, NOISE)) if is_whole else None
         hear(job, workers, rate=rate, rescale_s=self._rescale_s, now=self.now)
@@ -170,22 +171,22 @@ class Cluster:
 
 
 def hear(job: Job, workers: int, *, rate: float | None, rescale_s: float, now: float) -> None:
-    """The job's report; with a rate where its last window was trained as a whole."""
+    """Take in the report of a job. It has a rate if the whole last window was trained."""
     if rate is not None:
         job.memory = replace(job.memory, sizes=with_rate(job.memory.sizes, size=workers, rate=rate, now=now))
     step = int(job.done)
-    progress = Progress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
+    progress = TrainingProgress(job=job.of.name, generation=1, phase="running", size=workers, step=step, highest=step)
     mark = Mark(now, job.done, SAMPLES, step, (1, workers))
     job.training = Training(progress=progress, heard_at=now, last=mark, rescale_s=rescale_s)
 
 
 def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingPolicy, *, now: float) -> None:
-    """One round of the autoscaler; changes the jobs' numbers of replicas."""
+    """Run one round of the autoscaler, which changes the jobs' numbers of replicas."""
     if not active:
         return
     states = [
         JobState(
-            seen=JobSeen(
+            seen=ScaledJob(
                 key=job.key,
                 uid=job.of.name,
                 policy=job.policy or policy,
@@ -206,6 +207,6 @@ def decide(active: Sequence[Job], machines: Sequence[NodeSeen], policy: ScalingP
 
 
 def _with_deadline(policy: ScalingPolicy, one: Submitted, now: float) -> ScalingPolicy:
-    """It has three times what it would take on its most workers."""
+    """Return the policy with a deadline after three times the job's shortest possible duration."""
     by = datetime.fromtimestamp(int(now + 3 * one.shortest_s), UTC)
     return msgspec.structs.replace(policy, finish_by=by, total_samples=max(1, int(one.work)))

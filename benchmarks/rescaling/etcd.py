@@ -1,4 +1,4 @@
-"""A real etcd for the benchmark, and the controller's part in it."""
+"""Run a real etcd for the benchmark, and play the controller's part in it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, Self
 
 from benchmarks.rescaling.server import JOB
 from benchmarks.rescaling.settings import LARGEST
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Away
 from elastic.etcd.thread import EtcdThread, prefix_of
 from elastic.local.etcd import program
 from elastic.local.ports import free_ports
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Expectation, WorldReport
 
 START_S = 30.0
 TOKEN = "bench"
 
 
 class Etcd:
-    """One etcd without users, and the thread by which a controller takes part."""
+    """One etcd without users, and the thread through which a controller talks to it."""
 
     def __init__(self, folder: Path) -> None:
         found = program()
@@ -38,7 +38,7 @@ class Etcd:
         with (folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._loop = asyncio.new_event_loop()
-        self._world: World | None = None
+        self._world: WorldReport | None = None
 
     def __enter__(self) -> Self:
         until = time.monotonic() + START_S
@@ -48,7 +48,7 @@ class Etcd:
             time.sleep(0.02)
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._thread = EtcdThread(token_for=lambda job: TOKEN, read_secret=self._no_secret)
-        self._thread.meet_at(JOB, Place(endpoints=(f"127.0.0.1:{self.port}",), prefix=prefix_of(JOB)))
+        self._thread.meet_at(JOB, EtcdPlace(endpoints=(f"127.0.0.1:{self.port}",), prefix=prefix_of(JOB)))
         self._listening = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
         return self
 
@@ -60,22 +60,22 @@ class Etcd:
         self._process.wait(START_S)
 
     def expect(self, members: tuple[str, ...]) -> None:
-        """Say, as the controller would, who should be there."""
+        """Write, as the controller does, which members should be there."""
         until = time.monotonic() + START_S
         while True:
             try:
                 word = self._thread.expect(JOB, Expectation(members=members, min=1, max=LARGEST))
                 asyncio.run_coroutine_threadsafe(word, self._loop).result(START_S)
                 return
-            except Away:  # as the controller does; the first one brings a connection about
+            except Away:  # the controller also tries again; the first attempt opens the connection
                 if time.monotonic() > until:
                     raise
 
-    def world(self) -> World | None:
+    def world(self) -> WorldReport | None:
         return self._world
 
     def environment(self) -> dict[str, str]:
-        """What tells an agent where to meet."""
+        """Return the environment that tells an agent where to meet."""
         return {"PET_RDZV_BACKEND": "elastic-etcd", "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}", "ELASTIC_TOKEN": TOKEN}
 
     def _answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""A real elastic-rendezvous process for the benchmark, which takes the controller's part towards it."""
+"""Run a real elastic-rendezvous process for the benchmark, and play the controller's part towards it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Expectation, Leaving, World
+from elastic.membership.wire import Expectation, LeaveOrder, WorldReport
 
 JOB = "bench"
 START_S = 30.0
 
 
 class Server:
-    """The server process, with its installation in a folder of its own."""
+    """The server process, with its installation in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         installation = folder / "installation"
@@ -47,7 +47,7 @@ class Server:
         self._process.wait(START_S)
 
     def environment(self) -> dict[str, str]:
-        """What tells an agent where to meet."""
+        """Return the environment that tells an agent where to meet."""
         return {
             "PET_RDZV_BACKEND": "elastic",
             "PET_RDZV_ENDPOINT": f"127.0.0.1:{self.port}",
@@ -56,11 +56,11 @@ class Server:
         }
 
     def expect(self, members: tuple[str, ...], *, leaving: tuple[str, ...] = (), by_s: float = 0.0, most: int = LARGEST) -> None:
-        """Say, as the controller would, who should be there, and who leaves because its machine goes."""
-        going = tuple(Leaving(member=name, by_s=by_s, cause="disruption") for name in leaving)
+        """Write, as the controller does, which members should be there, and which leave because their machine goes."""
+        going = tuple(LeaveOrder(member=name, by_s=by_s, cause="disruption") for name in leaving)
         asyncio.run(self._expect(Expectation(members=members, leaving=going, min=1, max=most)))
 
-    def world(self) -> World | None:
+    def world(self) -> WorldReport | None:
         return asyncio.run(self._world())
 
     def _client(self) -> RendezvousClient:
@@ -73,6 +73,6 @@ class Server:
         async with self._client() as client:
             await client.expect(JOB, expectation)
 
-    async def _world(self) -> World | None:
+    async def _world(self) -> WorldReport | None:
         async with self._client() as client:
             return await client.world(JOB)

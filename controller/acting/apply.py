@@ -29,12 +29,13 @@ from controller.deciding.actions import (
 from controller.deciding.objects.differences import merge_patch
 from controller.deciding.rendezvous import trainer_status
 from controller.deciding.replicas import loss_backoff
-from controller.facts.keys import JOBS, Key, owner_uid
+from controller.facts.keys import JOBS, Key
 from controller.facts.owned import OWNED_LABEL
 from controller.facts.snapshot import NotCreated
 from controller.watching.observe import WatchScope
 from elastic.api.job import JobStatus
 from elastic.api.names import REPLICA_TYPE
+from elastic.api.owners import controller_of, controller_uid
 from elastic.kube.client import Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import (
@@ -228,7 +229,7 @@ class Applier:
             if is_terminating(error):
                 raise  # no Event and no refusal to remember: nothing can be created there, and nothing is wrong with the job
             there = await self._named(key, resource, name) if _may_exist(error) else None
-            if there is not None and owner_uid(there["metadata"]) == str(job["metadata"]["uid"]):
+            if there is not None and controller_uid(there["metadata"]) == str(job["metadata"]["uid"]):
                 # Our view is old, or the answer was lost. The next reconcile must see it, or it makes another pod of a free name.
                 outcome.wrote(resource, there)
                 return
@@ -296,12 +297,12 @@ class Applier:
 
 def _owner_in_words(key: Key, there: Object) -> str:
     """Return, in words, the owner of an object whose name we need."""
-    owner = next((r for r in there["metadata"].get("ownerReferences") or () if r.get("controller")), None)
+    owner = controller_of(there["metadata"])
     if owner is None:
         return "it has no owner: delete it, or set its ownerReferences to this job"
-    if (owner.get("kind"), owner.get("name")) == (key.kind, key.name):
+    if (owner.kind, owner.name) == (key.kind, key.name):
         return f"it belongs to an earlier {key.kind} {key.name} and is deleted with it"
-    return f"it belongs to {owner.get('kind')} {owner.get('name')}: rename one of the two"
+    return f"it belongs to {owner.kind} {owner.name}: rename one of the two"
 
 
 def _may_exist(error: KubeError) -> bool:

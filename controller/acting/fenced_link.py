@@ -20,5 +20,5 @@ class FencedServer:
     async def forget(self, job_uid: str) -> int | None:
         return await in_time(self._left, lambda: self._server.forget(job_uid))
 
-    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]:
         return self._server.worlds(on_open)

@@ -11,7 +11,7 @@ from typing import Protocol
 from controller.acting.outbox import AT_ONCE, Listener, Outbox
 from controller.deciding.actions import Budget, SetExpectation
 from controller.facts.hang_seen import HangSeen
-from controller.facts.snapshot import World
+from controller.facts.snapshot import WorldSeen
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
@@ -23,7 +23,7 @@ from rendezvous.engine.messages.doing import Hang
 class Server(Listener, Protocol):
     """Part of elastic.membership.client.RendezvousClient that is needed here."""
 
-    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]: ...
+    def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]: ...
 
 
 class RendezvousLink:
@@ -35,7 +35,7 @@ class RendezvousLink:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         at_once: int = AT_ONCE,
     ) -> None:
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, WorldSeen] = {}
         self.forgotten: set[str] = set()
         """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
         self.last_steps: dict[str, int] = {}
@@ -95,7 +95,7 @@ class RendezvousLink:
         finally:
             await self._outbox.close()
 
-    def _takes(self, heard: wire.World) -> bool:
+    def _takes(self, heard: wire.WorldReport) -> bool:
         """Whether the world changed: an unchanged one needs no reconcile."""
         before = self.worlds.get(heard.job)
         if not heard.forgotten:
@@ -103,9 +103,9 @@ class RendezvousLink:
         if heard.forgotten:
             self.worlds.pop(heard.job, None)
         elif heard.phase == WorldPhase.UNREACHED:
-            self.worlds[heard.job] = World(heard.generation, frozenset(), phase=heard.phase, trouble=heard.reason)
+            self.worlds[heard.job] = WorldSeen(heard.generation, frozenset(), phase=heard.phase, trouble=heard.reason)
         elif heard.phase == WorldPhase.UNREADABLE:
-            self.worlds[heard.job] = replace(before or World(0, frozenset()), trouble=heard.reason)
+            self.worlds[heard.job] = replace(before or WorldSeen(0, frozenset()), trouble=heard.reason)
         else:
             self.worlds[heard.job] = _world(heard, before, now=self._clock())
         return heard.forgotten or self.worlds[heard.job] != before
@@ -123,7 +123,7 @@ class RendezvousLink:
         self._changed(job_uid)
 
     def _was_refused(self, job_uid: str, words: str) -> None:
-        before = self.worlds.get(job_uid) or World(0, frozenset())
+        before = self.worlds.get(job_uid) or WorldSeen(0, frozenset())
         if before.trouble != words:
             self.worlds[job_uid] = replace(before, trouble=words)
             self._changed(job_uid)
@@ -135,7 +135,7 @@ def expectation(told: SetExpectation, *, now: datetime) -> wire.Expectation:
         members=told.members,
         pending=told.pending,
         leaving=tuple(
-            wire.Leaving(
+            wire.LeaveOrder(
                 member=entry.member,
                 by_s=_left_s(entry, now),
                 cause=entry.cause,
@@ -207,9 +207,9 @@ def _count(number: int) -> int:
     return min(number, bounds.MOST_COUNTED)
 
 
-def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
+def _world(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -> WorldSeen:
     standing = heard.standing
-    return World(
+    return WorldSeen(
         generation=heard.generation,
         members=frozenset(member.name for member in heard.members),
         phase=heard.phase,
@@ -234,7 +234,7 @@ def _world(heard: wire.World, known: World | None, *, now: datetime) -> World:
     )
 
 
-def _rescale(heard: wire.Rescale) -> Rescale:
+def _rescale(heard: wire.RescaleReport) -> Rescale:
     before, after = heard.step_before, heard.step_after
     steps_lost = made_again(before, after) if before is not None and after is not None else 0
     return Rescale(**asdict(heard), steps_lost=steps_lost)
@@ -250,7 +250,7 @@ def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangS
     return HangSeen(timeless, now - timedelta(seconds=heard.ago_s))
 
 
-def _since(heard: wire.World, known: World | None, *, now: datetime) -> datetime | None:
+def _since(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -> datetime | None:
     """When the world was formed, by our clock. For worlds of an older or a restarted server: when first reported."""
     if not heard.members:
         return None

@@ -7,29 +7,29 @@ from typing import Protocol
 
 from controller.acting.link import RendezvousLink
 from controller.deciding.actions import SetExpectation
-from controller.facts.snapshot import World
-from elastic.etcd.place import Place
+from controller.facts.snapshot import WorldSeen
+from elastic.etcd.place import EtcdPlace
 from elastic.membership.phases import WorldPhase
 
 ETCD_AT_ONCE = 100_000
 """Each job has its own way to its etcd, and its requests end in time: no job waits for another one's."""
 
 
-class Places(Protocol):
+class MeetingPlaces(Protocol):
     """The part of elastic.etcd.thread.EtcdThread that is needed here."""
 
-    def meet_at(self, job_uid: str, place: Place) -> None: ...
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None: ...
 
 
 class Links:
     """All links of a controller, as one."""
 
-    def __init__(self, server: RendezvousLink | None, etcd: RendezvousLink, places: Places) -> None:
+    def __init__(self, server: RendezvousLink | None, etcd: RendezvousLink, places: MeetingPlaces) -> None:
         self._server = server
         self._etcd = etcd
         self._places = places
         known = [link.worlds for link in (server, etcd) if link is not None]
-        self.worlds: Mapping[str, World] = ChainMap(*known)
+        self.worlds: Mapping[str, WorldSeen] = ChainMap(*known)
         self.last_steps: Mapping[str, int] = ChainMap(*(link.last_steps for link in self._all()))
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool:
@@ -41,7 +41,7 @@ class Links:
         world = self._etcd.worlds.get(job_uid)
         return is_heard or (world is not None and world.phase == WorldPhase.UNREACHED)
 
-    def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None:
+    def forget(self, job_uid: str, *, is_awaited: bool = False, place: EtcdPlace | None = None) -> None:
         if place is not None:
             self._places.meet_at(job_uid, place)
         for link in self._all():

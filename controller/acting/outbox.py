@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from controller.deciding.actions import SetExpectation
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.membership import wire
 from elastic.membership.protocol import UnknownVersion
 from elastic.runtime.fence import is_lapse
@@ -29,7 +29,7 @@ class Membership(Protocol):
 
     def tell(self, job_uid: str, told: SetExpectation, *, is_awaited: bool) -> bool: ...
 
-    def forget(self, job_uid: str, *, is_awaited: bool = False, place: Place | None = None) -> None: ...
+    def forget(self, job_uid: str, *, is_awaited: bool = False, place: EtcdPlace | None = None) -> None: ...
 
     def drop(self, job_uid: str) -> None: ...
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from controller.deciding.actions import Create, Plan
-from controller.facts.keys import Key, owner_uid
+from controller.facts.keys import Key
 from controller.facts.snapshot import Owned
+from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS, SECRETS, Object, Resource
 
 
@@ -25,7 +26,7 @@ class Secrets:
 
     def of(self, key: Key, uid: str) -> tuple[Owned, ...]:
         """Return the known Secrets of this job, without Secrets of such a name that another object owns."""
-        return tuple(owned for owned in self._known.get(key, {}).values() if owner_uid(owned.raw["metadata"]) == uid)
+        return tuple(owned for owned in self._known.get(key, {}).values() if controller_uid(owned.raw["metadata"]) == uid)
 
     def remember(self, key: Key, written: Iterable[Object]) -> None:
         for item in written:

@@ -11,7 +11,7 @@ from typing import Any
 from elastic.api.book import Charge, Leaving
 from elastic.api.job import JobStatus
 from elastic.api.words import Cause
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.kube.resources import Object, Resource
 from elastic.membership.hosts import HostFacts
 from elastic.membership.wire import Restart
@@ -132,7 +132,7 @@ class SetExpectation:
     awaited: tuple[str, ...] = ()
     """The workers with the state of training that may come back. For `await_s` no world is formed without the state."""
     await_s: float = 0.0
-    place: Place | None = None
+    place: EtcdPlace | None = None
     """Place in the etcd in which the job meets. The expectation is written there instead of being sent to the server."""
 
 
@@ -144,14 +144,14 @@ class Forget:
     """
 
     is_awaited: bool = False
-    place: Place | None = None
+    place: EtcdPlace | None = None
 
 
 Action = Create | Update | Delete | SetCondition | DeleteJob | SetExpectation | Forget
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenVersion:
     """The version of an object that a plan has seen."""
 
     resource: Resource
@@ -180,7 +180,7 @@ class Plan:
     look_again_at: datetime | None = None
     is_written_last: bool = False
     """The status is written only when every action has succeeded: once it stands, nothing repeats them."""
-    rests_on: tuple[Seen, ...] = ()
+    rests_on: tuple[SeenVersion, ...] = ()
     """These are read again before anything is done; if one has changed since, the plan is dropped, and the next reconcile makes another."""
 
 

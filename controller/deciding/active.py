@@ -85,7 +85,7 @@ class Ledger:
         return [*replaced, *self.replicas.to_delete, *self.doomed.may_go]
 
 
-class Stage(NamedTuple):
+class PlanStage(NamedTuple):
     """A step of the round. after: the stages whose entries it reads."""
 
     name: str
@@ -163,12 +163,12 @@ def _conditions(view: JobView, ledger: Ledger) -> Ledger:
 
 
 STAGES = (
-    Stage("ends", _ends),
-    Stage("world", _world, after=("ends",)),
-    Stage("disruptions", _disruptions, after=("world",)),
-    Stage("objects", _objects),
-    Stage("losses", _losses, after=("ends", "objects")),
-    Stage("conditions", _conditions, after=("world", "disruptions", "losses")),
+    PlanStage("ends", _ends),
+    PlanStage("world", _world, after=("ends",)),
+    PlanStage("disruptions", _disruptions, after=("world",)),
+    PlanStage("objects", _objects),
+    PlanStage("losses", _losses, after=("ends", "objects")),
+    PlanStage("conditions", _conditions, after=("world", "disruptions", "losses")),
 )
 
 

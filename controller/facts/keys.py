@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from elastic.api.kinds import API_VERSION, GROUP, KINDS, VERSION
 from elastic.api.names import JOB_NAME, OPERATOR_NAME
+from elastic.api.owners import controller_of
 from elastic.kube.resources import Resource
 
 
@@ -30,13 +31,11 @@ def key_of_labels(metadata: Mapping[str, Any]) -> Key | None:
     return Key(kind, metadata.get("namespace", ""), job) if kind and job else None
 
 
-def owner_uid(metadata: Mapping[str, Any]) -> str:
-    return next((str(r.get("uid", "")) for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
-
-
 def key_of_owner(metadata: Mapping[str, Any]) -> Key | None:
     """Return the job that controls an object, by its owner reference; an MPIJob of the MPI Operator has another apiVersion."""
-    for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller") and reference.get("apiVersion") == API_VERSION and reference.get("kind") in KINDS:
-            return Key(reference["kind"], metadata.get("namespace", ""), reference["name"])
-    return None
+    owner = controller_of(metadata)
+    return (
+        Key(owner.kind, owner.namespace, owner.name)
+        if owner is not None and owner.api_version == API_VERSION and owner.kind in KINDS
+        else None
+    )

@@ -9,14 +9,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from controller.facts.keys import owner_uid
 from controller.facts.settings import Settings
-from controller.facts.world import World as World
+from controller.facts.world import WorldSeen as WorldSeen
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
 from elastic.signals import own_limits
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
-from elastic.signals.signal import Meaning, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning
 from elastic.signals.table import BUILT_IN
 
 LAUNCHER_INDEX = 0
@@ -28,7 +28,7 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     PENDING = "Pending"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -80,7 +80,7 @@ class Pod:
     type: str
     index: int
     """Index in its name, because somebody may have changed its label."""
-    phase: Phase = Phase.PENDING
+    phase: PodPhase = PodPhase.PENDING
     reason: str = ""
     message: str = ""
     node: str = ""
@@ -115,11 +115,11 @@ class Pod:
 
     @property
     def is_active(self) -> bool:
-        return self.phase is Phase.RUNNING and not self.is_deleting
+        return self.phase is PodPhase.RUNNING and not self.is_deleting
 
     @property
     def is_over(self) -> bool:
-        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
     def restarts(self) -> int:
@@ -219,7 +219,7 @@ class Snapshot:
     not_created: tuple[NotCreated, ...] = ()
     services: tuple[Service, ...] = ()
     owned: tuple[Owned, ...] = ()
-    world: World | None = None
+    world: WorldSeen | None = None
     is_forgotten: bool = False
     """The rendezvous server has confirmed that it knows nothing of this suspended job."""
     last_step: int | None = None
@@ -247,7 +247,7 @@ class Snapshot:
         return next((o for o in self.owned if o.kind == kind and o.name == name), None)
 
 
-def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
+def pod_from(raw: Mapping[str, Any], table: Sequence[DisruptionSignal] = BUILT_IN) -> Pod:
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions: dict[str, dict[str, Any]] = {str(c.get("type")): c for c in status.get("conditions") or () if isinstance(c, dict)}
@@ -260,7 +260,7 @@ def pod_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Pod:
         type=labels.get(REPLICA_TYPE, ""),
         index=LAUNCHER_INDEX if index is None else index,
         index_label=label if label != ("" if index is None else str(index)) else None,
-        is_unowned=not owner_uid(metadata),
+        is_unowned=not controller_uid(metadata),
         phase=_phase(status.get("phase")),
         reason=status.get("reason") or "",
         message=status.get("message") or "",
@@ -306,11 +306,11 @@ def _in_world(raw: Mapping[str, Any], condition: Mapping[str, Any]) -> InWorld |
 
 def service_from(raw: Mapping[str, Any]) -> Service:
     metadata = raw["metadata"]
-    owner = next((r.get("uid", "") for r in metadata.get("ownerReferences") or () if r.get("controller")), "")
+    owner = controller_uid(metadata)
     return Service(name=metadata["name"], uid=metadata.get("uid", ""), owner=owner, is_deleting=bool(metadata.get("deletionTimestamp")))
 
 
-def node_from(raw: Mapping[str, Any], table: Sequence[Signal] = BUILT_IN) -> Node:
+def node_from(raw: Mapping[str, Any], table: Sequence[DisruptionSignal] = BUILT_IN) -> Node:
     """Return what decides about the pods of this node."""
     conditions = (c for c in (raw.get("status") or {}).get("conditions") or () if isinstance(c, dict))
     ready = next((c for c in conditions if c.get("type") == "Ready"), {})
@@ -332,11 +332,11 @@ def time_of(text: str | None) -> datetime | None:
         return None
 
 
-def _phase(word: str | None) -> Phase:
+def _phase(word: str | None) -> PodPhase:
     try:
-        return Phase(word or "Pending")
+        return PodPhase(word or "Pending")
     except ValueError:
-        return Phase.UNKNOWN
+        return PodPhase.UNKNOWN
 
 
 def _container(raw: Mapping[str, Any]) -> Container:

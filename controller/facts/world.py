@@ -12,7 +12,7 @@ from rendezvous.engine.messages.pace import Straggler
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class WorldSeen:
     """The job's world, as the rendezvous server reports it."""
 
     generation: int

@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Sequence
 
 from controller.deciding.job_view import JobView
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from controller.frameworks.environment import variable, with_environment
 from controller.frameworks.protocol import Framework, Replica, total
 from elastic.api.job import Job, Object
@@ -36,7 +36,7 @@ class TensorFlow(Framework):
         if self.leader_type(job) is not None or WORKER not in job.replicas:
             return None
         workers = [pod for pod in pods if pod.type == WORKER.lower() and not pod.is_deleting]
-        done = [pod for pod in workers if pod.phase is Phase.SUCCEEDED]
+        done = [pod for pod in workers if pod.phase is PodPhase.SUCCEEDED]
         if job.options.success_policy is not SuccessPolicy.ALL_WORKERS:
             if any(pod.index == 0 for pod in done):
                 return True

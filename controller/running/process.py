@@ -31,7 +31,7 @@ from controller.running.trainer_turn import OtherLeases, TrainerTurn
 from controller.watching.kopf_watch import KopfWatch
 from controller.watching.observe import Observer, resources_of
 from elastic.api.trainer.modes import TRAINER_LEASE, Mode, holder_of_trainer
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.thread import EtcdThread
 from elastic.etcd.visits import Own
 from elastic.kube.client import Kube
@@ -141,7 +141,7 @@ class Process:
             follows_others=self._options.follows_user_etcd,
         )
         server = RendezvousLink(self._fenced(client), errors=(RendezvousError, UnknownVersion))
-        etcd = RendezvousLink(self._fenced(thread), errors=(Away, Refused), at_once=ETCD_AT_ONCE)
+        etcd = RendezvousLink(self._fenced(thread), errors=(Away, StoreRefused), at_once=ETCD_AT_ONCE)
         return Links(server, etcd, thread)
 
     def _fenced(self, server: Server) -> Server:
@@ -163,7 +163,7 @@ class Process:
         try:
             return data_of(await self._kube.get(SECRETS, name, namespace=namespace))
         except KubeError as error:
-            raise Refused(f"Secret {name} cannot be read: {error.message}") from None
+            raise StoreRefused(f"Secret {name} cannot be read: {error.message}") from None
 
     def _reconciler(self, link: Links | None) -> Reconciler:
         return Reconciler(
@@ -283,7 +283,7 @@ def _door(kube: Kube, options: Options, train_jobs: TrainJobs | None) -> "Door |
     if options.webhook_fd is None and not options.webhook_port:
         return None
     from controller.webhook.door import Door
-    from elastic.runtime.cert_rotation import Place
+    from elastic.runtime.cert_rotation import CertificateName
 
     if options.webhook_fd is not None:
         opened = socket.socket(fileno=options.webhook_fd)
@@ -292,7 +292,7 @@ def _door(kube: Kube, options: Options, train_jobs: TrainJobs | None) -> "Door |
             opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
         except OSError as error:
             raise taken("--webhook-port", options.webhook_port, error) from error
-    place = Place(namespace=options.lease_namespace, name=options.webhook_name)
+    place = CertificateName(namespace=options.lease_namespace, name=options.webhook_name)
     if train_jobs is None:
         return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
     return Door(kube, place, opened, kinds=options.kinds, namespace=None, mode=options.train_jobs, look_up=train_jobs.look_up)

@@ -22,7 +22,7 @@ from controller.deciding.plan import plan
 from controller.deciding.replicas import creation_backoff
 from controller.facts.keys import Key
 from controller.facts.settings import Settings
-from controller.facts.snapshot import KeyPair, NotCreated, World
+from controller.facts.snapshot import KeyPair, NotCreated, WorldSeen
 from controller.frameworks import mpi_ssh
 from controller.running.keypair import new_key_pair
 from controller.running.metrics import Metrics
@@ -63,7 +63,7 @@ class Reconciler:
         secrets: Secrets,
         *,
         settings: Settings,
-        worlds: Mapping[str, World],
+        worlds: Mapping[str, WorldSeen],
         has_forgotten: Callable[[str], bool],
         last_steps: Mapping[str, int],
         token_for: Callable[[str, Role], str],

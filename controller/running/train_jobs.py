@@ -13,15 +13,16 @@ from controller.deciding.trainjobs.initializers import name as initializer_name
 from controller.deciding.trainjobs.lowering import runtime_key
 from controller.deciding.trainjobs.nodes import kind_of
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
-from controller.facts.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS
 from controller.watching.fed_view import FedView
 from elastic.api.kinds import INITIALIZERS, OWNED
+from elastic.api.owners import controller_uid
 from elastic.api.trainer.modes import SELECTOR, Mode
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CLUSTER_TRAINING_RUNTIMES, PERSISTENT_VOLUME_CLAIMS, TRAIN_JOBS, TRAINING_RUNTIMES, Object
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 from elastic.runtime.writers import Writer
@@ -46,7 +47,7 @@ class TrainJobs:
         *,
         mode: Mode,
         clock: Callable[[], float],
-        progress: Callable[[], AsyncIterator[Progress]] | None = None,
+        progress: Callable[[], AsyncIterator[TrainingProgress]] | None = None,
         gang_scheduler: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -64,7 +65,7 @@ class TrainJobs:
         self._clock, self._stream, self._gang_scheduler = clock, progress, gang_scheduler
         self._owned: dict[str, Key] = {}
         """The TrainJob of each job, by the job's uid."""
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, TrainingProgress] = {}
         """The newest progress of these jobs."""
         self._is_working = False
 
@@ -109,12 +110,12 @@ class TrainJobs:
             return False
         return True
 
-    def _changed(self, change: Change[Object]) -> None:
+    def _changed(self, change: ViewChange[Object]) -> None:
         if change.new is None and change.old is not None:
             self._events.forget(change.old["metadata"]["uid"])
         self._look_at(change.key)
 
-    def _job_changed(self, change: Change[Object]) -> None:
+    def _job_changed(self, change: ViewChange[Object]) -> None:
         if change.new is None and change.old is not None:
             uid = change.old["metadata"]["uid"]
             self._owned.pop(uid, None)
@@ -125,15 +126,15 @@ class TrainJobs:
                     self._owned[change.new["metadata"]["uid"]] = key
                 self._look_at(key)
 
-    async def _listen(self, stream: Callable[[], AsyncIterator[Progress]]) -> None:
+    async def _listen(self, stream: Callable[[], AsyncIterator[TrainingProgress]]) -> None:
         """Keep the newest progress of the jobs of TrainJobs. A message that a job is forgotten may have its last one."""
         async for heard in stream():
             if (not heard.forgotten or heard.percent is not None) and (key := self._owned.get(heard.job)) is not None:
                 self._progress[heard.job] = heard
                 self._look_at(key)
 
-    def _telling(self, kind: str) -> Callable[[Change[Object]], None]:
-        def tell(change: Change[Object]) -> None:
+    def _telling(self, kind: str) -> Callable[[ViewChange[Object]], None]:
+        def tell(change: ViewChange[Object]) -> None:
             for found in self._train_jobs.by(BY_RUNTIME, "/".join((kind, *change.key))):
                 self._look_at((found["metadata"]["namespace"], found["metadata"]["name"]))
 
@@ -183,7 +184,7 @@ class TrainJobs:
         """Return the job that has the TrainJob's name. If there are several, the TrainJob's own one comes first."""
         metadata = train_job["metadata"]
         there = [job for view in self._jobs if (job := view.get(metadata["namespace"], metadata["name"])) is not None]
-        return min(there, key=lambda job: owner_uid(job["metadata"]) != metadata["uid"], default=None)
+        return min(there, key=lambda job: controller_uid(job["metadata"]) != metadata["uid"], default=None)
 
     async def look_up(self, kind: str, namespace: str, name: str) -> RuntimeSight:
         """Return a runtime for the webhook, which asks also before this process works."""
@@ -232,7 +233,7 @@ class TrainJobs:
         if "ownerReferences" not in metadata:
             return True
         there = await self._writer.get(PERSISTENT_VOLUME_CLAIMS, metadata["name"], namespace=metadata["namespace"])
-        if owner_uid(there["metadata"]) == owner_uid(metadata):
+        if controller_uid(there["metadata"]) == controller_uid(metadata):
             return True
         words = f"PersistentVolumeClaim {metadata['name']} exists and does not belong to this TrainJob; delete it"
         await self._events.tell(

@@ -43,7 +43,7 @@ class Turns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ForeignLease:
     """A Lease of another namespace: who holds it, when it was renewed by its holder's clock, and the two moments by ours."""
 
     holder: str
@@ -59,7 +59,7 @@ class OtherLeases:
 
     def __init__(self, kube: Kube, *, namespace: str, clock: Callable[[], float]) -> None:
         self._kube, self._namespace, self._clock = kube, namespace, clock
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ForeignLease] = {}
         self._is_refused = False
 
     async def look(self) -> None:
@@ -85,10 +85,10 @@ class OtherLeases:
             lasts_s = min(float(spec.get("leaseDurationSeconds") or 1), LONGEST_LEASE_S)
             known = before.get(namespace)
             if known is None or known.holder != holder:
-                self._seen[namespace] = Seen(holder, renewed, first_at=now, lasts_s=lasts_s)
+                self._seen[namespace] = ForeignLease(holder, renewed, first_at=now, lasts_s=lasts_s)
             else:
                 changed_at = now if known.renewed != renewed else known.renewed_at
-                self._seen[namespace] = Seen(holder, renewed, known.first_at, changed_at, lasts_s)
+                self._seen[namespace] = ForeignLease(holder, renewed, known.first_at, changed_at, lasts_s)
 
     def holder(self) -> tuple[str, str] | None:
         """Return namespace and name of a process that renews such a Lease."""

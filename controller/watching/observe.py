@@ -10,14 +10,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from controller.facts.keys import JOBS, Key, key_of_labels, key_of_owner, owner_uid
+from controller.facts.keys import JOBS, Key, key_of_labels, key_of_owner
 from controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Node, Owned, Pod, Service, Snapshot, World, node_from, pod_from, service_from
+from controller.facts.snapshot import Node, Owned, Pod, Service, Snapshot, WorldSeen, node_from, pod_from, service_from
 from controller.watching.fed_view import FedView
 from elastic.api.names import OPERATOR_NAME, REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.api.rights import MPI
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.resources import (
     CONFIG_MAPS,
@@ -35,7 +36,7 @@ from elastic.kube.resources import (
 )
 from elastic.kube.view import uid_of
 from elastic.signals.seen import on_job
-from elastic.signals.signal import Signal
+from elastic.signals.signal import DisruptionSignal
 from elastic.signals.table import BUILT_IN
 
 STARVED = "CreateContainerConfigError"
@@ -67,7 +68,7 @@ class Observer:
         kinds: Iterable[str],
         resources: Iterable[Resource],
         namespace: str | None = None,
-        signals: Sequence[Signal] = BUILT_IN,
+        signals: Sequence[DisruptionSignal] = BUILT_IN,
     ) -> None:
         """`signals` is the table by which nodes, pods and jobs are read."""
         self._table = signals
@@ -116,7 +117,7 @@ class Observer:
 
         return tell
 
-    def _tell_of_node(self, change: Change[Node], changed: Callable[[Key], None]) -> None:
+    def _tell_of_node(self, change: ViewChange[Node], changed: Callable[[Key], None]) -> None:
         """Heartbeats change a node all the time; only what decides about its pods is passed on."""
         if change.old != change.new:
             for cache in (self._pods, self._others[PODS]):
@@ -179,7 +180,7 @@ class Observer:
         *,
         now: datetime,
         settings: Settings,
-        world: World | None = None,
+        world: WorldSeen | None = None,
         is_forgotten: bool = False,
         last_step: int | None = None,
         token: str = "",
@@ -249,23 +250,23 @@ def _node_name(what: Pod | Service | Owned) -> str:
     return what.node if isinstance(what, Pod) else ""
 
 
-def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[Change[Object]], None]:
+def _telling(kind: str, changed: Callable[[Key], None]) -> Callable[[ViewChange[Object]], None]:
     return lambda change: changed(Key(kind, *change.key))
 
 
-def _tell(change: Change[_Mine], changed: Callable[[Key], None]) -> None:
+def _tell(change: ViewChange[_Mine], changed: Callable[[Key], None]) -> None:
     for mine in (change.old, change.new):
         if mine is not None and mine.key is not None:
             changed(mine.key)
             return
 
 
-def _pod(raw: Object, *, table: Sequence[Signal]) -> _Mine:
-    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), pod_from(raw, table))
+def _pod(raw: Object, *, table: Sequence[DisruptionSignal]) -> _Mine:
+    return _Mine(key_of_labels(raw["metadata"]), controller_uid(raw["metadata"]), pod_from(raw, table))
 
 
 def _service(raw: Object) -> _Mine:
-    return _Mine(key_of_labels(raw["metadata"]), owner_uid(raw["metadata"]), service_from(raw))
+    return _Mine(key_of_labels(raw["metadata"]), controller_uid(raw["metadata"]), service_from(raw))
 
 
 def _owned(raw: Object) -> _Mine:
@@ -273,7 +274,7 @@ def _owned(raw: Object) -> _Mine:
     metadata = raw["metadata"]
     owned = Owned(kind=raw["kind"], name=metadata["name"], uid=metadata.get("uid", ""), raw=_without_bulk(raw))
     is_replicas = REPLICA_TYPE in (metadata.get("labels") or {})
-    return _Mine(None if is_replicas else key_of_owner(metadata), owner_uid(metadata), owned)
+    return _Mine(None if is_replicas else key_of_owner(metadata), controller_uid(metadata), owned)
 
 
 def _uid(job: Mapping[str, Any]) -> list[str]:

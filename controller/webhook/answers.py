@@ -17,7 +17,7 @@ LONGEST_WARNING = 256
 Word: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class AdmissionKind(msgspec.Struct, frozen=True):
     group: Word
     version: Word
     kind: Word
@@ -27,7 +27,7 @@ class Subject(msgspec.Struct, frozen=True):
     """The object that a review is about."""
 
     uid: Word
-    kind: Kind
+    kind: AdmissionKind
     name: Word = ""
     namespace: Word = ""
 
@@ -47,7 +47,7 @@ class Review(msgspec.Struct, frozen=True, rename="camel"):
     request: Request
 
 
-class Cause(msgspec.Struct, frozen=True):
+class FieldCause(msgspec.Struct, frozen=True):
     field: str
     message: str
     reason: str = "FieldValueInvalid"
@@ -57,7 +57,7 @@ class Details(msgspec.Struct, frozen=True):
     name: str
     group: str
     kind: str
-    causes: tuple[Cause, ...]
+    causes: tuple[FieldCause, ...]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Response(msgspec.Struct, frozen=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True, rename="camel"):
+class AdmissionAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """An AdmissionReview that answers."""
 
     response: Response
@@ -82,14 +82,14 @@ class Answer(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = "AdmissionReview"
 
 
-def allowed(request: Request, warnings: Sequence[Problem] = ()) -> Answer:
+def allowed(request: Request, warnings: Sequence[Problem] = ()) -> AdmissionAnswer:
     """Return the answer that lets an object in."""
-    return Answer(Response(request.uid, True, warnings=_in_words(warnings)))
+    return AdmissionAnswer(Response(request.uid, True, warnings=_in_words(warnings)))
 
 
-def refused(subject: Subject, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> Answer:
+def refused(subject: Subject, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> AdmissionAnswer:
     """Return the answer that refuses an object with all its problems."""
-    return Answer(Response(subject.uid, False, _refusal(subject, problems), _in_words(warnings)))
+    return AdmissionAnswer(Response(subject.uid, False, _refusal(subject, problems), _in_words(warnings)))
 
 
 def changes_no_spec(request: Request) -> bool:
@@ -103,7 +103,7 @@ def changes_no_spec(request: Request) -> bool:
 def _refusal(subject: Subject, problems: Sequence[Problem]) -> Refusal:
     more = len(problems) - MOST_TOLD
     words = "; ".join(map(str, problems[:MOST_TOLD])) + (f"; and {more} more problems" if more > 0 else "")
-    causes = tuple(Cause(problem.path, problem.message) for problem in problems[:MOST_TOLD])
+    causes = tuple(FieldCause(problem.path, problem.message) for problem in problems[:MOST_TOLD])
     return Refusal(words, Details(subject.name, subject.kind.group, subject.kind.kind, causes))
 
 

@@ -13,7 +13,7 @@ from controller.webhook.server import serving
 from elastic.api.trainer.modes import Mode
 from elastic.api.webhook import FOR_TRAIN_JOBS
 from elastic.kube.client import Kube
-from elastic.runtime.cert_rotation import Keeping, Place
+from elastic.runtime.cert_rotation import CertificateName, Keeping
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Door:
     def __init__(
         self,
         kube: Kube,
-        place: Place,
+        place: CertificateName,
         opened: socket.socket,
         *,
         kinds: Collection[str],

@@ -22,7 +22,7 @@ from typing import BinaryIO
 import msgspec
 
 from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook.answers import Answer, Request, Review, Subject, refused
+from controller.webhook.answers import AdmissionAnswer, Request, Review, Subject, refused
 from controller.webhook.review import answer
 from elastic.api.errors import Problem
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE, fast_type
@@ -107,7 +107,7 @@ def confine() -> None:
     gc.set_threshold(GARBAGE_EVERY)
 
 
-def serve(judge: Callable[[Request], Answer]) -> None:
+def serve(judge: Callable[[Request], AdmissionAnswer]) -> None:
     heard, said = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(BrokenPipeError):
         _say(said, Ready())
@@ -117,7 +117,7 @@ def serve(judge: Callable[[Request], Answer]) -> None:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _judge(body: bytes, judge: Callable[[Request], Answer], said: BinaryIO) -> None:
+def _judge(body: bytes, judge: Callable[[Request], AdmissionAnswer], said: BinaryIO) -> None:
     try:
         subject = msgspec.json.decode(body, type=_Heading).request
     except (msgspec.DecodeError, RecursionError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from controller.deciding.trainjobs.admission import RuntimeSight
 from controller.webhook import trainer_review
-from controller.webhook.answers import Answer, Request, allowed, changes_no_spec, refused
+from controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
 from controller.webhook.trainer_review import LookUp
 from elastic.api.errors import Problem, SpecError
 from elastic.api.kinds import API_VERSION
@@ -22,7 +22,9 @@ def unknown(kind: str, namespace: str, name: str) -> RuntimeSight:
     return RuntimeSight()
 
 
-def answer(request: Request, *, kinds: Collection[str], namespace: str | None, mode: Mode = Mode.OFF, look_up: LookUp = unknown) -> Answer:
+def answer(
+    request: Request, *, kinds: Collection[str], namespace: str | None, mode: Mode = Mode.OFF, look_up: LookUp = unknown
+) -> AdmissionAnswer:
     """Answer a request. `kinds`, `namespace` and `mode` say which objects this controller controls; others pass."""
     if trainer_review.is_about_trainer(request):
         return trainer_review.answer(request, mode=mode, look_up=look_up)

@@ -8,7 +8,7 @@ from typing import Any
 from controller.deciding.trainjobs import admission
 from controller.deciding.trainjobs.admission import RuntimeSight
 from controller.deciding.trainjobs.lowering import runtime_key
-from controller.webhook.answers import Answer, Request, allowed, changes_no_spec, refused
+from controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
 from elastic.api.errors import Problem
 from elastic.api.trainer.modes import Mode, serves
 from elastic.api.trainer.train_job import API_VERSION, CLUSTER_RUNTIME, RUNTIME, TRAIN_JOB
@@ -25,7 +25,7 @@ def is_about_trainer(request: Request) -> bool:
     return f"{kind.group}/{kind.version}" == API_VERSION and kind.kind in (TRAIN_JOB, RUNTIME, CLUSTER_RUNTIME) and not request.sub_resource
 
 
-def answer(request: Request, *, mode: Mode, look_up: LookUp) -> Answer:
+def answer(request: Request, *, mode: Mode, look_up: LookUp) -> AdmissionAnswer:
     """Answer a request about a TrainJob or a runtime. Objects that our controller does not serve pass."""
     if mode is Mode.OFF or request.operation not in ("CREATE", "UPDATE") or changes_no_spec(request):
         return allowed(request)
@@ -35,7 +35,7 @@ def answer(request: Request, *, mode: Mode, look_up: LookUp) -> Answer:
         return refused(request, [Problem((), f"the object does not have the form of its definition ({error!r}); correct it")])
 
 
-def _judged(request: Request, mode: Mode, look_up: LookUp) -> Answer:
+def _judged(request: Request, mode: Mode, look_up: LookUp) -> AdmissionAnswer:
     new, old = request.object or {}, request.old_object
     if request.kind.kind == TRAIN_JOB:
         return _of_train_job(request, new, old, look_up) if serves(mode, new) else allowed(request)
@@ -45,7 +45,7 @@ def _judged(request: Request, mode: Mode, look_up: LookUp) -> Answer:
     return _said(request, _new(admission.of_runtime(new), admission.of_runtime(old) if old is not None else ()), warnings)
 
 
-def _of_train_job(request: Request, new: dict[str, Any], old: dict[str, Any] | None, look_up: LookUp) -> Answer:
+def _of_train_job(request: Request, new: dict[str, Any], old: dict[str, Any] | None, look_up: LookUp) -> AdmissionAnswer:
     kind, namespace, name = runtime_key({**new, "metadata": {"namespace": request.namespace}})
     sight = look_up(kind, namespace, name) if name else RuntimeSight()
     problems = admission.of_train_job(new, sight)
@@ -59,5 +59,5 @@ def _new(problems: Sequence[Problem], known: Sequence[Problem]) -> list[Problem]
     return [problem for problem in problems if problem not in known]
 
 
-def _said(request: Request, problems: Sequence[Problem], warnings: Sequence[Problem]) -> Answer:
+def _said(request: Request, problems: Sequence[Problem], warnings: Sequence[Problem]) -> AdmissionAnswer:
     return refused(request, problems, warnings) if problems else allowed(request, warnings)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from dashboard.history.record import Record
+from dashboard.history.record import JobRecord
 from dashboard.watching.seen import JobSeen
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 MOST_JOBS = 2000
 
@@ -22,17 +22,17 @@ class Book:
     ) -> None:
         self._job_of_uid = job_of_uid
         self.clock, self.monotonic = clock, monotonic
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, JobRecord] = {}
         self.unsaved: set[str] = set()
         """Jobs of which more is known than is stored."""
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def get(self, uid: str) -> Record | None:
+    def get(self, uid: str) -> JobRecord | None:
         return self._records.get(uid)
 
-    def hear(self, progress: Progress) -> None:
+    def hear(self, progress: TrainingProgress) -> None:
         """Take in one message of the rendezvous server."""
         if progress.forgotten:
             if (record := self._records.get(progress.job)) is not None:
@@ -56,7 +56,7 @@ class Book:
         for uid in [uid for uid in self._records if uid not in kept]:
             self.drop(uid)
 
-    def restore(self, records: Iterable[tuple[str, Record]]) -> None:
+    def restore(self, records: Iterable[tuple[str, JobRecord]]) -> None:
         for uid, record in records:
             self._records.setdefault(uid, record)
         self._trim()
@@ -64,8 +64,8 @@ class Book:
     def known(self) -> list[str]:
         return list(self._records)
 
-    def _touched(self, uid: str) -> Record:
-        record = self._records.pop(uid, None) or Record()
+    def _touched(self, uid: str) -> JobRecord:
+        record = self._records.pop(uid, None) or JobRecord()
         self._records[uid] = record
         self.unsaved.add(uid)
         self._trim()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
 from dashboard.history.series import NOTHING, Row, Series
-from dashboard.watching.seen import JobSeen, Rescale
+from dashboard.watching.seen import JobSeen, RescaleSeen
 from elastic.membership.phases import WorldPhase
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 MOST_RESCALES = 100
 MOST_GAPS = 8
@@ -21,10 +21,10 @@ STEPS = "steps"
 
 
 @dataclass(slots=True)
-class Record:
+class JobRecord:
     series: Series = field(default_factory=Series)
     training: Training = field(default_factory=Training)
-    rescales: dict[str, Rescale] = field(default_factory=dict)
+    rescales: dict[str, RescaleSeen] = field(default_factory=dict)
     """By id, the oldest first."""
     lost_ms: dict[str, int] = field(default_factory=dict)
     """By phase, of all rescales that were seen."""
@@ -56,7 +56,7 @@ class Record:
         progress = self.training.progress
         return progress.size if progress is not None and not progress.forgotten else None
 
-    def hear(self, progress: Progress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
+    def hear(self, progress: TrainingProgress, seen: JobSeen | None, *, now: float, monotonic: float) -> None:
         """Take in one message of the stream of progress."""
         if not progress.phase and not progress.forgotten:
             # Only the program of this job reports: nothing is known of its workers, nor of the use of its time.
@@ -84,7 +84,7 @@ class Record:
         """Stop counting time, because the rendezvous server no longer knows the job."""
         if self.training.progress is not None:
             self.training, _ = heard(
-                self.training, Progress(job=self.training.progress.job, phase=WorldPhase.CLOSED, forgotten=True), monotonic
+                self.training, TrainingProgress(job=self.training.progress.job, phase=WorldPhase.CLOSED, forgotten=True), monotonic
             )
         self.rate = None
 
@@ -92,7 +92,7 @@ class Record:
         """Return the seconds that were spent on each kind of work and waiting."""
         return {spent.value: seconds for spent, seconds in self.training.spent_until(monotonic).items() if spent is not Spent.OVER}
 
-    def _keep(self, progress: Progress) -> None:
+    def _keep(self, progress: TrainingProgress) -> None:
         """Keep what was reported. A world that has not stepped yet has the highest step of all, and one of a resumed job has none."""
         step = progress.step if progress.step is not None else progress.highest
         self.step = self.step if step is None else step
@@ -101,7 +101,7 @@ class Record:
         self.percent = self.percent if progress.percent is None else progress.percent
         self.remaining_s = self.remaining_s if progress.remaining_s is None else progress.remaining_s
 
-    def _note_step(self, before: Progress | None, progress: Progress, at: float) -> None:
+    def _note_step(self, before: TrainingProgress | None, progress: TrainingProgress, at: float) -> None:
         known = (before.generation, before.step) if before is not None else (None, None)
         if progress.step is None or known == (progress.generation, progress.step):
             return
@@ -109,7 +109,7 @@ class Record:
             self.gaps.append(max(0.0, at - self.stepped_at))
         self.stepped_at = at
 
-    def _note(self, rescale: Rescale) -> None:
+    def _note(self, rescale: RescaleSeen) -> None:
         """Add a rescale. Its phases become known one after the other, so it may be seen several times."""
         known = self.rescales.get(rescale.id)
         for phase, ms in rescale.phases.items():
@@ -138,7 +138,7 @@ class Record:
         self.series.add(row)
 
 
-def _loss(progress: Progress) -> float | None:
+def _loss(progress: TrainingProgress) -> float | None:
     """Return the value `loss`, or the first one whose name ends with it, such as train_loss."""
     if LOSS in progress.values:
         return progress.values[LOSS]

@@ -17,9 +17,9 @@ import msgspec
 
 from autoscale.deciding.training import Spent, Training
 from dashboard.history.book import MOST_JOBS, Book
-from dashboard.history.record import MOST_RESCALES, STEPS, Record
+from dashboard.history.record import MOST_RESCALES, STEPS, JobRecord
 from dashboard.history.series import Row, Series
-from dashboard.watching.seen import Rescale
+from dashboard.watching.seen import RescaleSeen
 
 log = logging.getLogger(__name__)
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 30.0
@@ -34,7 +34,7 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
     """A record, as it lies in the file."""
 
     series: list[bytes]
-    rescales: list[Rescale]
+    rescales: list[RescaleSeen]
     lost_ms: dict[str, int]
     seconds: dict[Spent, float]
     columns: list[str]
@@ -47,7 +47,7 @@ class Stored(msgspec.Struct, array_like=True, frozen=True):
 _decode = msgspec.msgpack.Decoder(Stored)
 
 
-def packed(record: Record, monotonic: float) -> bytes:
+def packed(record: JobRecord, monotonic: float) -> bytes:
     seconds: dict[Spent, float] = {spent: s for spent, s in record.training.spent_until(monotonic).items() if spent is not Spent.OVER}
     return msgspec.msgpack.encode(
         Stored(
@@ -63,14 +63,14 @@ def packed(record: Record, monotonic: float) -> bytes:
     )
 
 
-def unpacked(data: bytes) -> Record:
+def unpacked(data: bytes) -> JobRecord:
     """ValueError for what `packed` did not give."""
     stored = _decode.decode(data)
     if tuple(stored.columns) != Row._fields:
         raise ValueError("its rows have other columns")
     rescales = {rescale.id: rescale for rescale in stored.rescales[-MOST_RESCALES:]}
     training = Training(seconds=stored.seconds)
-    return Record(
+    return JobRecord(
         series=Series.of(stored.series),
         training=training,
         rescales=rescales,
@@ -86,7 +86,7 @@ def pause_s(written: int) -> float:
     return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, written / BYTES_A_SECOND))
 
 
-class Store:
+class HistoryStore:
     def __init__(self, file: Path, book: Book) -> None:
         self._file, self._book = file, book
         self._stored: set[str] = set()
@@ -127,7 +127,7 @@ class Store:
             self._trouble = ""
         return sum(len(record) for _, record in rows)
 
-    def _read(self) -> list[tuple[str, Record]]:
+    def _read(self) -> list[tuple[str, JobRecord]]:
         try:
             with contextlib.closing(self._opened()) as opened:
                 rows = opened.execute("SELECT uid, record FROM jobs ORDER BY at DESC LIMIT ?", (MOST_JOBS,)).fetchall()

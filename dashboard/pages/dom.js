@@ -17,8 +17,8 @@ export function el(name, properties = {}, ...children) {
 const nodes = (children) => children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false)
   .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 
-// Fills a place anew. What is there and looks the same stays, so that nobody loses the focus or what they have selected. Where something
-// stays its listeners do: they must not depend on what changes.
+// Fill a place again. Elements that look the same stay, so that nobody loses the focus or a selection. Their listeners stay too, so a listener
+// must not depend on values that change.
 export function put(place, ...children) {
   const wanted = nodes(children);
   wanted.forEach((made, at) => { if (place.childNodes[at]) become(place.childNodes[at], made); else place.append(made); });
@@ -27,7 +27,7 @@ export function put(place, ...children) {
 
 function become(old, made) {
   if (old.isEqualNode(made)) return;
-  // A link to another place is another link: a person must not open what they did not read.
+  // A link to another place replaces the old element: a person must not open a link that they did not read.
   const isOther = old.nodeName !== made.nodeName || !(old instanceof Element) || old.getAttribute("href") !== made.getAttribute("href");
   if (isOther) { old.replaceWith(made); return; }
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
@@ -52,26 +52,39 @@ export const state = (text) => el("span", { class: `state ${tone(text)}`.trim() 
 
 export const time = (stamp, text) => el("time", { datetime: stamp, title: stamp }, text);
 
-// When something is to come; `tick` counts down, without drawing what stands around it.
+// A time in the future. `tick` counts down without drawing the elements around it.
 const until = (stamp) => el("time", { class: "until", datetime: stamp, title: stamp }, ago(stamp));
 export const tick = () => { for (const one of document.querySelectorAll("time.until")) put(one, ago(one.dateTime)); };
 
-// What a node or a pod was told: a cell.
+// The notices of a node or a pod, as the content of a cell.
 export const noticeWords = (notices) => notices.map((one, at) => [at ? "; " : "", `${one.meaning}: ${one.words}`, one.by ? [", ", until(one.by)] : ""]);
 
 const CLOCK_MS = 10000;
 
-// columns: [{name, cell(row), number, wide, keep}]; a cell is text, a node, or a list of these.
+// columns: [{name, cell(row), number, wide, keep, by(row)}]; a cell is text, a node, or a list of these. A column with `by` can be sorted.
 export function table({ caption, columns, rows, key, none = "none" }) {
   const body = el("tbody");
+  let sorted = null; // {at, isUp}: the column, and its direction
+  let last = rows;
+  const headers = columns.map((column, at) => el("th", { scope: "col", class: column.number ? "number" : "" }, column.by
+    ? el("button", { type: "button", class: "sort", on: { click: () => { sorted = sorted?.at === at ? (sorted.isUp ? { at, isUp: false } : null) : { at, isUp: true }; fill(last); } } }, column.name)
+    : column.name));
+  const inOrder = (found) => {
+    headers.forEach((header, at) => { if (sorted?.at === at) header.setAttribute("aria-sort", sorted.isUp ? "ascending" : "descending"); else header.removeAttribute("aria-sort"); });
+    if (!sorted) return found;
+    const { by } = columns[sorted.at];
+    return [...found].sort((a, b) => (sorted.isUp ? 1 : -1) * compared(by(a), by(b)));
+  };
   const whole = el(
     "div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", { class: "cards" }, el("caption", { class: "hide" }, caption),
-      el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : "" }, column.name)))), body),
+      el("thead", {}, el("tr", {}, headers)), body),
   );
   const known = new Map();
-  // A row that is the same object is left alone until the clock has moved on; of another one only what differs is changed.
-  const fill = (found) => {
+  // A row that is the same object stays as it is until the clock has moved on. In another row only the differences change.
+  const fill = (unsorted) => {
+    last = unsorted;
+    const found = inOrder(unsorted);
     const moment = Math.floor(Date.now() / CLOCK_MS);
     const order = [];
     const there = new Set();
@@ -100,6 +113,14 @@ export function table({ caption, columns, rows, key, none = "none" }) {
   return { box, fill };
 }
 
+const NAMES = new Intl.Collator("en", { numeric: true });
+
+// Rows without a value come first.
+function compared(a, b) {
+  if (typeof a === "string" && typeof b === "string") return NAMES.compare(a, b);
+  return (a ?? -Infinity) - (b ?? -Infinity) || 0;
+}
+
 function cell(column, row, at) {
   const value = column.cell(row);
   const made = at === 0 ? el("th", { scope: "row" }, value) : el("td", { "data-name": column.name }, value);
@@ -109,6 +130,6 @@ function cell(column, row, at) {
 }
 
 export function facts(pairs) {
-  return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, more]) =>
-    el("div", {}, el("dt", {}, name), el("dd", {}, value, more ? [" ", el("small", {}, more)] : []))));
+  return el("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value, more, kind]) =>
+    el("div", { class: more && kind }, el("dt", {}, name), el("dd", {}, value, more ? [" ", el("small", {}, more)] : []))));
 }

@@ -1,4 +1,4 @@
-// How numbers and times read. Pure.
+// Write numbers and times for people. Pure.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
@@ -26,10 +26,10 @@ export function ago(stamp, now = Date.now()) {
   return Math.abs(passed) < 1 ? "now" : passed < 0 ? `in ${whole(-passed)}` : `${whole(passed)} ago`;
 }
 
-// When a standstill began, behind the words about it.
+// The beginning of a standstill, for the end of the words about it.
 export const began = (job) => (job.stillSince ? ` (began ${ago(job.stillSince)})` : "");
 
-// The next step is late: how fast training is, nobody knows then.
+// The next step is late, so nobody knows how fast training is.
 export const isLate = (job, now = Date.now()) => job.stepDueS !== null && now - Date.parse(job.steppedAt) > job.stepDueS * 1000;
 
 export const lastStep = (job) => (isLate(job) ? `${number(job.step)}, ${ago(job.steppedAt)}` : number(job.step));
@@ -37,11 +37,12 @@ export const lastStep = (job) => (isLate(job) ? `${number(job.step)}, ${ago(job.
 export function memory(text) {
   const found = /^(\d+)(Ki|Mi|Gi)?$/.exec(text ?? "");
   if (!found) return text ?? "";
-  const bytes = Number(found[1]) * { Ki: 1024, Mi: 1024 ** 2, Gi: 1024 ** 3 }[found[2]] || Number(found[1]);
-  return `${(bytes / 1024 ** 3).toFixed(1)} GiB`;
+  return `${((Number(found[1]) * { Ki: 1024, Mi: 1024 ** 2, Gi: 1024 ** 3 }[found[2]] || Number(found[1])) / 1024 ** 3).toFixed(1)} GiB`;
 }
 
-// At most so many of these rows ({at}, the oldest first), the first and the last among them: of each part of their time the first one.
+export const bytes = (value) => (value < 1024 ** 3 ? `${Math.round(value / 1024 ** 2)} MiB` : `${(value / 1024 ** 3).toFixed(1)} GiB`);
+
+// At most so many of these rows ({at}, the oldest first): the first row of each part of their time, and the last row.
 export function thinned(rows, most) {
   if (rows.length <= most) return [...rows];
   const begin = rows[0].at, whole = rows.at(-1).at - begin || 1;
@@ -49,7 +50,7 @@ export function thinned(rows, most) {
   return rows.filter((row, at) => at === 0 || part(row) !== part(rows[at - 1]));
 }
 
-// A command line of elastic for the cluster that the dashboard is of.
+// A command line of elastic for the cluster that this dashboard shows.
 export const command = (session, words) => ["elastic", words, session.commandOptions].filter(Boolean).join(" ");
 
 export const count = (much, one, many = `${one}s`) => `${much} ${much === 1 ? one : many}`;

@@ -1,4 +1,4 @@
-// What a worker prints. The page keeps the last lines; the server bounds what it sends.
+// The log of one worker. The page keeps the last lines, and the server bounds how much it sends.
 
 import { jobPath } from "./api.js";
 import { el, isBad } from "./dom.js";
@@ -6,11 +6,11 @@ import { el, isBad } from "./dom.js";
 const MOST_LINES = 2000;
 const FIRST_LINES = 200;
 
-// page: what is known of the job now. Until somebody chooses, the worker is the one that failed the job.
+// page: returns the job's page as it is now. Until somebody chooses a worker, it is the worker that failed the job, else rank 0.
 export function logs(job, page) {
   const choice = el("select", { id: "log-of" });
   const follows = el("input", { type: "checkbox", id: "log-follows", checked: true });
-  const button = el("button", { type: "button" }, "Show");
+  const button = el("button", { type: "button" }, "Show again");
   const out = el("pre", { tabindex: "0", hidden: true, "aria-label": "Log" });
   const told = el("p", { class: "soft", role: "status" });
   const box = el("div", {}, el("div", { class: "tools" }, el("label", { for: "log-of" }, "Worker"), choice, el("label", {}, follows, " follow"), button), told, out);
@@ -20,6 +20,7 @@ export function logs(job, page) {
   let isChosen = false;
   let asked = null;
   let paused = null;
+  let hasBegun = false;
 
   const know = () => {
     const found = page().workers.map((worker) => [worker.pod,
@@ -32,6 +33,7 @@ export function logs(job, page) {
     choice.replaceChildren(...found.map(([pod, words]) => el("option", { value: pod }, words)));
     if (found.some(([pod]) => pod === before)) choice.value = before;
     button.disabled = !found.length;
+    if (hasBegun && !asked) showChosen();
   };
   const draw = () => {
     waits = false;
@@ -45,15 +47,15 @@ export function logs(job, page) {
     lines = [...lines, ...parts].slice(-MOST_LINES);
     if (!waits) { waits = true; requestAnimationFrame(draw); }
   };
-  const close = () => { under?.abort(); under = null; button.textContent = "Show"; };
+  const close = () => { under?.abort(); under = null; button.textContent = "Show again"; };
   const show = async (wanted) => {
-    isChosen = true;
     asked = wanted;
     paused = null;
     const mine = (under = new AbortController());
     button.textContent = "Stop";
     out.hidden = false;
-    out.textContent = told.textContent = "";
+    out.textContent = "";
+    told.textContent = "";
     lines = [];
     const query = new URLSearchParams({ ...wanted, kind: job.kind });
     try {
@@ -67,12 +69,19 @@ export function logs(job, page) {
     }
     if (under === mine) close();
   };
-  choice.addEventListener("change", () => { isChosen = true; });
-  button.addEventListener("click", () => (under ? close() : show({ pod: choice.value, follow: follows.checked, lines: FIRST_LINES })));
-  // A hidden page holds no connection; seen again, it has as many lines as it would have kept.
+  const showChosen = () => { close(); if (choice.value) show({ pod: choice.value, follow: follows.checked, lines: FIRST_LINES }); };
+  choice.addEventListener("change", () => { isChosen = true; showChosen(); });
+  button.addEventListener("click", () => { if (under) close(); else showChosen(); });
+  // A hidden page holds no connection. When somebody sees it again, it gets as many lines as it would have kept.
   const look = () => {
     if (document.hidden && under) { paused = asked; close(); } else if (!document.hidden && paused) show({ ...paused, lines: MOST_LINES });
   };
   document.addEventListener("visibilitychange", look);
-  return { box, know, close: () => { close(); document.removeEventListener("visibilitychange", look); } };
+  const begin = (isLive) => {
+    hasBegun = true;
+    follows.checked = isLive;
+    if (!choice.value) told.textContent = "There are no workers yet whose log could be shown.";
+    showChosen();
+  };
+  return { box, know, begin, close: () => { close(); document.removeEventListener("visibilitychange", look); } };
 }

@@ -1,7 +1,8 @@
-// Which page is shown: #/, #/nodes, #/jobs/NAMESPACE/NAME?kind=KIND, #/login. Focus goes to the page's heading when it changes.
+// Show the page that the address names: #/, #/nodes, #/jobs/NAMESPACE/NAME?kind=KIND, #/compare, #/login. The heading of a new page gets the focus.
 
 import { ask } from "./api.js";
 import { el, tick } from "./dom.js";
+import { showCompare } from "./compare.js";
 import { showJob } from "./job.js";
 import { showJobs } from "./jobs.js";
 import { showLogin } from "./login.js";
@@ -13,7 +14,7 @@ const logout = document.getElementById("logout");
 let leave = () => {};
 let turn = 0;
 
-// isOn: null where nothing is followed any more.
+// isOn: null if this page follows nothing.
 function setLive(isOn) {
   live.textContent = isOn === null ? "" : isOn ? "Live" : "Connection lost; trying again";
   live.className = isOn === false ? "off" : "";
@@ -63,7 +64,8 @@ async function show() {
   } else if (words[0] === "nodes") leave = showNodes(main, session, setLive, refuse);
   else if (words[0] === "jobs" && words.length === 3) {
     leave = showJob(main, session, { namespace: words[1], name: words[2], kind: new URLSearchParams(query).get("kind") ?? "" }, setLive, refuse);
-  } else leave = showJobs(main, session, setLive, refuse);
+  } else if (words[0] === "compare") leave = showCompare(main, query ?? "", setLive, refuse);
+  else leave = showJobs(main, session, setLive, refuse);
   head();
 }
 

@@ -23,7 +23,7 @@ GAUGES: Mapping[str, tuple[str, Callable[[JobRow], float | None]]] = MappingProx
 )
 
 
-class Progress(Collector):
+class ProgressCollector(Collector):
     """The progress of jobs that train, made for each scrape, so that nothing of a gone, finished or suspended job is left."""
 
     def __init__(self, observer: Observer, views: Views) -> None:

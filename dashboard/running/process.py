@@ -13,13 +13,13 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from dashboard.history.book import Book
-from dashboard.history.store import Store
-from dashboard.running.metrics import Progress
+from dashboard.history.store import HistoryStore
+from dashboard.running.metrics import ProgressCollector
 from dashboard.running.options import Options
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import NODES, News
-from dashboard.serving.server import BACKLOG, Server, Settings
+from dashboard.serving.server import BACKLOG, Server, ServingSettings
 from dashboard.serving.sessions import ClusterSessions, LaptopSessions, Sessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
@@ -46,10 +46,10 @@ class Process:
         self._news = News()
         self._observer = Observer(kube, kinds=options.kinds, namespace=options.namespace, table=table_of(options.signals).rows)
         self._book = Book(job_of_uid=self._observer.job_of_uid)
-        self._store = Store(options.laptop / HISTORY, self._book) if options.laptop is not None else None
+        self._store = HistoryStore(options.laptop / HISTORY, self._book) if options.laptop is not None else None
         views = Views(self._observer, self._book)
         self._registry = CollectorRegistry()
-        self._registry.register(Progress(self._observer, views))
+        self._registry.register(ProgressCollector(self._observer, views))
         self._streams = Streams(self._observer, self._book, views, self._news)
         self._observer.job_changed = self._job_changed
         self._observer.job_gone = self._job_gone
@@ -62,7 +62,7 @@ class Process:
             sessions=_sessions(kube, options),
             guard=Guard(options.hosts),
             reclaims=Reclaims(options.reclaim_command),
-            settings=Settings(
+            settings=ServingSettings(
                 allows_changes=options.allow_changes,
                 is_secure=self._tls is not None or options.tls_elsewhere,
                 command_options=options.command_options,
@@ -108,7 +108,7 @@ class Process:
         async for progress in client.progress():
             self._heard(progress)
 
-    def _heard(self, progress: training.Progress) -> None:
+    def _heard(self, progress: training.TrainingProgress) -> None:
         self._book.hear(progress)
         self._news.tell(progress.job)
 

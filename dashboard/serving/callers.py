@@ -39,7 +39,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class LaptopOwner:
     """The one user of a laptop cluster, who may do everything."""
 
     kube: Kube

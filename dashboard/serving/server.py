@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from dashboard.serving import changes
+from dashboard.serving import changes, readings
 from dashboard.serving.callers import BadToken, Caller, NotReviewed
 from dashboard.serving.changes import NOTICE_S, Reclaims
 from dashboard.serving.guard import Guard, add_headers
@@ -20,11 +20,12 @@ from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
 from dashboard.serving.sessions import SESSION_S, Session, Sessions
 from dashboard.serving.shown import encode
 from dashboard.serving.site import pages
-from dashboard.serving.stream import NoPlace, Places, Streams, ender, send
+from dashboard.serving.stream import NoPlace, StreamPlaces, Streams, ender, send
 from dashboard.serving.views import Views
 from dashboard.watching.observer import Observer
 from dashboard.watching.seen import JobSeen, PodSeen
 from elastic.client.summary import is_number
+from elastic.kube.client import Kube
 from elastic.kube.resources import PODS
 from elastic.runtime import signed_cookie
 from elastic.runtime.listener import Bounds, Listener
@@ -44,7 +45,7 @@ class Login(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServingSettings:
     allows_changes: bool = False
     is_secure: bool = False
     """Browsers reach us by https: cookies are sent so only."""
@@ -62,13 +63,13 @@ class Server:
         sessions: Sessions,
         guard: Guard,
         reclaims: Reclaims,
-        settings: Settings,
+        settings: ServingSettings,
         is_ready: Callable[[], bool],
     ) -> None:
         self._observer, self._views, self._streams = observer, views, streams
         self._sessions, self._guard, self._reclaims, self._settings = sessions, guard, reclaims, settings
         self._is_ready = is_ready
-        self._places, self._logs = Places(), Places()
+        self._places, self._logs = StreamPlaces(), StreamPlaces()
         self._pages = pages()
 
     def application(self, *outer: object) -> web.Application:
@@ -82,6 +83,8 @@ class Server:
         add.add_get("/api/jobs", self._known(self._jobs))
         add.add_get("/api/jobs/{namespace}/{name}", self._known(self._job))
         add.add_get("/api/jobs/{namespace}/{name}/logs", self._known(self._log))
+        add.add_get("/api/jobs/{namespace}/{name}/definition", self._reading(readings.definition))
+        add.add_get("/api/jobs/{namespace}/{name}/usage", self._reading(readings.usage))
         add.add_post("/api/jobs/{namespace}/{name}/scale", self._changing(changes.scale))
         add.add_post("/api/jobs/{namespace}/{name}/suspend", self._changing(changes.suspend))
         add.add_get("/api/nodes", self._known(self._nodes))
@@ -188,6 +191,12 @@ class Server:
         lines = min(_number(request, "lines", USUAL_LINES), MOST_LINES)
         with self._logs.taken(session, ender(request)):
             return await send_log(request, session.caller.kube, pod, lines=lines, follow=request.query.get("follow") == "true")
+
+    def _reading(self, read: Callable[[Kube, JobSeen], Awaitable[web.Response]]) -> Handle:
+        async def handle(request: web.Request, session: Session) -> web.Response:
+            return await read(session.caller.kube, await self._asked_for(request, session.caller))
+
+        return self._known(handle)
 
     def _pod(self, request: web.Request, job: JobSeen) -> PodSeen:
         pods = self._observer.pods_of(job)

@@ -21,7 +21,7 @@ from typing import Protocol
 from aiohttp import web
 
 from autoscale.jobs import JOBS
-from dashboard.serving.callers import BadToken, Bearer, Caller, Owner
+from dashboard.serving.callers import BadToken, Bearer, Caller, LaptopOwner
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.runtime import signed_cookie
@@ -68,7 +68,7 @@ class LaptopSessions:
     wants = "link"
 
     def __init__(self, folder: Path, kube: Kube, *, clock: Callable[[], float] = time.time) -> None:
-        self._owner, self._clock = Owner(kube), clock
+        self._owner, self._clock = LaptopOwner(kube), clock
         self._token = OneTimeToken(folder / "token")
         self._key_file = folder / signed_cookie.KEY
         self._key = self._made_key()

@@ -54,6 +54,8 @@ class JobRow(Shown, frozen=True):
     rescaled_at: str
     notices: int
     """Workers that were given notice."""
+    gpus: int
+    """GPUs that the job's pods reserve now."""
 
 
 class RescaleShown(Shown, frozen=True):
@@ -86,6 +88,13 @@ class WorkerShown(Shown, frozen=True):
     created: str
     leaving: str
     notices: tuple[Notice, ...]
+    ended: str
+    """How its container ended, if it failed."""
+    cpus: float
+    memory: int
+    """Bytes."""
+    gpus: int
+    """CPUs, memory and GPUs that the worker reserves."""
 
 
 class EventShown(Shown, frozen=True):
@@ -133,6 +142,36 @@ class JobPage(Shown, frozen=True):
     """Resources that the caller may not read in this namespace."""
 
 
+class RoleShown(Shown, frozen=True):
+    """The first container of one replica type, as the job defines it."""
+
+    type: str
+    replicas: int | None
+    image: str
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    working_dir: str
+    resources: Mapping[str, str]
+    """Limits, or requests where there is no limit."""
+
+
+class DefinitionPage(Shown, frozen=True):
+    roles: tuple[RoleShown, ...]
+    yaml: str
+    is_cut: bool
+
+
+class UsageShown(Shown, frozen=True):
+    cpus: float
+    memory: float
+    """Bytes."""
+
+
+class UsagePage(Shown, frozen=True):
+    is_measured: bool
+    pods: Mapping[str, UsageShown]
+
+
 class Occupant(Shown, frozen=True):
     namespace: str
     job: str
@@ -151,6 +190,9 @@ class NodeShown(Shown, frozen=True):
     created: str
     notices: tuple[Notice, ...]
     occupants: tuple[Occupant, ...]
+    """Pods of jobs on this node that have not ended, and that the caller may read."""
+    gpus_used: int
+    """GPUs that these pods reserve."""
 
 
 class NodesPage(Shown, frozen=True):

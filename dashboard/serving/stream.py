@@ -39,7 +39,7 @@ class NoPlace(Exception):
 
 
 @dataclass(slots=True)
-class Places:
+class StreamPlaces:
     """The number of streams: in all, of one session, and of one user.
 
     If all places are taken, the user with most of them gives up the oldest to a user with fewer. Otherwise two users, or one with two

@@ -1,4 +1,4 @@
-"""Makes what the API says from what was seen and remembered, for one caller: what they may not read is left out."""
+"""Build the answers of the API for one caller, from the caches and the records, without objects that the caller may not read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from autoscale.jobs import JOBS
 from dashboard.history.book import Book
-from dashboard.history.record import Record
+from dashboard.history.record import JobRecord
 from dashboard.serving.callers import Caller
 from dashboard.serving.shown import (
     ConditionShown,
@@ -32,7 +32,7 @@ MOST_DISRUPTIONS = 200
 MOST_WORDS = 600
 SOUND = ("Running", "Pending", "Succeeded", "Completed", "Terminating")
 """States of pods that say nothing of an error."""
-NO_RECORD = Record()
+NO_RECORD = JobRecord()
 
 
 class Views:
@@ -92,6 +92,7 @@ class Views:
             created=told.created,
             rescaled_at=job.rescale.at if job.rescale is not None else "",
             notices=len(job.leaving),
+            gpus=sum(pod.gpus for pod in self._observer.pods_of(job) if not pod.is_over),
         )
 
     async def page(self, caller: Caller, job: JobSeen) -> JobPage:
@@ -145,10 +146,14 @@ class Views:
             created=pod.created,
             leaving=job.leaving.get(pod.key[1], ""),
             notices=pod.notices + (node.notices if node is not None else ()),
+            ended=pod.ended,
+            cpus=pod.cpus,
+            memory=pod.memory,
+            gpus=pod.gpus,
         )
 
     async def nodes(self, caller: Caller) -> NodesPage | None:
-        """None: the caller may not read nodes."""
+        """Return all nodes; None if the caller may not read them."""
         if not await caller.may_read(NODES, ""):
             return None
         told = [found for job in await self.jobs(caller) for found in disruptions(job)]
@@ -157,9 +162,10 @@ class Views:
         return NodesPage(nodes=tuple(nodes), disruptions=tuple(told[:MOST_DISRUPTIONS]))
 
     async def _node(self, caller: Caller, node: NodeSeen) -> NodeShown:
-        occupants = []
-        for pod in self._observer.pods_on(node.name)[:MOST_OCCUPANTS]:
+        occupants, gpus = [], 0
+        for pod in [pod for pod in self._observer.pods_on(node.name) if not pod.is_over][:MOST_OCCUPANTS]:
             if pod.job is not None and await caller.may_read(PODS, pod.key[0]):
+                gpus += pod.gpus
                 occupants.append(
                     Occupant(namespace=pod.key[0], job=pod.job.name, kind=pod.job.kind, pod=pod.key[1], state=pod.state),
                 )
@@ -173,6 +179,7 @@ class Views:
             created=node.created,
             notices=node.notices,
             occupants=tuple(occupants),
+            gpus_used=gpus,
         )
 
 

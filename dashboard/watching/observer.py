@@ -13,8 +13,8 @@ from elastic.api.names import JOB_NAME
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, NODES, PODS, Object
-from elastic.kube.view import Change
-from elastic.signals.signal import Signal
+from elastic.kube.view import ViewChange
+from elastic.signals.signal import DisruptionSignal
 from elastic.signals.table import BUILT_IN
 
 MOST_EVENTS = 20_000
@@ -34,7 +34,9 @@ class _Newest(Cache[EventSeen]):
 class Observer:
     """`job_changed` gets the uid of a job about which something is new, `nodes_changed` is called when something is new about a node."""
 
-    def __init__(self, kube: Kube, *, kinds: Iterable[str], namespace: str | None = None, table: Sequence[Signal] = BUILT_IN) -> None:
+    def __init__(
+        self, kube: Kube, *, kinds: Iterable[str], namespace: str | None = None, table: Sequence[DisruptionSignal] = BUILT_IN
+    ) -> None:
         self._jobs = {
             kind: Cache(kube, JOBS[kind], project=partial(job_seen, KINDS[kind]), namespace=namespace, indexes={UID: lambda job: [job.uid]})
             for kind in kinds
@@ -113,7 +115,7 @@ class Observer:
             found += (event for event in self._events.by(ABOUT, _place("Pod", *pod.key)) if event.uid in ("", pod.uid))
         return sorted(found, key=lambda event: event.at, reverse=True)[:MOST_EVENTS_OF_A_JOB]
 
-    def _heard_of_job(self, change: Change[JobSeen]) -> None:
+    def _heard_of_job(self, change: ViewChange[JobSeen]) -> None:
         job = change.new or change.old
         if job is None:
             return
@@ -122,13 +124,13 @@ class Observer:
         elif change.new != change.old:
             self.job_changed(job.uid)
 
-    def _heard_of_pod(self, change: Change[PodSeen]) -> None:
+    def _heard_of_pod(self, change: ViewChange[PodSeen]) -> None:
         if change.old == change.new:
             return
         for namespace, uid in {(pod.key[0], uid) for pod in (change.old, change.new) if pod is not None for uid in pod.owners}:
             self._tell_of(namespace, uid)
 
-    def _heard_of_event(self, change: Change[EventSeen]) -> None:
+    def _heard_of_event(self, change: ViewChange[EventSeen]) -> None:
         if change.new is None:
             return
         kind, namespace, name = change.new.about

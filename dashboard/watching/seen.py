@@ -9,25 +9,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
 from elastic.api.counting import continued
 from elastic.api.kinds import KINDS, WORKER, Kind, as_owned
 from elastic.api.names import JOB_NAME, OPERATOR_NAME, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.owners import owners_of
 from elastic.api.words import GPU
 from elastic.client.summary import Summary, budget_used, conditions_of, is_number, pod_restarts, pod_state, ranks, summary
+from elastic.kube.placement import requests
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
-from elastic.signals.signal import Meaning, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning
 
 KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 LONGEST_TEXT = 1024
+LONGEST_END = 300
 MOST_CONDITIONS, MOST_PHASES, MOST_CAUSES, MOST_NOTICES = 16, 16, 16, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescale:
+class RescaleSeen:
     """One change of a job's group."""
 
     id: str
@@ -66,12 +69,12 @@ class ConditionSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    key: JobKey
+    key: JobName
     uid: str
     summary: Summary
     generation: int | None
     rank_of_index: Mapping[int, int]
-    rescale: Rescale | None
+    rescale: RescaleSeen | None
     conditions: tuple[ConditionSeen, ...]
     disruptions: tuple[Disruption, ...]
     leaving: Mapping[str, str]
@@ -86,7 +89,7 @@ class PodSeen:
     key: tuple[str, str]
     uid: str
     owners: tuple[str, ...]
-    job: JobKey | None
+    job: JobName | None
     type: str
     index: int
     fixed_rank: int | None
@@ -96,6 +99,15 @@ class PodSeen:
     created: str
     container: str
     notices: tuple[Notice, ...]
+    is_over: bool = False
+    """The pod has ended, and its node has room for others."""
+    ended: str = ""
+    """How its container ended, if it failed."""
+    cpus: float = 0.0
+    memory: int = 0
+    """Bytes."""
+    gpus: int = 0
+    """CPUs, memory and GPUs that the pod reserves on its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +142,7 @@ def job_seen(kind: Kind, raw: Object) -> JobSeen:
     elastic = _dict(_dict(raw.get("status")).get("elastic"))
     policy = _dict(_dict(raw.get("spec")).get("runPolicy"))
     return JobSeen(
-        key=JobKey(kind.name, told.namespace, told.name),
+        key=JobName(kind.name, told.namespace, told.name),
         uid=str(metadata.get("uid", "")),
         summary=told,
         generation=_number(elastic.get("generation")),
@@ -144,11 +156,11 @@ def job_seen(kind: Kind, raw: Object) -> JobSeen:
     )
 
 
-def _rescale(raw: Mapping[str, Any]) -> Rescale | None:
+def _rescale(raw: Mapping[str, Any]) -> RescaleSeen | None:
     if not raw:
         return None
     phases = {_text(name, 64): ms for name, ms in list(_dict(raw.get("phases")).items())[:MOST_PHASES] if _number(ms) is not None}
-    return Rescale(
+    return RescaleSeen(
         id=_text(raw.get("id")) or _text(raw.get("at")),
         at=_text(raw.get("at"), 64),
         cause=_text(raw.get("cause"), 64),
@@ -168,16 +180,16 @@ def _condition(raw: Mapping[str, Any]) -> ConditionSeen:
     )
 
 
-def pod_seen(table: Sequence[Signal], raw: Object) -> PodSeen:
+def pod_seen(table: Sequence[DisruptionSignal], raw: Object) -> PodSeen:
     metadata, spec = raw["metadata"], _dict(raw.get("spec"))
     labels = _dict(metadata.get("labels"))
     kind, job, index = KIND_OF_OPERATOR.get(str(labels.get(OPERATOR_NAME, ""))), labels.get(JOB_NAME), str(labels.get(REPLICA_INDEX, ""))
-    namespace = str(metadata.get("namespace", ""))
+    namespace, asked = str(metadata.get("namespace", "")), requests(raw)
     return PodSeen(
         key=(namespace, str(metadata["name"])),
         uid=str(metadata.get("uid", "")),
-        owners=tuple(str(owner.get("uid", "")) for owner in _list(metadata.get("ownerReferences"))[:4]),
-        job=JobKey(kind, namespace, str(job)) if kind and job else None,
+        owners=tuple(owner.uid for owner in owners_of(metadata)[:4]),
+        job=JobName(kind, namespace, str(job)) if kind and job else None,
         type=_text(labels.get(REPLICA_TYPE), 64),
         index=int(index) if is_number(index) else -1,
         fixed_rank=_fixed_rank(spec),
@@ -187,7 +199,23 @@ def pod_seen(table: Sequence[Signal], raw: Object) -> PodSeen:
         created=_text(metadata.get("creationTimestamp"), 64),
         container=_container(spec, KINDS[kind] if kind else None),
         notices=_notices(sight for sight in on_pod(table, raw) if sight.signal.meaning is not Meaning.INFORM),
+        is_over=_dict(raw.get("status")).get("phase") in ("Succeeded", "Failed"),
+        ended=_ended(_dict(raw.get("status"))),
+        cpus=float(asked.get("cpu", 0)),
+        memory=int(asked.get("memory", 0)),
+        gpus=int(asked.get(GPU, 0)),
     )
+
+
+def _ended(status: Mapping[str, Any]) -> str:
+    """Return the exit code of a container that failed, and the first line of its message."""
+    for container in _list(status.get("containerStatuses")):
+        ended = _dict(_dict(container.get("state")).get("terminated")) or _dict(_dict(container.get("lastState")).get("terminated"))
+        code = _number(ended.get("exitCode"))
+        if code:
+            first = next(iter(_text(ended.get("message")).splitlines()), "")
+            return _text(f"exit code {code}{': ' * bool(first)}{first}", LONGEST_END)
+    return ""
 
 
 def _fixed_rank(spec: Mapping[str, Any]) -> int | None:
@@ -205,7 +233,7 @@ def _container(spec: Mapping[str, Any], kind: Kind | None) -> str:
     return kind.container if kind is not None and kind.container in names else next(iter(names), "")
 
 
-def node_seen(table: Sequence[Signal], raw: Object) -> NodeSeen:
+def node_seen(table: Sequence[DisruptionSignal], raw: Object) -> NodeSeen:
     metadata, spec, status = raw["metadata"], _dict(raw.get("spec")), _dict(raw.get("status"))
     labels, offers = _dict(metadata.get("labels")), _dict(status.get("allocatable"))
     conditions = {str(found.get("type")): found.get("status") for found in _list(status.get("conditions"))}

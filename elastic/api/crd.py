@@ -22,7 +22,7 @@ from msgspec import inspect
 
 from elastic.api.crd_rules import elastic_rules, job_rules, queue_rules, replica_rules, spec_rules
 from elastic.api.generated import keep
-from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, JobStatus, Options, ReplicaSpec, RunPolicy, SchedulingPolicy
+from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, JobStatus, KindOptions, ReplicaSpec, RunPolicy, SchedulingPolicy
 from elastic.api.kinds import GROUP, KINDS, VERSION, WORKER, Kind
 from elastic.api.pod_schema import INT_OR_STRING, definitions, structural
 
@@ -122,8 +122,8 @@ def _spec_schema(kind: Kind) -> Schema:
         "maxProperties": MOST_KEYS,
         "additionalProperties": replica,
     }
-    options = schema_of(Options)["properties"]
-    wire = {field.name: field.encode_name for field in msgspec.structs.fields(Options)}
+    options = schema_of(KindOptions)["properties"]
+    wire = {field.name: field.encode_name for field in msgspec.structs.fields(KindOptions)}
     run_policy = schema_of(RunPolicy)
     scheduling = run_policy["properties"][_wire_name(RunPolicy, "scheduling_policy")]
     scheduling["properties"][_wire_name(SchedulingPolicy, "queue")]["x-kubernetes-validations"] = queue_rules()

@@ -205,7 +205,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
         return count - count % (self.size_step or 1)
 
 
-class Options(_Wire, frozen=True, kw_only=True):
+class KindOptions(_Wire, frozen=True, kw_only=True):
     """Fields that only some kinds have in their spec; elastic.api.kinds names the kinds."""
 
     nproc_per_node: Word | None = None
@@ -334,7 +334,7 @@ class Job(Struct, frozen=True, kw_only=True):
     replicas: Mapping[str, ReplicaSpec]
     """By canonical type, in the kind's order."""
     elastic: ElasticPolicy | None = None
-    options: Options
+    options: KindOptions
     status: JobStatus
 
     @property

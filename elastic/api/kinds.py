@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from elastic.api.owners import controller_of
 from elastic.api.words import RestartPolicy
 
 GROUP = "kubeflow.org"
@@ -41,7 +42,7 @@ class Kind:
     any_case: bool = True
     """Replica types may be written in any case."""
     options: tuple[str, ...] = ()
-    """The fields of elastic.api.job.Options that this kind's spec has."""
+    """The fields of elastic.api.job.KindOptions that this kind's spec has."""
     columns: tuple[str, ...] = ("State", "Age")
     """Printer columns in upstream's order."""
     framework: str
@@ -251,16 +252,10 @@ TRAIN_JOBS = "trainer.kubeflow.org"
 
 def as_owned(kind: Kind, metadata: object) -> Kind:
     """Return the kind of a job with this metadata, which differs from `kind` if a TrainJob owns it."""
-    if not isinstance(metadata, dict) or not isinstance(owners := metadata.get("ownerReferences"), list):
-        return kind
-    if not any(isinstance(owner, dict) and _is_train_job(owner) for owner in owners):
+    owner = controller_of(metadata)
+    if not isinstance(metadata, dict) or owner is None or (owner.kind, owner.group) != ("TrainJob", TRAIN_JOBS):
         return kind
     annotations = metadata.get("annotations")
     word = annotations.get(POLICY) if isinstance(annotations, dict) else None
     found = LOWERED.get(word) if isinstance(word, str) else None
     return found if found is not None and found.name == kind.name else kind
-
-
-def _is_train_job(owner: Mapping[object, object]) -> bool:
-    group = str(owner.get("apiVersion")).partition("/")[0]
-    return owner.get("controller") is True and owner.get("kind") == "TrainJob" and group == TRAIN_JOBS

@@ -13,7 +13,7 @@ import msgspec
 
 from elastic.api.errors import Path, Problem, SpecError, Warning, shown
 from elastic.api.extent import crowds_out_its_status, excess
-from elastic.api.job import ElasticPolicy, Job, JobStatus, Metadata, Options, ReplicaSpec, RunPolicy
+from elastic.api.job import ElasticPolicy, Job, JobStatus, KindOptions, Metadata, ReplicaSpec, RunPolicy
 from elastic.api.kinds import API_VERSION, KINDS, Kind, as_owned
 from elastic.api.names import COMPAT
 from elastic.api.places import places_of
@@ -130,7 +130,7 @@ def _read_metadata(value: object, findings: Findings) -> Metadata:
 
 _METADATA_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(Metadata))
 _SERVERS_METADATA = ("deletionGracePeriodSeconds", "managedFields", "ownerReferences", "selfLink")
-_OPTION_FIELDS = {field.name: field.encode_name for field in msgspec.structs.fields(Options)}
+_OPTION_FIELDS = {field.name: field.encode_name for field in msgspec.structs.fields(KindOptions)}
 
 
 def _known_fields(kind: Kind) -> tuple[str, ...]:
@@ -170,12 +170,12 @@ def _read_elastic(value: object, findings: Findings) -> ElasticPolicy | None:
     return elastic
 
 
-def _read_options(spec: dict[Any, Any], kind: Kind, elastic: ElasticPolicy | None, findings: Findings) -> Options:
+def _read_options(spec: dict[Any, Any], kind: Kind, elastic: ElasticPolicy | None, findings: Findings) -> KindOptions:
     written = {key: spec[key] for name in kind.options if spec.get(key := _OPTION_FIELDS[name]) is not None}
     has_older = elastic is not None and elastic.n_proc_per_node is not None
     if "nproc_per_node" in kind.options and not has_older:
         written.setdefault("nprocPerNode", "auto")
-    return read(written, Options, at=SPEC, findings=findings) or Options()
+    return read(written, KindOptions, at=SPEC, findings=findings) or KindOptions()
 
 
 class _Replica(NamedTuple):

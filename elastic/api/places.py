@@ -13,7 +13,7 @@ from types import MappingProxyType
 from msgspec import inspect
 
 from elastic.api.errors import Path
-from elastic.api.job import ElasticPolicy, Options, ReplicaSpec, RunPolicy
+from elastic.api.job import ElasticPolicy, KindOptions, ReplicaSpec, RunPolicy
 from elastic.api.kinds import WORKER, Kind
 
 
@@ -23,7 +23,7 @@ def places_of(kind: Kind) -> Mapping[str, str]:
     found = [
         *_below(RunPolicy, ("spec", "runPolicy")),
         *_below(ElasticPolicy, ("spec", "elasticPolicy")),
-        *(("spec", field.encode_name) for field in _struct(inspect.type_info(Options)).fields if field.name in kind.options),
+        *(("spec", field.encode_name) for field in _struct(inspect.type_info(KindOptions)).fields if field.name in kind.options),
     ]
     if WORKER in kind.types:
         found += _below(ReplicaSpec, ("spec", kind.replica_key, WORKER))

@@ -17,7 +17,7 @@ from elastic.api import names
 from elastic.api.book import MOST_MEMBERS
 from elastic.api.counting import counted
 from elastic.api.errors import Path, Problem, shown
-from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, Options
+from elastic.api.job import MOST_CONTAINERS, ElasticPolicy, Job, KindOptions
 from elastic.api.kinds import WORKER
 from elastic.api.reader import Findings, one_of
 from elastic.api.rendezvous_choice import wanted_backend
@@ -218,13 +218,13 @@ def _check_nproc(word: str, findings: Findings) -> None:
         findings.warning(("spec", "nprocPerNode"), message)
 
 
-def _check_mpi(options: Options, findings: Findings) -> None:
+def _check_mpi(options: KindOptions, findings: Findings) -> None:
     if not options.ssh_auth_mount_path.startswith("/"):
         message = f"sshAuthMountPath is {shown(options.ssh_auth_mount_path)}; write the whole path of the .ssh folder"
         findings.problem(("spec", "sshAuthMountPath"), message)
-    is_ssh, default = options.mpi_transport is MpiTransport.SSH, Options()
+    is_ssh, default = options.mpi_transport is MpiTransport.SSH, KindOptions()
     one_only = ("main_container",) if is_ssh else ("mpi_implementation", "ssh_auth_mount_path", "run_launcher_as_worker")
-    for field in msgspec.structs.fields(Options):
+    for field in msgspec.structs.fields(KindOptions):
         if field.name in one_only and getattr(options, field.name) != getattr(default, field.name):
             message = f"{field.encode_name} has no effect with mpiTransport {options.mpi_transport.value}; remove one of the two"
             findings.warning(("spec", field.encode_name), message)

@@ -199,7 +199,7 @@ class TrialRecord(Struct, frozen=True, array_like=True):
     has_failed: bool = False
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DecisionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The annotation: the decision, and what a restarted autoscaler must know."""
 
     decision: Decision
@@ -222,10 +222,10 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encode = msgspec.json.encode
-_records = msgspec.json.Decoder(Record)
+_records = msgspec.json.Decoder(DecisionRecord)
 
 
-def as_text(record: Record) -> str:
+def as_text(record: DecisionRecord) -> str:
     """Return the annotation's value. If it does not fit, leave out measured sizes, the smallest counts first."""
     while len(text := _encode(record)) > LONGEST_RECORD and record.sizes:
         least = min(record.sizes, key=lambda known: known.count)
@@ -236,7 +236,7 @@ def as_text(record: Record) -> str:
     return text.decode()
 
 
-def from_text(text: str | None) -> Record | None:
+def from_text(text: str | None) -> DecisionRecord | None:
     """None for an annotation that is missing or was written by someone else."""
     if not text or len(text) > 4 * LONGEST_RECORD:
         return None

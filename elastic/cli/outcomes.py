@@ -1,4 +1,7 @@
-"""What a command has done to jobs and nodes: a line each for people, as it happens, or data at the end for programs."""
+"""Report the changes that a command made to jobs and nodes.
+
+People get a line for each change when it happens. Programs get all changes as data at the end.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import click
 
 from elastic.cli.printing import as_data, output_option, plain
-from elastic.kube.following import JobKey
+from elastic.kube.following import FollowedJob
 from elastic.local.stopped import StoredJob
 
 OUTPUT: Callable[[Callable[..., Any]], Callable[..., Any]] = output_option()
@@ -21,7 +24,7 @@ class Outcomes:
     output: str
     _items: list[dict[str, Any]] = field(default_factory=list)
 
-    def tell(self, job: JobKey | StoredJob, did: str, words: str, **facts: Any) -> None:
+    def tell(self, job: FollowedJob | StoredJob, did: str, words: str, **facts: Any) -> None:
         self._add({"kind": job.kind.name, "namespace": job.namespace, "name": job.name, "did": did, **facts}, words)
 
     def tell_of_node(self, name: str, did: str, words: str, **facts: Any) -> None:
@@ -38,7 +41,7 @@ class Outcomes:
 
 @contextmanager
 def told(output: str) -> Iterator[Outcomes]:
-    """Prints the data also where the command fails half-way: what is done is done."""
+    """Yield the outcomes of a command, and print the data at the end. A command that fails half-way also prints the changes it made."""
     outcomes = Outcomes(output)
     try:
         yield outcomes

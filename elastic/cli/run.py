@@ -39,9 +39,9 @@ from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Happening, JobKey, Outcome
+from elastic.kube.following import FollowedJob, Happening, Outcome
 from elastic.kube.resources import Object
-from elastic.kube.submission import Refused, Submission
+from elastic.kube.submission import Submission, SubmissionRefused
 from elastic.local.cluster import ClusterError
 from elastic.local.files import MOST_GPUS
 
@@ -177,7 +177,7 @@ def run(
                 detach=detach,
             )
             code = asyncio.run(_run(place, report, wish, printer=printer))
-    except (ClusterError, AccessError, Refused) as error:
+    except (ClusterError, AccessError, SubmissionRefused) as error:
         raise CannotRun(str(error)) from error
     except KubeError as error:
         raise CannotRun(error.words) from error
@@ -222,7 +222,7 @@ def _placed(report: Report, printer: Printer) -> list[Object]:
     for verdict in report.verdicts:
         kind, job = KINDS[verdict.kind or ""], verdict.document.value
         if types := without_command(job, kind):
-            raise Refused(
+            raise SubmissionRefused(
                 f"{kind.name} {verdict.name}: {', '.join(types)} names no command; the laptop cluster runs no images, so name the program "
                 "in the container's command"
             )
@@ -240,7 +240,7 @@ def _placed(report: Report, printer: Printer) -> list[Object]:
 
 def _elsewhere(report: Report, place: Place, *, has_script: bool) -> list[Object]:
     if has_script:
-        raise Refused(
+        raise SubmissionRefused(
             f"a script runs on the laptop cluster, whose containers see your files; for the cluster of {place.kubeconfig} put it into an "
             "image and write the job with --save job.yaml"
         )
@@ -272,7 +272,7 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
         except Left:
             _leave(place, jobs, printer)
             return INTERRUPTED
-        except Refused:
+        except SubmissionRefused:
             await _undo(submission, printer)
             raise
         except asyncio.CancelledError:
@@ -286,7 +286,7 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
         return SUCCEEDED if all(outcome is Outcome.SUCCEEDED for outcome in outcomes) else FAILED
 
 
-def _leave(place: Place, jobs: list[JobKey], printer: Printer) -> None:
+def _leave(place: Place, jobs: list[FollowedJob], printer: Printer) -> None:
     for job in jobs:
         words = f"{job.kind.plural}/{job.name} -n {job.namespace}"
         follow, wait = (_command(place, f"{verb} {words}") for verb in ("logs -f", "wait"))
@@ -297,13 +297,13 @@ def _command(place: Place, words: str) -> str:
     return command(words, place.data_dir) if place.data_dir else f"elastic {words} --kubeconfig {place.kubeconfig}"
 
 
-async def _followed(kube: Kube, jobs: list[JobKey], printer: Printer, *, data_dir: Path | None) -> list[Outcome]:
+async def _followed(kube: Kube, jobs: list[FollowedJob], printer: Printer, *, data_dir: Path | None) -> list[Outcome]:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(_one_followed(kube, job, printer, milestone=Milestone(data_dir))) for job in jobs]
     return [task.result() for task in running]
 
 
-async def _one_followed(kube: Kube, job: JobKey, printer: Printer, *, milestone: Milestone) -> Outcome:
+async def _one_followed(kube: Kube, job: FollowedJob, printer: Printer, *, milestone: Milestone) -> Outcome:
     def tell(happening: Happening) -> bool:
         milestone.hear(happening)
         return printer.tell(job, happening)

@@ -17,7 +17,7 @@ from elastic.api.counting import counted
 from elastic.cli.folding import Folding
 from elastic.cli.passing import Passing
 from elastic.cli.printing import colour_of, coloured, plain
-from elastic.kube.following import Condition, Event, Happening, JobKey, Line, Outcome, Ranks
+from elastic.kube.following import ConditionNews, Event, FollowedJob, Happening, Line, Outcome, Ranks
 
 ERROR_LINES = 20
 MOST_HELD = 1000
@@ -60,7 +60,7 @@ class Printer:
             for line in lines:
                 self._put(line)
 
-    def tell(self, job: JobKey, happening: Happening) -> bool:
+    def tell(self, job: FollowedJob, happening: Happening) -> bool:
         """Whether anything was shown."""
         match happening:
             case Line(pod, text, True):
@@ -77,7 +77,7 @@ class Printer:
                     self.ranks[job.uid] = by_pod
                     self.processes[job.uid] = processes
                 return False
-            case Condition(type, _, message):
+            case ConditionNews(type, _, message):
                 self.told.add((job.uid, message))
                 self.reasons[job.uid] = message
                 self.say(
@@ -90,7 +90,7 @@ class Printer:
                 return False
         return True
 
-    def end(self, job: JobKey, outcome: Outcome) -> None:
+    def end(self, job: FollowedJob, outcome: Outcome) -> None:
         """Print the last lines about a job: the first error of a failed job with its rank, and the newest error of a job that succeeded."""
         folding = self.folding.get(job.uid, Folding())
         for pod, line in folding.rest():
@@ -113,7 +113,7 @@ class Printer:
         last = f": {reason}" if outcome is Outcome.FAILED and reason else ""
         self.say(f"{job.kind.name} {job.name}: {outcome.lower()}{last}", "red" if outcome is Outcome.FAILED else None)
 
-    def _line(self, job: JobKey, pod: str, text: str) -> None:
+    def _line(self, job: FollowedJob, pod: str, text: str) -> None:
         if pod not in self.pods:
             self.pods.append(pod)
         title = self._title(job, pod, text)
@@ -122,7 +122,7 @@ class Printer:
         else:
             self._write(f"{title} | {text}")
 
-    def _title(self, job: JobKey, pod: str, text: str) -> str:
+    def _title(self, job: FollowedJob, pod: str, text: str) -> str:
         """With the rank of the process, or those of all in the pod where the line does not say which of them wrote it."""
         agent, each = self.ranks.get(job.uid, {}).get(pod), self.processes.get(job.uid, 1)
         if agent is None:

@@ -11,7 +11,7 @@ import click
 
 from elastic.cli.printing import as_data, output_option
 from elastic.runtime.signal_file import table_of
-from elastic.signals.signal import Signal
+from elastic.signals.signal import DisruptionSignal
 
 
 @click.command()
@@ -32,12 +32,12 @@ def signals(file: Path | None, output: str) -> None:
     sys.exit(1 if table.problems else 0)
 
 
-def _lines(rows: Sequence[Signal]) -> Iterator[str]:
+def _lines(rows: Sequence[DisruptionSignal]) -> Iterator[str]:
     width = max(len(row.name) for row in rows)
     for row in rows:
         yield f"{row.name:<{width}}  {row.meaning.value:<7}  {f'{row.lead_s:g} s' if row.lead_s else '':>6}  {row.on.value}: {row.match}"
 
 
-def _data(row: Signal) -> dict[str, Any]:
+def _data(row: DisruptionSignal) -> dict[str, Any]:
     lead = {"leadSeconds": row.lead_s} if row.lead_s else {}
     return {"name": row.name, "source": row.source, "meaning": row.meaning.value, "seenIn": row.on.value, "match": row.match, **lead}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from elastic.api.kinds import TORCH_NODES, WORKER
+from elastic.api.owners import owners_of
 from elastic.api.trainer.train_job import NOT_SUPPORTED
 from elastic.kube.resources import Object
 
@@ -19,7 +20,7 @@ UNSERVED = "a controller; `elastic doctor` says which one serves TrainJobs"
 
 def without_job(train_jobs: Iterable[Object], jobs: Iterable[Object]) -> Iterator[Object]:
     """Yield the TrainJobs to which none of these jobs belongs."""
-    owners = {owner.get("uid") for job in jobs for owner in job["metadata"].get("ownerReferences") or ()}
+    owners = {owner.uid for job in jobs for owner in owners_of(job["metadata"])}
     yield from (one for one in train_jobs if one["metadata"].get("uid") not in owners)
 
 

@@ -16,6 +16,7 @@ import aiohttp
 
 from elastic.api.kinds import WORKER, Kind, as_owned
 from elastic.api.names import JOB_NAME, NODES, REPLICA_INDEX, REPLICA_TYPE
+from elastic.api.owners import controller_uid, is_owned_by
 from elastic.api.template import default_container
 from elastic.client import errors
 from elastic.client.bare_train_jobs import state_of
@@ -23,7 +24,7 @@ from elastic.client.summary import is_number, rank_of, summary
 from elastic.kube.answers import WatchEvent, WatchType
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import JobKey, resource_of
+from elastic.kube.following import FollowedJob, resource_of
 from elastic.kube.lines import Lines
 from elastic.kube.resources import PODS, TRAIN_JOBS, Object, Resource
 
@@ -45,9 +46,9 @@ class Found:
     """The TrainJob that the job belongs to, if `with_train_jobs` has read it."""
 
     @property
-    def key(self) -> JobKey:
+    def key(self) -> FollowedJob:
         metadata = self.object["metadata"]
-        return JobKey(self.kind, metadata["namespace"], metadata["name"], metadata["uid"])
+        return FollowedJob(self.kind, metadata["namespace"], metadata["name"], metadata["uid"])
 
     @property
     def title(self) -> str:
@@ -69,7 +70,7 @@ async def pods_of(kube: Kube, job: Found) -> list[Object]:
     """Return the job's pods by type and index, without those of a former job of its name."""
     metadata = job.object["metadata"]
     listed = (await kube.list(PODS, namespace=metadata["namespace"], labels=f"{JOB_NAME}={metadata['name']}")).items
-    own = [pod for pod in listed if any(owner.get("uid") == metadata["uid"] for owner in pod["metadata"].get("ownerReferences") or ())]
+    own = [pod for pod in listed if is_owned_by(pod["metadata"], metadata["uid"])]
     return sorted(own, key=_place)
 
 
@@ -149,8 +150,7 @@ def _changed(job: Found) -> tuple[Resource, str]:
         return resource_of(job.kind), job.key.uid
     if job.bare is not None:
         return TRAIN_JOBS, job.key.uid
-    owners = job.object["metadata"]["ownerReferences"]
-    return TRAIN_JOBS, next(str(owner["uid"]) for owner in owners if owner.get("controller"))
+    return TRAIN_JOBS, controller_uid(job.object["metadata"])
 
 
 async def delete(kube: Kube, job: Found) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 from elastic.etcd.answers import LONGEST_ANSWER
 from elastic.etcd.messages import INSTALL, NotInstalled
 from elastic.etcd.place import Access
-from elastic.etcd.store import Refused
+from elastic.etcd.store import StoreRefused
 
 MOST_CHANNELS, MOST_OF_NAMESPACE = 512, 64
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_ANSWER),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    # A connection that is silent is ended after 15 s: etcd refuses more than one question each 5 s.
+    # gRPC ends a silent connection after 15 s. etcd refuses more than one ping each 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -36,9 +36,9 @@ class Channels:
         self._open: dict[tuple[str, Access | None], _Open] = {}
 
     def take(self, endpoint: str, access: Access | None, *, namespace: str = "") -> Any:
-        """The channel to an endpoint, `HOST:PORT`, for a job of a namespace; without `access` in plain text.
+        """Return the channel to an endpoint, `HOST:PORT`, for a job of a namespace. Without `access` it is in plain text.
 
-        Give it back with `free`. For no namespace, at the installation's etcd, there is always one.
+        Give it back with `free`. An empty namespace means the installation's etcd, whose channels are never refused.
         """
         try:
             import grpc
@@ -56,9 +56,11 @@ class Channels:
         if not namespace:
             return
         if len(self._open) >= MOST_CHANNELS:
-            raise Refused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
+            raise StoreRefused(f"this controller is connected to {MOST_CHANNELS} etcd members already, which is its limit")
         if sum(one.namespace == namespace for one in self._open.values()) >= MOST_OF_NAMESPACE:
-            raise Refused(f"this controller is connected to {MOST_OF_NAMESPACE} etcd members for namespace {namespace} already, its limit")
+            raise StoreRefused(
+                f"this controller is connected to {MOST_OF_NAMESPACE} etcd members for namespace {namespace} already, its limit"
+            )
 
     async def free(self, endpoint: str, access: Access | None) -> None:
         found = self._open[(endpoint, access)]
@@ -69,7 +71,7 @@ class Channels:
 
 
 def identity(access: Access, *, is_tls: bool) -> Access | None:
-    """What of an access decides which connection it may share: a password goes with each call."""
+    """Return the part of an access that decides which connection it may share. A password goes with each call."""
     return Access(ca=access.ca, certificate=access.certificate, key=access.key) if is_tls else None
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Expected, Member, Progress, Record, Records, Seal, Unusable, World
 from elastic.etcd.room import Room
-from elastic.etcd.store import Away, Compacted, Entry, Full, Refused, Store
+from elastic.etcd.store import Away, Compacted, Entry, Full, Store, StoreRefused
 from elastic.membership import bounds, wire
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ MOST_BYTES = 12 * 1024 * 1024
 """The records of a job with 8,192 members may take this much."""
 MOST_LOGGED = 20
 
-Visit = Callable[[Place], Awaitable[Store]]
+Visit = Callable[[EtcdPlace], Awaitable[Store]]
 """A visit opens the etcd of a place. It raises Away, Refused or NotInstalled."""
-Emit = Callable[[wire.World], None]
+Emit = Callable[[wire.WorldReport], None]
 
 
 class Follower:
@@ -51,7 +51,7 @@ class Follower:
     def __init__(
         self,
         job: str,
-        place: Place,
+        place: EtcdPlace,
         *,
         seal: Seal,
         visit: Visit,
@@ -81,7 +81,7 @@ class Follower:
         self._away_since: float | None = clock()
         self._was_reached = self._is_counted = False
         self._trouble = "no answer yet"
-        self._said: wire.World | None = None
+        self._said: wire.WorldReport | None = None
         self._seen: dict[str, float] = {}
         self._since: tuple[int, float] = (0, clock())
         self._marks: dict[str, float] = {}
@@ -127,7 +127,7 @@ class Follower:
                 await self._stay()
             except Full as error:
                 self._note_away(str(error), patience_s=0.0)
-            except (Away, Refused, NotInstalled) as error:
+            except (Away, StoreRefused, NotInstalled) as error:
                 self._note_away(str(error))
             except Compacted:
                 self._note_away("history was compacted")
@@ -218,7 +218,7 @@ class Follower:
         if wanted is None or record is None or (self._kept is wanted and known == record):
             return
         if isinstance(known, Expected) and known.term > record.term:
-            raise Refused("another controller leads")
+            raise StoreRefused("another controller leads")
         if known != record or self._kept is None:
             key, there = self.place.prefix + EXPECTED, self._entries.get(EXPECTED)
             value, before = self._seal.close(EXPECTED, record), there.written if there is not None else 0
@@ -249,7 +249,7 @@ class Follower:
     def _hold(self) -> None:
         has_room = self._room.has(self._job, self._bytes)
         if len(self._entries) > 2 * bounds.MAX_MEMBERS or self._bytes > MOST_BYTES or not has_room:
-            raise Refused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
+            raise StoreRefused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
 
     def _drop(self) -> None:
         """Forget everything that was read from etcd."""
@@ -350,7 +350,7 @@ class Follower:
             self._is_counted = True
 
 
-def _without_age(world: wire.World) -> wire.World:
+def _without_age(world: wire.WorldReport) -> wire.WorldReport:
     return replace(world, standing=None) if world.standing is not None else world
 
 

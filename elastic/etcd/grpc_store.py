@@ -12,7 +12,7 @@ from elastic.etcd.answers import parsed
 from elastic.etcd.channels import Channels, identity
 from elastic.etcd.messages import Etcd3, etcd3
 from elastic.etcd.place import Access
-from elastic.etcd.store import Away, Compacted, Entry, Full, Listing, Refused
+from elastic.etcd.store import Away, Compacted, Entry, Full, Listing, StoreRefused
 
 CALL_S = 3.0
 MOST_ATTEMPTS = 3
@@ -50,7 +50,7 @@ class GrpcStore:
             if not answer.more or not answer.kvs:
                 return
             question["key"] = answer.kvs[-1].key + b"\0"
-        raise Refused(f"more than {MOST_KEYS} keys lie under {prefix}")
+        raise StoreRefused(f"more than {MOST_KEYS} keys lie under {prefix}")
 
     async def newest(self, prefix: str) -> tuple[int, int]:
         question = {"limit": 1, "keys_only": True, "sort_target": "MOD", "sort_order": "DESCEND"}
@@ -88,7 +88,7 @@ class GrpcStore:
     async def is_full(self) -> bool:
         try:
             answer = await self.call("Maintenance/Alarm", "AlarmRequest", action="GET")
-        except Refused as error:
+        except StoreRefused as error:
             if DENIED in str(error):
                 return False  # the first write tells
             raise
@@ -107,7 +107,7 @@ class GrpcStore:
         await self.log_in()
         try:
             return await self._anywhere(method, request)
-        except Refused as error:
+        except StoreRefused as error:
             if self._asks_nobody or not any(words in str(error) for words in _ABOUT_TOKEN):
                 raise
         self._token = ""
@@ -120,7 +120,7 @@ class GrpcStore:
         request = self.message("AuthenticateRequest", name=self._access.user, password=self._access.password)
         try:
             self._token = (await self._anywhere("Auth/Authenticate", request)).token
-        except Refused as error:
+        except StoreRefused as error:
             if NO_AUTHENTICATION not in str(error):
                 raise
             self._asks_nobody = True
@@ -243,7 +243,7 @@ TLS_MISTAKES = (
 """Words of gRPC about a failed connection, and their meaning: a mistake about TLS, which only a user mends."""
 
 
-def failure(error: Any) -> Away | Refused:
+def failure(error: Any) -> Away | StoreRefused:
     """Return what an error of gRPC means."""
     told = str(error.details() or "")
     if told.startswith("failed to connect") and (words := next((words for sign, words in TLS_MISTAKES if sign in told), "")):
@@ -253,13 +253,13 @@ def failure(error: Any) -> Away | Refused:
         return Full()
     if words.startswith("Received http2 header with status"):
         return Away(f"what answers there speaks HTTP and is no etcd, or a proxy before one: {words.lower()}")
-    return Away(words) if error.code().name in _TRANSIENT else Refused(words)
+    return Away(words) if error.code().name in _TRANSIENT else StoreRefused(words)
 
 
-def _ended(why: str) -> Away | Refused:
+def _ended(why: str) -> Away | StoreRefused:
     """Return what it means that etcd ended a watch, which it does in words alone."""
     words = _clipped(why.rpartition("desc = ")[2])
-    return Refused(words) if DENIED in words else Away(words or "etcd ended the watch")
+    return StoreRefused(words) if DENIED in words else Away(words or "etcd ended the watch")
 
 
 def _under(prefix: str) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
-"""The jobs that meet in an etcd, behind the same seam as the rendezvous server's client: `expect` and `forget` write, `worlds` reports.
+"""Keep a follower for each job that meets in an etcd, so that no etcd makes another job wait.
 
-Each job has a follower of its own, so that no etcd makes another job wait.
+`expect` and `forget` write a job's records, and `emit` gets the worlds.
 """
 
 import asyncio
@@ -8,25 +8,25 @@ import time
 from collections.abc import Callable
 
 from elastic.etcd.follower import Follower, Visit
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.records import Seal
 from elastic.etcd.room import Room
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.store import Away, StoreRefused
 from elastic.membership import wire
 
 FORGET_S = 600.0
-"""After so long without success, a job's records are left to their leases."""
+"""Seconds until a job's records are left to their leases, if they cannot be removed."""
 
 
 class EtcdMembership:
-    """For one event loop. `emit` gets each world; it may be called at any time."""
+    """The followers of all jobs, in one event loop. `emit` gets each world, at any time."""
 
     def __init__(
         self,
         *,
         visit: Visit,
         token_for: Callable[[str], str],
-        emit: Callable[[wire.World], None],
+        emit: Callable[[wire.WorldReport], None],
         clock: Callable[[], float] = time.monotonic,
         worked_s: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -40,8 +40,8 @@ class EtcdMembership:
         self._forgetting: dict[str, float] = {}
         self._room = Room()
 
-    async def expect(self, job_uid: str, place: Place, expectation: wire.Expectation) -> None:
-        """Raises Away where agents cannot read it yet."""
+    async def expect(self, job_uid: str, place: EtcdPlace, expectation: wire.Expectation) -> None:
+        """Write the expectation into the job's etcd. Raise Away if agents cannot read it yet."""
         self._forgetting.pop(job_uid, None)
         follower, task = self._followers.get(job_uid), self._tasks.get(job_uid)
         if follower is None or follower.place != place or task is None or task.done():
@@ -50,14 +50,14 @@ class EtcdMembership:
             self._tasks[job_uid] = asyncio.create_task(follower.run())
         await follower.expect(expectation)
 
-    def _follower(self, job_uid: str, place: Place) -> Follower:
+    def _follower(self, job_uid: str, place: EtcdPlace) -> Follower:
         seal = Seal(self._token_for(job_uid), job_uid)
         return Follower(
             job_uid, place, seal=seal, visit=self._visit, emit=self._emit, room=self._room, clock=self._clock, worked_s=self._worked_s
         )
 
-    async def forget(self, job_uid: str, place: Place | None = None) -> int | None:
-        """Remove the job's records; returns its last step. Raises Away while its agents are there, or its etcd is not."""
+    async def forget(self, job_uid: str, place: EtcdPlace | None = None) -> int | None:
+        """Remove the job's records, and return its last step. Raise Away while its agents are there, or its etcd does not answer."""
         await self._end(job_uid)
         follower = self._followers.get(job_uid) or (self._follower(job_uid, place) if place is not None else None)
         if follower is None:
@@ -65,7 +65,7 @@ class EtcdMembership:
         began = self._forgetting.setdefault(job_uid, self._clock())
         try:
             await follower.clear()
-        except (Away, Refused) as error:
+        except (Away, StoreRefused) as error:
             if self._clock() - began < FORGET_S:
                 raise Away(str(error)) from None
         self._forgetting.pop(job_uid, None)

@@ -80,7 +80,7 @@ def heard(
     phases: Mapping[str, int],
     silent: Collection[str],
     baseline: int = 0,
-) -> wire.World:
+) -> wire.WorldReport:
     """Return the world as the rendezvous server would report it.
 
     age_s: how long the world is known. phases: how long its forming took. silent: ends of containers that agents have had enough time to
@@ -90,7 +90,7 @@ def heard(
     standings = standings_of(records)
     explained, restarts = _accounted(records, expectation, silent, baseline)
     stands = world is not None and phase in (WorldPhase.RUNNING, WorldPhase.FINISHING, WorldPhase.FINISHED)
-    return wire.World(
+    return wire.WorldReport(
         job=job,
         generation=world.generation if world is not None else 0,
         phase=phase,
@@ -116,8 +116,8 @@ def has_stepped(records: Records) -> bool:
     return world is not None and progress is not None and progress.generation == world.generation
 
 
-def _standing(world: World, records: Records, *, age_s: float) -> wire.Standing:
-    return wire.Standing(size=len(world.seats), age_s=age_s, has_stepped=has_stepped(records))
+def _standing(world: World, records: Records, *, age_s: float) -> wire.StandingWorld:
+    return wire.StandingWorld(size=len(world.seats), age_s=age_s, has_stepped=has_stepped(records))
 
 
 def _fruitless(records: Records) -> int:
@@ -128,9 +128,9 @@ def _fruitless(records: Records) -> int:
     return world.fruitless
 
 
-def unreached(job: str, why: str, *, generation: int) -> wire.World:
+def unreached(job: str, why: str, *, generation: int) -> wire.WorldReport:
     """Report that nobody can tell who is in the world, so that the job's pods are counted instead."""
-    return wire.World(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=bounds.clipped(why))
+    return wire.WorldReport(job=job, generation=generation, phase=WorldPhase.UNREACHED, reason=bounds.clipped(why))
 
 
 def _seats(world: World, standings: Mapping[str, Standing], phase: WorldPhase) -> Iterator[wire.RankedMember]:
@@ -169,11 +169,11 @@ def missing(records: Records) -> list[str]:
     return sorted(set(expected.members) - here - excused)
 
 
-def _rescale(world: World, phases: Mapping[str, int]) -> wire.Rescale:
+def _rescale(world: World, phases: Mapping[str, int]) -> wire.RescaleReport:
     change = world.change
     is_alive = change is not None and change.stage in IN_PROCESS and world.generation > change.began
     rung = Rung.IN_PROCESS if is_alive else ""
-    return wire.Rescale(id=f"{world.generation}.etcd", cause=world.cause or PLAN, reason=world.reason, phases=dict(phases), rung=rung)
+    return wire.RescaleReport(id=f"{world.generation}.etcd", cause=world.cause or PLAN, reason=world.reason, phases=dict(phases), rung=rung)
 
 
 # --- restarts

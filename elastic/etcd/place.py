@@ -1,31 +1,31 @@
-"""Where a job's records lie in an etcd, and what a visitor needs to get there."""
+"""Name the place of a job's records in an etcd, and hold the access to that etcd."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """endpoints: each a host and a port, of one etcd. prefix: the job's, with a slash at its end. secret.
-
-    The user's Secret with a login, in the job's namespace, or empty. job: its uid, at the installation's etcd, where each job gets a user;
-    empty elsewhere.
-    """
+class EtcdPlace:
+    """The place of a job's records in an etcd."""
 
     endpoints: tuple[str, ...]
+    """The members of one etcd, each as a host and a port."""
     prefix: str
+    """The prefix of the job's keys, with a slash at its end."""
     is_tls: bool = False
     namespace: str = ""
     secret: str = ""
+    """Name of the user's Secret with a login, in the job's namespace, or empty."""
     job: str = ""
+    """The job's uid if it meets in the installation's etcd, where each job gets a user; otherwise empty."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is in the installation's etcd."""
+        """Return whether the place is in the installation's etcd."""
         return bool(self.job)
 
 
 JOB_USER = "elastic-"
-"""Before a job's uid: its user and role in the installation's etcd."""
+"""Prefix of a job's uid in the name of its user and role in the installation's etcd."""
 
 
 def user_of(job: str) -> str:
@@ -34,7 +34,7 @@ def user_of(job: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """User, password and PEM texts; what is empty is not used."""
+    """The user, the password and the PEM texts for an etcd. Empty ones are not used."""
 
     user: str = ""
     password: str = field(default="", repr=False)

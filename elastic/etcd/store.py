@@ -1,4 +1,7 @@
-"""What a follower needs of an etcd, and how an etcd fails. `grpc_store` is a real one; the simulation has one in memory."""
+"""Define the calls that a follower makes to an etcd, and their errors.
+
+`grpc_store` connects to a real etcd; the simulation has one in memory.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,11 +12,11 @@ class Away(Exception):
     """No endpoint gave a usable answer in time."""
 
 
-class Refused(Exception):
-    """etcd answered with an error that another attempt does not mend soon."""
+class StoreRefused(Exception):
+    """etcd answered with an error that will not pass soon."""
 
 
-class Full(Refused):
+class Full(StoreRefused):
     """etcd takes no more writes, because its quota is used up."""
 
     def __init__(self) -> None:
@@ -25,7 +28,7 @@ class Compacted(Exception):
 
 
 class Entry(NamedTuple):
-    """A key, without the prefix, and what lies there. `value` is None where the key was deleted."""
+    """A key without the prefix, its value, and the revision of the write. A deleted key has the value None."""
 
     key: str
     value: bytes | None
@@ -34,39 +37,39 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Of what lies under a prefix at one revision, all or a part."""
+    """All entries under a prefix at one revision, or a part of them."""
 
     revision: int
     entries: tuple[Entry, ...]
 
 
 class Store(Protocol):
-    """One etcd, by one user. Every method may raise Away or Refused, and ends within a few seconds."""
+    """One etcd, as one user calls it. Every method may raise Away or StoreRefused, and ends within a few seconds."""
 
     def pages(self, prefix: str) -> AsyncIterator[Listing]:
-        """What lies under the prefix, some keys at a time, all as of the first one's revision."""
+        """Yield the entries under the prefix in pages, all as of the first page's revision."""
 
     async def newest(self, prefix: str) -> tuple[int, int]:
-        """The newest revision at which a key under the prefix was written, and how many keys there are."""
+        """Return the newest revision at which a key under the prefix was written, and the number of keys."""
 
     def watch(self, prefix: str, since: int) -> AsyncIterator[tuple[Entry, ...]]:
-        """Changes from a revision on, until the store is closed; sometimes none. Raises Compacted, too."""
+        """Yield changes from a revision on until the store is closed. A batch may be empty. Raise Compacted if history is missing."""
 
     async def put(self, key: str, value: bytes, *, lease: int, unchanged: int) -> int:
-        """The revision at which it was written; 0 where the key has another revision than `unchanged` (0: no such key)."""
+        """Write a key, and return the revision. Return 0 if the key's revision is not `unchanged`, which is 0 for a new key."""
 
     async def remove(self, prefix: str) -> None:
-        """All keys under the prefix."""
+        """Remove all keys under the prefix."""
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease."""
+        """Return a new lease."""
 
     async def keep(self, lease: int) -> bool:
-        """Renew a lease; False where there is no such lease any more."""
+        """Renew a lease. Return False if the lease does not exist any more."""
 
     async def revoke(self, lease: int) -> None: ...
 
     async def is_full(self) -> bool:
-        """Whether etcd takes no more writes, because it has reached its quota."""
+        """Return whether etcd takes no more writes, because it has reached its quota."""
 
     async def close(self) -> None: ...

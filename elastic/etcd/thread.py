@@ -1,4 +1,4 @@
-"""Everything that talks to etcds runs in one thread with an event loop of its own, so that no etcd takes time from the controller's loop.
+"""Run everything that talks to etcds in one thread with its own event loop, so that no etcd takes time from the controller's loop.
 
 This is the seam between the two loops: it looks like the rendezvous server's client.
 """
@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 from elastic.etcd.membership import EtcdMembership
 from elastic.etcd.messages import NotInstalled
-from elastic.etcd.place import Place
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.place import EtcdPlace
+from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.visits import Own, ReadSecret, Visitor
 from elastic.membership import wire
 
 log = logging.getLogger(__name__)
 CENSUS_S = 60.0
-"""Between two looks at whose users the installation's etcd holds."""
+"""Seconds between two looks at the users of the installation's etcd."""
 END_S = 3.0
-"""For the thread to cancel what it does and to end."""
+"""Seconds for the thread to cancel its work and to end."""
 
 Result = TypeVar("Result")
 
 
 class EtcdThread:
-    """Starts with the first job that meets in an etcd. `token_for` gives the token that seals a job's records."""
+    """A thread that starts with the first job that meets in an etcd. `token_for` gives the token that seals a job's records."""
 
     def __init__(
         self, *, token_for: Callable[[str], str], read_secret: ReadSecret, own: Own | None = None, follows_others: bool = True
@@ -36,16 +36,16 @@ class EtcdThread:
         self._read_secret = read_secret
         self._own = own
         self._follows_others = follows_others
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, EtcdPlace] = {}
         self._home: asyncio.AbstractEventLoop | None = None
-        self._worlds: asyncio.Queue[wire.World] = asyncio.Queue()
+        self._worlds: asyncio.Queue[wire.WorldReport] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._membership: EtcdMembership | None = None
         self._thread: threading.Thread | None = None
         self._ending = asyncio.Event()
 
-    def meet_at(self, job_uid: str, place: Place) -> None:
-        """Where this job's records lie."""
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None:
+        """Note the place of this job's records."""
         self._places[job_uid] = place
 
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
@@ -60,8 +60,8 @@ class EtcdThread:
         self._places.pop(job_uid, None)
         return step
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
-        """Until cancelled; the thread ends with it."""
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]:
+        """Yield worlds until cancelled. Then end the thread."""
         if on_open is not None:
             on_open()
         try:
@@ -72,13 +72,13 @@ class EtcdThread:
         finally:
             await self._stop()
 
-    def _place_of_unknown(self, job_uid: str) -> Place | None:
-        """A job that went while no controller ran: at the installation's etcd its prefix is known."""
+    def _place_of_unknown(self, job_uid: str) -> EtcdPlace | None:
+        """Return the place of a job that was deleted while no controller ran. Its prefix is known if it met in the installation's etcd."""
         return own_place(self._own.endpoints, job_uid) if self._own is not None else None
 
     # --- in the thread
 
-    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: Place) -> int | None:
+    async def _cleared(self, membership: EtcdMembership, job_uid: str, place: EtcdPlace) -> int | None:
         step = await membership.forget(job_uid, place)
         if place.is_own:
             store, accounts = self._visitor.administrator()
@@ -90,11 +90,11 @@ class EtcdThread:
         return step
 
     async def _take_census(self) -> None:
-        """Report jobs that have a user in the installation's etcd: one that is gone from the API is then forgotten."""
+        """Report each job that has a user in the installation's etcd. The controller then forgets those that are gone from the API."""
         while True:
             try:
                 await self._count()
-            except (Away, Refused, NotInstalled) as error:
+            except (Away, StoreRefused, NotInstalled) as error:
                 log.warning("the installation's etcd does not answer", extra={"error": str(error)})
             except Exception:
                 log.exception("looking for users in the installation's etcd failed")
@@ -106,11 +106,11 @@ class EtcdThread:
             await accounts.begin()
             for job_uid in await accounts.jobs():
                 if job_uid not in self._places:
-                    self._emit(wire.World(job=job_uid, generation=0, phase="unknown"))
+                    self._emit(wire.WorldReport(job=job_uid, generation=0, phase="unknown"))
         finally:
             await store.close()
 
-    def _emit(self, world: wire.World) -> None:
+    def _emit(self, world: wire.WorldReport) -> None:
         assert self._home is not None
         with contextlib.suppress(RuntimeError):  # the controller's loop has ended
             self._home.call_soon_threadsafe(self._worlds.put_nowait, world)
@@ -131,7 +131,7 @@ class EtcdThread:
         return self._membership
 
     def _run(self, loop: asyncio.AbstractEventLoop, ending: asyncio.Event) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels at its end what still runs, and waits for it
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # its exit cancels all other tasks and waits for them
             runner.run(ending.wait())
 
     async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -156,11 +156,11 @@ async def _awaited(read: ReadSecret, namespace: str, name: str) -> Any:
     return await read(namespace, name)
 
 
-def own_place(endpoints: tuple[str, ...], job_uid: str) -> Place:
-    """Where a job meets in the installation's etcd."""
-    return Place(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
+def own_place(endpoints: tuple[str, ...], job_uid: str) -> EtcdPlace:
+    """Return a job's place in the installation's etcd."""
+    return EtcdPlace(endpoints=endpoints, prefix=prefix_of(job_uid), is_tls=True, job=job_uid)
 
 
 def prefix_of(job_uid: str, *, under: str = "/elastic-training") -> str:
-    """As elastic_worker.etcd.settings has it."""
+    """Return the prefix of a job's keys. elastic_worker.etcd.settings computes the same."""
     return f"{under}/{job_uid}/"

@@ -1,4 +1,7 @@
-"""Opens the etcd of a job: by its user's Secret, or as the administrator of the installation's etcd, where the job gets a user first."""
+"""Open the etcd of a job.
+
+A user's etcd is opened with the login from the user's Secret. In the installation's etcd the administrator first gives the job a user.
+"""
 
 import re
 import ssl
@@ -8,8 +11,8 @@ from dataclasses import dataclass
 from elastic.etcd.accounts import ROOT, Accounts
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
-from elastic.etcd.place import Access, Place
-from elastic.etcd.store import Refused, Store
+from elastic.etcd.place import Access, EtcdPlace
+from elastic.etcd.store import Store, StoreRefused
 
 USER, PASSWORD, CA, CERTIFICATE, KEY = "user", "password", "ca.crt", "tls.crt", "tls.key"
 """Keys of the user's Secret."""
@@ -17,24 +20,24 @@ LONGEST_SECRET = 256 * 1024
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):\d{1,5}\Z")
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str]]]
-"""What a Secret holds, by namespace and name; raises Refused."""
+"""A function that returns the content of a Secret by namespace and name, or raises StoreRefused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """The installation's etcd. endpoints: as this process reaches it. password_for: of a job's user.
-
-    Of the administrator for no job. is_eager: connect at once, so that authentication is on before anybody else comes.
-    """
+    """The installation's etcd."""
 
     endpoints: tuple[str, ...]
+    """The endpoints at which this process reaches it."""
     ca: str
     password_for: Callable[[str], str]
+    """Returns the password of a job's user, or of the administrator for an empty job."""
     is_eager: bool = False
+    """Connect at once, so that authentication is on before another client connects."""
 
 
 class Visitor:
-    """For one event loop."""
+    """Opens etcds, and shares their connections in one event loop."""
 
     def __init__(self, *, read_secret: ReadSecret, own: Own | None, follows_others: bool = True) -> None:
         self._channels = Channels()
@@ -42,20 +45,20 @@ class Visitor:
         self._own = own
         self._follows_others = follows_others
 
-    async def open(self, place: Place) -> Store:
-        """Raises Away, Refused or NotInstalled."""
+    async def open(self, place: EtcdPlace) -> Store:
+        """Open the etcd of a job. Raise Away, StoreRefused or NotInstalled."""
         if place.is_own:
             return await self._open_own(place)
         if not self._follows_others:
-            raise Refused("this controller connects to no etcd of users (--no-follow-user-etcd)")
+            raise StoreRefused("this controller connects to no etcd of users (--no-follow-user-etcd)")
         for endpoint in place.endpoints:
             if not _ENDPOINT.match(endpoint):  # gRPC would take other words for a path, or another scheme
-                raise Refused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
+                raise StoreRefused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)
         return GrpcStore(self._channels, place.endpoints, access, is_tls=is_tls, namespace=place.namespace)
 
-    async def _open_own(self, place: Place) -> Store:
+    async def _open_own(self, place: EtcdPlace) -> Store:
         store, accounts = self.administrator()
         try:
             await accounts.begin()
@@ -66,7 +69,7 @@ class Visitor:
         return store
 
     def administrator(self) -> tuple[GrpcStore, Accounts]:
-        """The installation's etcd and its users. The store is to be closed."""
+        """Return the installation's etcd and its users. The caller closes the store."""
         own = self._known()
         access = Access(user=ROOT, password=own.password_for(""), ca=own.ca)
         store = GrpcStore(self._channels, own.endpoints, access, is_tls=True)
@@ -74,15 +77,15 @@ class Visitor:
 
     def _known(self) -> Own:
         if self._own is None:
-            raise Refused("this controller knows no etcd of the installation (--etcd-endpoint)")
+            raise StoreRefused("this controller knows no etcd of the installation (--etcd-endpoint)")
         return self._own
 
-    async def _access(self, place: Place) -> Access:
+    async def _access(self, place: EtcdPlace) -> Access:
         if not place.secret:
             return Access()
         held = await self._read_secret(place.namespace, place.secret)
         if sum(map(len, held.values())) > LONGEST_SECRET:
-            raise Refused(f"Secret {place.secret} holds more than {LONGEST_SECRET} bytes")
+            raise StoreRefused(f"Secret {place.secret} holds more than {LONGEST_SECRET} bytes")
         access = Access(
             user=held.get(USER, ""),
             password=held.get(PASSWORD, ""),
@@ -91,17 +94,17 @@ class Visitor:
             key=held.get(KEY, ""),
         )
         if bool(access.user) != bool(access.password):
-            raise Refused(f"Secret {place.secret} needs both {USER} and {PASSWORD}, or neither")
+            raise StoreRefused(f"Secret {place.secret} needs both {USER} and {PASSWORD}, or neither")
         _check(access, place.secret)
         return access
 
 
 def _check(access: Access, secret: str) -> None:
-    """GRPC says of a bad certificate only that no connection came about."""
+    """Refuse bad certificates here, because gRPC would report only that it could not connect."""
     if access.ca:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=access.ca)
         except (ssl.SSLError, ValueError) as error:
-            raise Refused(f"{CA} in Secret {secret} is no certificate: {error}") from None
+            raise StoreRefused(f"{CA} in Secret {secret} is no certificate: {error}") from None
     if bool(access.certificate) != bool(access.key):
-        raise Refused(f"Secret {secret} needs both {CERTIFICATE} and {KEY}, or neither")
+        raise StoreRefused(f"Secret {secret} needs both {CERTIFICATE} and {KEY}, or neither")

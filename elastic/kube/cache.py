@@ -14,9 +14,9 @@ from elastic.kube.answers import WatchEvent, WatchType
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
-from elastic.kube.view import Change, Key, View, key_of, version_of
+from elastic.kube.view import Key, View, ViewChange, key_of, version_of
 
-__all__ = ["Cache", "Change", "Key"]
+__all__ = ["Cache", "Key", "ViewChange"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 GONE = 410

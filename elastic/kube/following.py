@@ -18,8 +18,9 @@ import aiohttp
 
 from elastic.api.kinds import GROUP, VERSION, WORKER, Kind, as_owned
 from elastic.api.names import JOB_NAME, pod_name
+from elastic.api.owners import is_owned_by
 from elastic.api.template import default_container
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.lines import Lines, Text
@@ -40,7 +41,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class JobKey:
+class FollowedJob:
     kind: Kind
     namespace: str
     name: str
@@ -52,7 +53,7 @@ class JobKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ConditionNews:
     """A condition of the job became true, or stayed true with another message."""
 
     type: str
@@ -89,14 +90,14 @@ class Ranks:
     """Processes of each agent, with consecutive ranks; None if only the node knows how many."""
 
 
-Happening = Condition | Event | Line | Ranks
+Happening = ConditionNews | Event | Line | Ranks
 
 
 def resource_of(kind: Kind) -> Resource:
     return Resource(GROUP, VERSION, kind.plural, kind=kind.name)
 
 
-async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
+async def follow(kube: Kube, job: FollowedJob, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
     """Report all that has happened to the job and all that happens, until it has ended.
 
     With `tail`, report only so many last lines that its containers have printed until now. Its own steps fail only if `tell` raises.
@@ -117,7 +118,7 @@ async def follow(kube: Kube, job: JobKey, tell: Callable[[Happening], None], *, 
 class _Following:
     """Turns changes of the job, its events and its pods into happenings."""
 
-    def __init__(self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], logs: _Logs) -> None:
+    def __init__(self, kube: Kube, job: FollowedJob, *, tell: Callable[[Happening], None], logs: _Logs) -> None:
         self._job, self._tell, self._logs = job, tell, logs
         self.over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._conditions: dict[str, tuple[str, str]] = {}
@@ -138,7 +139,7 @@ class _Following:
             async with asyncio.timeout(within_s):
                 await self._listed.wait_synced()
 
-    def _job_changed(self, change: Change[Object]) -> None:
+    def _job_changed(self, change: ViewChange[Object]) -> None:
         current = change.new
         if current is None or current["metadata"]["uid"] != self._job.uid:
             self._end(Outcome.DELETED)
@@ -160,7 +161,7 @@ class _Following:
         type, message = condition["type"], condition.get("message", "")
         fact = (condition["status"], message)
         if condition["status"] == "True" and self._conditions.get(type) != fact:
-            self._tell(Condition(type, condition.get("reason", ""), message))
+            self._tell(ConditionNews(type, condition.get("reason", ""), message))
         self._conditions[type] = fact
         if condition["status"] == "True" and type in (Outcome.SUCCEEDED, Outcome.FAILED):
             self._end(Outcome(type))
@@ -169,14 +170,14 @@ class _Following:
         if not self.over.done():
             self.over.set_result(outcome)
 
-    def _pod_changed(self, change: Change[Object]) -> None:
+    def _pod_changed(self, change: ViewChange[Object]) -> None:
         pod = change.new if change.new is not None else change.old
         if pod is None or not _is_of(pod, self._job):
             return
         self._pods.add(pod["metadata"]["uid"])
         self._logs.see(pod, is_there=change.new is not None, is_new=self._listed.synced)
 
-    def _event_changed(self, change: Change[Object]) -> None:
+    def _event_changed(self, change: ViewChange[Object]) -> None:
         event = change.new
         if event is None or change.old is not None:
             return
@@ -195,7 +196,7 @@ class _Logs:
     """Reads the output of every run of the training containers."""
 
     def __init__(
-        self, kube: Kube, job: JobKey, *, tell: Callable[[Happening], None], tasks: asyncio.TaskGroup, tail: int | None = None
+        self, kube: Kube, job: FollowedJob, *, tell: Callable[[Happening], None], tasks: asyncio.TaskGroup, tail: int | None = None
     ) -> None:
         self._kube, self._job, self._tell, self._tasks, self._tail = kube, job, tell, tasks, tail
         self._readers: dict[Run, asyncio.Task[None]] = {}
@@ -291,9 +292,9 @@ def _raw(item: Object) -> Object:
     return item
 
 
-def _is_of(pod: Object, job: JobKey) -> bool:
+def _is_of(pod: Object, job: FollowedJob) -> bool:
     """Return whether the job owns the pod. A pod of an earlier job of the same name carries the same labels."""
-    return any(owner.get("uid") == job.uid for owner in pod["metadata"].get("ownerReferences") or ())
+    return is_owned_by(pod["metadata"], job.uid)
 
 
 def _container_status(pod: Object, container: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from elastic.api.owners import owners_of
 from elastic.api.reader import did_you_mean
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
@@ -169,8 +170,9 @@ async def _pods(kube: Kube, name: str) -> list[Object]:
 
 
 def _stays(metadata: Object) -> bool:
-    owners = metadata.get("ownerReferences") or ()
-    return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}) or any(owner["kind"] == "DaemonSet" for owner in owners)
+    return "kubernetes.io/config.mirror" in (metadata.get("annotations") or {}) or any(
+        owner.kind == "DaemonSet" for owner in owners_of(metadata)
+    )
 
 
 def _title(pod: Object) -> str:

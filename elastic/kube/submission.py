@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME
+from elastic.api.owners import is_owned_by
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.following import JobKey, resource_of
+from elastic.kube.following import FollowedJob, resource_of
 from elastic.kube.resources import NAMESPACES, PODS, Object, Resource
 
 FIELD_MANAGER = "elastic-run"
@@ -28,7 +29,7 @@ def _in_silence(words: str) -> None:
     pass
 
 
-class Refused(Exception):
+class SubmissionRefused(Exception):
     """The cluster did not take a document; the text says which and why."""
 
 
@@ -72,14 +73,14 @@ class Submission:
             await self._kube.create(NAMESPACES, {"metadata": {"name": name}})
         except KubeError as error:
             if error.code != 409:
-                raise Refused(f"namespace {name} cannot be made: {error.words}") from error
+                raise SubmissionRefused(f"namespace {name} cannot be made: {error.words}") from error
 
     async def apply(self, document: Object) -> None:
         """Server-side apply of an object that is no job."""
         metadata = document.get("metadata") or {}
         name = metadata.get("name")
         if not name:
-            raise Refused(f"{document.get('kind', 'an object')} has no metadata.name; give it one")
+            raise SubmissionRefused(f"{document.get('kind', 'an object')} has no metadata.name; give it one")
         resource = await self._resource(str(document.get("apiVersion", "")), str(document.get("kind", "")))
         namespace = (metadata.get("namespace") or self._namespace) if resource.namespaced else None
         try:
@@ -88,11 +89,11 @@ class Submission:
                 resource, name, document, namespace=namespace, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
             )
         except KubeError as error:
-            raise Refused(f"{resource.kind} {name}: {error.words}{_of_namespace(error)}") from error
+            raise SubmissionRefused(f"{resource.kind} {name}: {error.words}{_of_namespace(error)}") from error
         if was_there is None:
             self._made.append(_Made(resource, namespace, name, made["metadata"]["uid"]))
 
-    async def create(self, document: Object, waits: Waits = _in_silence) -> JobKey:
+    async def create(self, document: Object, waits: Waits = _in_silence) -> FollowedJob:
         """Create a job. An existing job of the name is in the way, unless it is to be replaced."""
         kind = KINDS[document["kind"]]
         resource = resource_of(kind)
@@ -103,9 +104,11 @@ class Submission:
                 await self._clear(resource, metadata["name"], namespace=namespace, waits=waits)
             made = (await self._kube.create(resource, document, namespace=namespace))["metadata"]
         except KubeError as error:
-            raise Refused(f"{kind.name} {metadata.get('name', '')}: {error.words}{await self._remedy(error, kind.name)}") from error
+            raise SubmissionRefused(
+                f"{kind.name} {metadata.get('name', '')}: {error.words}{await self._remedy(error, kind.name)}"
+            ) from error
         self._made.append(_Made(resource, namespace, made["name"], made["uid"]))
-        return JobKey(kind, namespace, made["name"], made["uid"])
+        return FollowedJob(kind, namespace, made["name"], made["uid"])
 
     async def undo(self, waits: Waits = _in_silence) -> list[str]:
         """Delete the objects made here, the newest first, and wait until they are gone with their pods. Return those not gone in time."""
@@ -125,7 +128,7 @@ class Submission:
         if found is None:
             return
         if not self._replace and not (self._replace_over and _is_over(found)):
-            raise Refused(
+            raise SubmissionRefused(
                 f"{resource.kind} {name} is there already in namespace {namespace}; give the job another name, "
                 "or delete the one that is there first with --replace"
             )
@@ -133,7 +136,7 @@ class Submission:
             async with asyncio.timeout(GONE_S):
                 await self._delete(_Made(resource, namespace, name, found["metadata"]["uid"]), waits)
         except TimeoutError:
-            raise Refused(f"{resource.kind} {name} was to be replaced, but is not gone after {GONE_S:.0f} s") from None
+            raise SubmissionRefused(f"{resource.kind} {name} was to be replaced, but is not gone after {GONE_S:.0f} s") from None
 
     async def _delete(self, made: _Made, waits: Waits) -> None:
         try:
@@ -154,7 +157,7 @@ class Submission:
         if made.resource.kind not in KINDS:
             return False
         pods = await self._kube.list(PODS, namespace=made.namespace, labels=f"{JOB_NAME}={made.name}")
-        return any(owner.get("uid") == made.uid for pod in pods.items for owner in pod["metadata"].get("ownerReferences") or ())
+        return any(is_owned_by(pod["metadata"], made.uid) for pod in pods.items)
 
     async def _remedy(self, error: KubeError, kind: str) -> str:
         """Return the remedy for a job that was refused."""
@@ -169,7 +172,7 @@ class Submission:
             self._resources[api_version] = await self._discover(api_version)
         found = self._resources[api_version].get(kind)
         if found is None:
-            raise Refused(f"the server knows no kind {kind or '(none given)'} in apiVersion {api_version or '(none given)'}")
+            raise SubmissionRefused(f"the server knows no kind {kind or '(none given)'} in apiVersion {api_version or '(none given)'}")
         return found
 
     async def _discover(self, api_version: str) -> dict[str, Resource]:
@@ -179,7 +182,7 @@ class Submission:
         except KubeError as error:
             if error.code == 404:
                 return {}
-            raise Refused(f"apiVersion {api_version}: {error.words}") from error
+            raise SubmissionRefused(f"apiVersion {api_version}: {error.words}") from error
         known = [entry for entry in answer.get("resources") or () if "/" not in entry["name"]]
         return {entry["kind"]: Resource(group, version, entry["name"], entry["namespaced"], entry["kind"]) for entry in known}
 

@@ -20,7 +20,7 @@ MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class ViewChange(Generic[T]):
     """The change of one key: it appeared (no old), went (no new), or changed. Also made up after a gap in the watch."""
 
     key: Key
@@ -48,7 +48,7 @@ class View(Generic[T]):
         self._entries: dict[Key, _Entry[T]] = {}
         self._indexers = dict(indexes or {})
         self._indexes: dict[str, dict[str, set[Key]]] = {name: {} for name in self._indexers}
-        self._subscribers: list[Callable[[Change[T]], None]] = []
+        self._subscribers: list[Callable[[ViewChange[T]], None]] = []
         self._version = ""
         self._synced = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -90,7 +90,7 @@ class View(Generic[T]):
                 self._waiting.remove(entry)
         return True
 
-    def subscribe(self, callback: Callable[[Change[T]], None]) -> None:
+    def subscribe(self, callback: Callable[[ViewChange[T]], None]) -> None:
         """Call back for every change from now on, in order, from inside the event loop. The callback must not block."""
         self._subscribers.append(callback)
 
@@ -129,13 +129,13 @@ class View(Generic[T]):
             self._unfile(key, old)
         self._entries[key] = entry
         self._file(key, entry)
-        self._tell(Change(key, None if old is None else old.value, entry.value))
+        self._tell(ViewChange(key, None if old is None else old.value, entry.value))
 
     def _drop(self, key: Key) -> None:
         old = self._entries.pop(key, None)
         if old is not None:
             self._unfile(key, old)
-            self._tell(Change(key, old.value, None))
+            self._tell(ViewChange(key, old.value, None))
 
     def _advance(self, version: str) -> None:
         if version:
@@ -161,7 +161,7 @@ class View(Generic[T]):
                 if not keys:
                     del self._indexes[name][found]
 
-    def _tell(self, change: Change[T]) -> None:
+    def _tell(self, change: ViewChange[T]) -> None:
         for callback in self._subscribers:
             callback(change)
 

@@ -1,4 +1,4 @@
-"""Plays the signals of clouds on a node, from the same table by which the controller reads them."""
+"""Play the signals of clouds on a node, from the same table by which the controller reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.kube.client import Kube, Patch
 from elastic.kube.nodes import Effect, Taint, set_taint
 from elastic.kube.resources import NODES, Object
 from elastic.signals.seen import on_node
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 from elastic.signals.table import AKS, AUTOSCALER, AWS, BUILT_IN, GKE, KARPENTER
 
 EVENT = "spot-itn-0123456789abcdef"
@@ -27,8 +27,8 @@ SPOT_LABELS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def why_not(signal: Signal) -> str:
-    """Why it is not played; empty where it is."""
+def why_not(signal: DisruptionSignal) -> str:
+    """Return why a signal is not played; empty if it is played."""
     if signal.source not in (AWS, GKE, AKS, KARPENTER, AUTOSCALER) or not signal.on.is_of_node:
         return "it is no cloud's signal on a node"
     if signal.key == "Ready":
@@ -38,21 +38,21 @@ def why_not(signal: Signal) -> str:
     return ""
 
 
-PLAYABLE: Mapping[str, Signal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
+PLAYABLE: Mapping[str, DisruptionSignal] = MappingProxyType({row.name: row for row in BUILT_IN if not why_not(row)})
 NOT_PLAYED: Mapping[str, str] = MappingProxyType({row.name: why for row in BUILT_IN if (why := why_not(row))})
-"""By name, why not."""
+"""The reason why a signal is not played, by its name."""
 SHORT: Mapping[str, str] = MappingProxyType(
     {"aws": "aws-spot", "gcp": "gke-termination", "azure": "aks-remediator", "karpenter": "karpenter-disrupted"}
 )
 LOSS_S: Mapping[str, float] = MappingProxyType({"gke-termination": 30.0})
-"""From the signal to the loss of the machine, where pods have less time than that."""
+"""Seconds from the signal to the loss of the machine, for signals after which pods have less time than that."""
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What is written to the node."""
+    """The taint, condition, annotations and labels of a signal on a node, and the words for people."""
 
     words: str
     taint: Taint | None = None
@@ -61,8 +61,8 @@ class Played:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def as_seen(signal: Signal, *, now: datetime, left_s: float | None) -> Played:
-    """The signal as its cloud gives it now, with so many seconds until the loss."""
+def as_seen(signal: DisruptionSignal, *, now: datetime, left_s: float | None) -> Played:
+    """Return the signal as its cloud gives it now. The loss comes after `left_s` seconds, or after the signal's usual time."""
     lost_at = now + timedelta(seconds=signal.lead_s if left_s is None else left_s)
     given = str(int((lost_at - timedelta(seconds=signal.lead_s)).timestamp()))
     labels = dict(SPOT_LABELS.get(signal.source, {}))
@@ -82,7 +82,7 @@ def as_seen(signal: Signal, *, now: datetime, left_s: float | None) -> Played:
 
 
 async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False) -> None:
-    """Writes it to the node, or takes it back."""
+    """Write the signal to the node, or take it back."""
     if played.taint is not None:
         taint = Taint(played.taint.key, played.taint.value, played.taint.effect, is_removed=take_back)
         await set_taint(kube, node, taint, labels=None if take_back else dict(played.labels))
@@ -96,11 +96,11 @@ async def show(kube: Kube, node: str, played: Played, *, take_back: bool = False
 
 
 async def is_taken_back(
-    kube: Kube, node: str, signal: Signal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
+    kube: Kube, node: str, signal: DisruptionSignal, *, within_s: float, say: Callable[[float], None] = lambda left_s: None
 ) -> bool:
-    """Waits so long, and less where the node shows the signal no more; `say` gets what is left, now and then.
+    """Wait until the node does not show the signal any more, and return whether that came true in time.
 
-    A node that is gone took nothing back.
+    `say` gets the seconds left now and then. A node that is gone took nothing back.
     """
     loop = asyncio.get_running_loop()
     said = loop.time()

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 from elastic.api.kinds import KINDS, Kind
 from elastic.api.names import STOPPED
+from elastic.api.owners import controller_of, owners_of
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
@@ -136,9 +137,8 @@ async def suspend_all(kube: Kube, *, working_dir: str, say: Callable[[str], None
 
 def _is_of(pod: Object, jobs: Collection[str]) -> bool:
     """Return whether a pod of these jobs has not ended."""
-    owners = pod["metadata"].get("ownerReferences") or ()
     is_over = (pod.get("status") or {}).get("phase") in OVER
-    return not is_over and bool(pod["spec"].get("nodeName")) and any(owner["uid"] in jobs for owner in owners)
+    return not is_over and bool(pod["spec"].get("nodeName")) and any(owner.uid in jobs for owner in owners_of(pod["metadata"]))
 
 
 async def stop_all(kube: Kube, *, working_dir: str) -> None:
@@ -164,9 +164,9 @@ async def _suspend(kube: Kube, job: StoredJob, working_dir: str) -> None:
 async def _end(kube: Kube, pod: Object) -> None:
     """Delete a job's pod, which is created again when the job resumes. Mark any other pod as failed: nothing creates it again."""
     metadata = pod["metadata"]
-    owners = {owner["kind"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")}
+    owner = controller_of(metadata)
     try:
-        if owners & KINDS.keys() or "deletionTimestamp" in metadata:
+        if (owner is not None and owner.kind in KINDS) or "deletionTimestamp" in metadata:
             await kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
         elif pod["spec"].get("nodeName"):
             body = {"status": {"phase": "Failed", "reason": "Terminated", "message": MESSAGE}}

@@ -21,8 +21,8 @@ import msgspec
 from elastic.membership import limits, protocol
 from elastic.membership.phases import WorldPhase
 from elastic.membership.protocol import UnknownVersion
-from elastic.membership.training import Forgotten, Progress
-from elastic.membership.wire import Decoder, Expectation, World, encode, unreadable
+from elastic.membership.training import Forgotten, TrainingProgress
+from elastic.membership.wire import Decoder, Expectation, WorldReport, encode, unreadable
 from elastic.membership.world_changes import ChangingWorlds, Misfit, WorldChange
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ Message = TypeVar("Message")
 NOBODY = "?"
 """Stands for the job of a world whose job cannot be read either."""
 
-_worlds = Decoder[World](World)
+_worlds = Decoder[WorldReport](WorldReport)
 _changes = Decoder[Any](WorldChange)
 _forgotten = msgspec.json.Decoder(Forgotten)
-_progress = msgspec.json.Decoder(Progress)
+_progress = msgspec.json.Decoder(TrainingProgress)
 
 
 class RendezvousError(Exception):
@@ -93,7 +93,7 @@ class RendezvousClient:
         except ValueError:
             return None
 
-    async def world(self, job_uid: str) -> World | None:
+    async def world(self, job_uid: str) -> WorldReport | None:
         """Return the job's world now; None if the server does not know the job."""
         try:
             return self._read(await self._call("GET", f"/v1/jobs/{job_uid}/world"))
@@ -102,12 +102,12 @@ class RendezvousClient:
                 return None
             raise
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[WorldReport]:
         """Yield every job's world, then each change, without end. After a disconnect it starts over with the full state.
 
         `on_open` is called each time a stream opens: the server may be a new one that knows no expectations yet.
         """
-        read: Callable[[bytes], World | None] = self._read
+        read: Callable[[bytes], WorldReport | None] = self._read
 
         def opened(response: aiohttp.ClientResponse) -> None:
             nonlocal read
@@ -119,7 +119,7 @@ class RendezvousClient:
         async for world in self._stream("worlds", max(limits.WORLD_LINE, limits.CHANGE_LINE), opened, lambda line: read(line)):
             yield world
 
-    async def progress(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[Progress]:
+    async def progress(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[TrainingProgress]:
         """Yield every job's progress, then each change, in the same way. Unreadable progress is left out."""
 
         def opened(response: aiohttp.ClientResponse) -> None:
@@ -162,7 +162,7 @@ class RendezvousClient:
                 if line.strip():
                     yield line
 
-    def _read(self, line: bytes) -> World | None:
+    def _read(self, line: bytes) -> WorldReport | None:
         """Decode a world. An unreadable one affects only its own job and is logged once."""
         try:
             world = _decoded(line, _worlds, most=limits.WORLD_LINE)
@@ -170,7 +170,7 @@ class RendezvousClient:
             world = unreadable(_job_of(line), str(error))
         return self._noted(world)
 
-    def _read_change(self, worlds: ChangingWorlds, line: bytes) -> World | None:
+    def _read_change(self, worlds: ChangingWorlds, line: bytes) -> WorldReport | None:
         """Decode a change, and return its job's world with it. Raises Misfit if lines are missing."""
         try:
             change = _decoded(line, _changes, most=limits.CHANGE_LINE)
@@ -179,7 +179,7 @@ class RendezvousClient:
         world = worlds.take(change)
         return self._noted(world) if world is not None else None
 
-    def _noted(self, world: World) -> World | None:
+    def _noted(self, world: WorldReport) -> WorldReport | None:
         """Log an unreadable world once, and leave it out if its job cannot be read either."""
         if world.phase != WorldPhase.UNREADABLE:
             self._unreadable.discard(world.job)
@@ -188,7 +188,7 @@ class RendezvousClient:
             self._unreadable.add(world.job)
         return world if world.job != NOBODY else None
 
-    def _read_progress(self, line: bytes) -> Progress | None:
+    def _read_progress(self, line: bytes) -> TrainingProgress | None:
         try:
             return _progress.decode(line)
         except ValueError as error:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from elastic.api.book import PLAIN
 from elastic.membership.hosts import HostFacts, HostState
 from rendezvous.engine.messages.bounds import Bound
-from rendezvous.engine.messages.controller import Expectation, World
+from rendezvous.engine.messages.controller import Expectation, WorldReport
 from rendezvous.engine.messages.in_place import Change, Progressed
 from rendezvous.engine.messages.member import FromMember, Held, View
 
@@ -29,12 +29,12 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
     Expectation: {"unsettled": "open", "settled_to": "booked_to"},
     Held: {"unacknowledged_restarts": "uncounted"},
     View: {"unacknowledged_restarts": "uncounted"},
-    World: {"unacknowledged_restarts": "uncounted"},
+    WorldReport: {"unacknowledged_restarts": "uncounted"},
 }
 """Names of fields on the wire, if they differ."""
 _TAGS: Mapping[type, str] = {cls: cls.__name__.lower() for cls in get_args(FromMember)} | {Progressed: "stepped"}
 _TAG_FIELD = "t"
-_OPAQUE: Mapping[tuple[type, str], Any] = {(Expectation, "hosts"): HostFacts | None, (World, "hosts"): HostState | None}
+_OPAQUE: Mapping[tuple[type, str], Any] = {(Expectation, "hosts"): HostFacts | None, (WorldReport, "hosts"): HostState | None}
 """Types of fields that the engine passes on unread."""
 
 

@@ -41,7 +41,7 @@ def words_at(hang: Hang, now: datetime | None) -> str:
 
 def _group(entry: HangRanks, now: datetime) -> doing.RanksDoing:
     looks, for_s = (1, 0.0) if entry.since is None else (doing.STILL_LOOKS, _seconds(entry.since, now))
-    activity = doing.Doing(kind=doing.Kind(entry.kind), looks=looks, for_s=for_s, does=entry.does, place=entry.place, code=entry.code)
+    activity = doing.Doing(kind=doing.DoingKind(entry.kind), looks=looks, for_s=for_s, does=entry.does, place=entry.place, code=entry.code)
     return doing.RanksDoing(
         spans=tuple(_spans(entry.ranks)),
         count=entry.count,

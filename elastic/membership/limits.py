@@ -11,8 +11,8 @@ from msgspec import inspect
 from elastic.api.book import PLAIN
 from elastic.membership.codec import struct_of
 from elastic.membership.hosts import HOST_NAME, UID
-from elastic.membership.training import Progress, Report
-from elastic.membership.wire import Expectation, FromMember, Keys, Refused, View, World
+from elastic.membership.training import Report, TrainingProgress
+from elastic.membership.wire import Expectation, FromMember, Keys, Refused, View, WorldReport
 from elastic.membership.world_changes import WorldChange
 
 BYTES_A_CHARACTER = 12
@@ -76,6 +76,6 @@ MEMBER_VIEW = max(longest_json(View), longest_json(Refused), longest_json(Keys))
 """One WebSocket message to a member; elastic_worker.agent.websocket accepts as much."""
 EXPECTATION_BODY = longest_json(Expectation)
 REPORT_BODY = longest_json(Report)
-WORLD_LINE = longest_json(World) + 1
+WORLD_LINE = longest_json(WorldReport) + 1
 CHANGE_LINE = longest_json(WorldChange) + 1
-PROGRESS_LINE = longest_json(Progress) + 1
+PROGRESS_LINE = longest_json(TrainingProgress) + 1

@@ -19,7 +19,7 @@ class Report(Wire, frozen=True):
     values: Values = msgspec.field(default_factory=dict)
 
 
-class Answer(Wire, frozen=True, omit_defaults=False):
+class ReportAnswer(Wire, frozen=True, omit_defaults=False):
     """The server's answer to a report. stop: end at the next step. checkpoint_s: checkpoint now; this many seconds are left."""
 
     stop: bool = False
@@ -27,7 +27,7 @@ class Answer(Wire, frozen=True, omit_defaults=False):
     checkpoint_s: float | None = None
 
 
-class Signal(Wire, frozen=True):
+class TrainingSignal(Wire, frozen=True):
     """A report as read by the autoscaler, with its age."""
 
     member: Name
@@ -37,7 +37,7 @@ class Signal(Wire, frozen=True):
     values: Values = msgspec.field(default_factory=dict)
 
 
-class Progress(Wire, frozen=True):
+class TrainingProgress(Wire, frozen=True):
     """The state of a job's training, as the autoscaler hears it.
 
     phase: of its world, as in World; empty if only the program reports. size: workers in the present world, 0 without a world. step: the

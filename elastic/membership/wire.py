@@ -22,12 +22,12 @@ from rendezvous.engine.messages.controller import (
     Charge,
     Ended,
     Expectation,
-    Leaving,
+    LeaveOrder,
     RankedMember,
-    Rescale,
+    RescaleReport,
     Restart,
-    Standing,
-    World,
+    StandingWorld,
+    WorldReport,
 )
 from rendezvous.engine.messages.member import Beat, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
 from rendezvous.engine.words import WorldPhase
@@ -51,18 +51,18 @@ __all__ = [
     "Join",
     "Keys",
     "Leave",
-    "Leaving",
+    "LeaveOrder",
     "RankedMember",
     "Ready",
     "Refused",
-    "Rescale",
+    "RescaleReport",
     "Restart",
-    "Standing",
+    "StandingWorld",
     "Started",
     "Values",
     "View",
     "Wire",
-    "World",
+    "WorldReport",
     "convert",
     "encode",
     "to_builtins",
@@ -97,7 +97,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     keys: Values
 
 
-def unreadable(job: str, why: str) -> World:
+def unreadable(job: str, why: str) -> WorldReport:
     """Return what replaces a world that cannot be encoded or decoded."""
     reason = clipped(f"the rendezvous server's message about this job is unusable: {why}")
-    return World(job=job, generation=0, phase=WorldPhase.UNREADABLE, reason=reason)
+    return WorldReport(job=job, generation=0, phase=WorldPhase.UNREADABLE, reason=reason)

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType, structs
 from elastic.membership.bounds import Generation, Name
 from elastic.membership.codec import packed, struct_of, translated, unpacked
 from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import MAX_UNSETTLED, Restart, Wire, World, unreadable
+from elastic.membership.wire import MAX_UNSETTLED, Restart, Wire, WorldReport, unreadable
 from rendezvous.engine.messages.bounds import Bound
 
 MOST_RESTARTS = 256
@@ -36,7 +36,7 @@ class Restarts(Wire, frozen=True):
     more: bool = False
 
 
-_FIELDS = tuple(field for field in structs.fields(struct_of(World)) if field.name not in ("job", "unacknowledged_restarts"))
+_FIELDS = tuple(field for field in structs.fields(struct_of(WorldReport)) if field.name not in ("job", "unacknowledged_restarts"))
 """The fields of a world that a change repeats as a whole."""
 
 WorldChange: Any = msgspec.defstruct(
@@ -61,7 +61,7 @@ class Misfit(Exception):
     """A change does not follow the lines before it."""
 
 
-def changes(before: World | None, now: World, *, after: int) -> Iterator[Any]:
+def changes(before: WorldReport | None, now: WorldReport, *, after: int) -> Iterator[Any]:
     """Yield the lines that make `before` the world of now; none if nothing changed. Without `before`, they hold the whole world."""
     base = before if before is not None else _nothing(now.job)
     fields = {field.name: packed(getattr(now, field.name)) for field in _FIELDS if _is_news(field.name, base, now)}
@@ -76,7 +76,7 @@ def changes(before: World | None, now: World, *, after: int) -> Iterator[Any]:
         yield WorldChange(job=now.job, after=after, added=packed(first), more=bool(rest))
 
 
-def applied(before: World | None, change: Any) -> World:
+def applied(before: WorldReport | None, change: Any) -> WorldReport:
     """Return the world with this change. Raises Misfit if the change is of another one."""
     base = before if before is not None else _nothing(change.job)
     kept = () if change.fresh else base.unacknowledged_restarts
@@ -95,11 +95,11 @@ class ChangingWorlds:
     """Puts the worlds of one stream together from its lines."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[World, int]] = {}
+        self._known: dict[str, tuple[WorldReport, int]] = {}
         self._unreadable: set[str] = set()
         """Jobs of which a line could not be read: later changes say nothing."""
 
-    def take(self, change: Any) -> World | None:
+    def take(self, change: Any) -> WorldReport | None:
         """Return the job's world with this change; None if more lines belong to it. Raises Misfit if lines are missing."""
         job = change.job
         if not change.after:
@@ -118,18 +118,18 @@ class ChangingWorlds:
             self._known[job] = (world, lines + 1)
         return None if change.more else world
 
-    def is_unreadable(self, job: str, why: str) -> World:
+    def is_unreadable(self, job: str, why: str) -> WorldReport:
         """Take note that a line about this job cannot be read, and return the world that says so."""
         self._known.pop(job, None)
         self._unreadable.add(job)
         return unreadable(job, why)
 
 
-def _nothing(job: str) -> World:
-    return World(job=job, generation=0, phase=WorldPhase.EMPTY)
+def _nothing(job: str) -> WorldReport:
+    return WorldReport(job=job, generation=0, phase=WorldPhase.EMPTY)
 
 
-def _is_news(name: str, before: World, now: World) -> bool:
+def _is_news(name: str, before: WorldReport, now: WorldReport) -> bool:
     """Return whether a field has a new value, or asks for something again. Ages do not count."""
     old, new = getattr(before, name), getattr(now, name)
     if name == "asks" and new:

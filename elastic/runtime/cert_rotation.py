@@ -30,7 +30,7 @@ TRUSTED, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CertificateName:
     """Service and Secret have one name."""
 
     namespace: str
@@ -48,7 +48,9 @@ class Place:
 class Keeping:
     """`trust` makes API servers trust a bundle of CAs."""
 
-    def __init__(self, kube: Kube, place: Place, trust: Trust, *, clock: Callable[[], datetime], every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(
+        self, kube: Kube, place: CertificateName, trust: Trust, *, clock: Callable[[], datetime], every_s: float = LOOK_EVERY_S
+    ) -> None:
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._kube = kube

@@ -60,7 +60,7 @@ class LeaseLost(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaseSeen:
     """The Lease as it was last seen to change, and when that was by our clock."""
 
     holder: str
@@ -69,7 +69,7 @@ class Seen:
     at: float
 
 
-def free_in_s(seen: Seen | None, *, me: str, now: float) -> float:
+def free_in_s(seen: LeaseSeen | None, *, me: str, now: float) -> float:
     """When we may take it; not above zero if it is ours, has no holder, or its holder has been silent for the duration that it set."""
     return 0.0 if seen is None or seen.holder in ("", me) else seen.at + seen.duration_s - now
 
@@ -95,7 +95,7 @@ class Election:
         self._me = me
         self._clock, self._now = clock, now
         self._terms = terms or Terms()
-        self._seen: Seen | None = None
+        self._seen: LeaseSeen | None = None
         self._lease: Object | None = None
         self._held_since: float | None = None
         self._unanswered: dict[str, float] = {}
@@ -200,7 +200,7 @@ class Election:
         spec = self._lease.get("spec") or {}
         holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
         if self._seen is None or (self._seen.holder, self._seen.renewed) != (holder, renewed):
-            self._seen = Seen(holder, renewed, float(spec.get("leaseDurationSeconds") or 1), self._clock())
+            self._seen = LeaseSeen(holder, renewed, float(spec.get("leaseDurationSeconds") or 1), self._clock())
         has_arrived = holder == self._me and renewed in self._unanswered
         if has_arrived:
             self._held_since, self.term = self._unanswered[renewed], _transitions(self._lease)
@@ -229,7 +229,7 @@ class Election:
             self._lease = await self._kube.replace(LEASES, body, name=self._name, namespace=self._namespace)
         self._unanswered.clear()
         self.term = self._latest_term = transitions
-        self._seen = Seen(holder, renewed, duration_s, self._clock())
+        self._seen = LeaseSeen(holder, renewed, duration_s, self._clock())
         self._held_since = sent if holder else None
 
 

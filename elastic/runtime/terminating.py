@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
+from elastic.api.owners import controller_uid
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
 from elastic.runtime.writers import PassingWriter, Writer
@@ -100,8 +101,7 @@ def _owner(body: Object) -> str:
     about = body.get("involvedObject")
     if isinstance(about, Mapping):
         return str(about.get("uid") or "")
-    owners = (body.get("metadata") or {}).get("ownerReferences") or ()
-    return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
+    return controller_uid(body.get("metadata"))
 
 
 def _refused(namespace: str) -> KubeError:

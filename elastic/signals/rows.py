@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import yaml
 
 from elastic.nesting import LOADER, TOO_DEEP, line_too_costly, line_too_deep
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 from elastic.signals.table import BUILT_IN
 
 MOST_ROWS = 100
@@ -31,7 +31,7 @@ Word = TypeVar("Word", bound=StrEnum)
 class Table:
     """The rows that count, and what is wrong with the others."""
 
-    rows: tuple[Signal, ...]
+    rows: tuple[DisruptionSignal, ...]
     problems: tuple[str, ...] = ()
 
 
@@ -50,7 +50,7 @@ def read_table(text: str, *, name: str) -> Table:
     rows = raw.get("signals") if isinstance(raw, dict) else None
     if not isinstance(rows, list):
         return Table(BUILT_IN, (f"{name}: it must hold a list `signals` of rows, as docs/spot.md shows",))
-    added: dict[str, Signal] = {}
+    added: dict[str, DisruptionSignal] = {}
     problems = [f"{name}: only the first {MOST_ROWS} rows count; leave out others"] if len(rows) > MOST_ROWS else []
     for number, row in enumerate(rows[:MOST_ROWS], start=1):
         try:
@@ -77,14 +77,14 @@ def _called(row: object) -> str:
     return f" ({name[:60]})" if isinstance(name, str) and name else ""
 
 
-def _row(row: object) -> Signal:
+def _row(row: object) -> DisruptionSignal:
     if not isinstance(row, dict):
         raise _Wrong(f"which is {_shown(row)}: it must be a map of fields; begin it with `- name:`")
     for field in row:
         if field not in FIELDS:
             raise _Wrong(f"field {_shown(field)}: it is unknown; use {', '.join(FIELDS)}")
     on = _word(row, "seenIn", On)
-    signal = Signal(
+    signal = DisruptionSignal(
         name=_text(row, "name", needed=True),
         source=_text(row, "source") or "this installation",
         on=on,
@@ -106,7 +106,7 @@ def _row(row: object) -> Signal:
     return signal
 
 
-def _contradictions(signal: Signal) -> Iterator[str]:
+def _contradictions(signal: DisruptionSignal) -> Iterator[str]:
     if signal.meaning is Meaning.LEAVE and not signal.lead_s and signal.deadline in (Deadline.LEAD, Deadline.VALUE, Deadline.LABEL):
         yield "leadSeconds: it is missing, and meaning is leave; say how many seconds there are from the signal to the loss"
     if signal.deadline is Deadline.LABEL and not signal.deadline_key:

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from elastic.signals.own_limits import exceeded
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 
 Raw = Mapping[str, Any]
 LONGEST_WORDS = 120
@@ -19,7 +19,7 @@ LONGEST_WORDS = 120
 class Sight:
     """A signal, as one object shows it."""
 
-    signal: Signal
+    signal: DisruptionSignal
     words: str
     """Description of the sight, for people."""
     by: datetime | None = None
@@ -46,7 +46,7 @@ class Toleration:
         return self.key in ("", key) and self.value in (None, value)
 
 
-def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+def on_node(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
     """Return what this node shows, the worst first."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     labels = metadata.get("labels") or {}
@@ -59,7 +59,7 @@ def on_node(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
     return tuple(sorted(found, key=_weight))
 
 
-def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+def on_pod(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
     """Return what this pod shows itself, the worst first."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     # The job's own fault, whichever way the kubelet says it: nothing takes the pod away from the job.
@@ -76,7 +76,7 @@ def on_pod(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
     return tuple(sorted(found, key=_weight))
 
 
-def on_job(table: Sequence[Signal], raw: Raw) -> tuple[Sight, ...]:
+def on_job(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
     """Return what this job shows: that it is suspended."""
     labels, spec = raw["metadata"].get("labels") or {}, raw.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
@@ -116,7 +116,7 @@ def _has(labels: Raw, wanted: str) -> bool:
     return key in labels and labels[key] == value
 
 
-def _taints(rows: Sequence[Signal], taints: Iterable[Raw], labels: Raw) -> Iterator[Sight]:
+def _taints(rows: Sequence[DisruptionSignal], taints: Iterable[Raw], labels: Raw) -> Iterator[Sight]:
     for taint in taints:
         key, value, effect = taint.get("key") or "", taint.get("value") or "", taint.get("effect") or ""
         row = next((row for row in rows if row.on is On.NODE_TAINT and _is_taint(row, key, value, effect)), None)
@@ -126,11 +126,11 @@ def _taints(rows: Sequence[Signal], taints: Iterable[Raw], labels: Raw) -> Itera
             yield Sight(row, f"its node has the taint {key}", by, taint_added=added, taint=decided_by)
 
 
-def _is_taint(row: Signal, key: str, value: str, effect: str) -> bool:
+def _is_taint(row: DisruptionSignal, key: str, value: str, effect: str) -> bool:
     return row.key in ("", key) and row.value in ("", value) and row.effect in ("", effect)
 
 
-def _conditions(rows: Sequence[Signal], raw: Raw, labels: Raw, *, of: On) -> Iterator[Sight]:
+def _conditions(rows: Sequence[DisruptionSignal], raw: Raw, labels: Raw, *, of: On) -> Iterator[Sight]:
     thing = "its node's" if of is On.NODE_CONDITION else "its"
     for condition in (raw.get("status") or {}).get("conditions") or ():
         row = next((row for row in rows if row.on is of and _is_condition(row, condition)), None)
@@ -147,7 +147,7 @@ def _conditions(rows: Sequence[Signal], raw: Raw, labels: Raw, *, of: On) -> Ite
             )
 
 
-def _is_condition(row: Signal, condition: Raw) -> bool:
+def _is_condition(row: DisruptionSignal, condition: Raw) -> bool:
     return (
         condition.get("type") == row.key
         and condition.get("status") == (row.value or "True")
@@ -156,7 +156,7 @@ def _is_condition(row: Signal, condition: Raw) -> bool:
     )
 
 
-def _moment(row: Signal, text: str, labels: Raw) -> datetime | None:
+def _moment(row: DisruptionSignal, text: str, labels: Raw) -> datetime | None:
     """When the worker is lost, as the object says; None where it does not say it, or nothing that is a time."""
     match row.deadline:
         case Deadline.VALUE:

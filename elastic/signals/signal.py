@@ -53,7 +53,7 @@ class Deadline(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class DisruptionSignal:
     name: str
     """By which status, commands and configuration call it."""
     source: str

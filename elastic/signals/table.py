@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 
 KUBERNETES, AWS, KARPENTER = "Kubernetes", "AWS Node Termination Handler", "Karpenter"
 AUTOSCALER, GKE, AKS, KUEUE = "cluster-autoscaler", "GKE", "AKS", "Kueue"
@@ -22,32 +22,32 @@ NEVER = "nothing"
 _AWS_TIME = "aws-node-termination-handler/action-time"
 
 
-def _taint(name: str, source: str, key: str, meaning: Meaning, lead_s: float = 0.0, **more: object) -> Signal:
+def _taint(name: str, source: str, key: str, meaning: Meaning, lead_s: float = 0.0, **more: object) -> DisruptionSignal:
     rest = {"taken_back": _TAINT_GOES, **more}
-    return Signal(name=name, source=source, on=On.NODE_TAINT, key=key, meaning=meaning, lead_s=lead_s, **rest)  # type: ignore[arg-type]
+    return DisruptionSignal(name=name, source=source, on=On.NODE_TAINT, key=key, meaning=meaning, lead_s=lead_s, **rest)  # type: ignore[arg-type]
 
 
-def _state(name: str, source: str, key: str, note: str, **more: object) -> Signal:
+def _state(name: str, source: str, key: str, note: str, **more: object) -> DisruptionSignal:
     """Return a taint that takes no worker away and is no news: it lasts, or other signals tell of it."""
     return _taint(name, source, key, INFORM, note=note, is_news=False, **more)  # type: ignore[arg-type]
 
 
-def _aws(name: str, key: str, meaning: Meaning, **more: object) -> Signal:
+def _aws(name: str, key: str, meaning: Meaning, **more: object) -> DisruptionSignal:
     time = {"deadline": Deadline.LABEL, "deadline_key": _AWS_TIME} if meaning is LEAVE else {}
     return _taint(f"aws-{name}", AWS, f"aws-node-termination-handler/{key}", meaning, 120.0 if meaning is LEAVE else 30.0, **time, **more)
 
 
-def _ended(reason: str, note: str) -> Signal:
+def _ended(reason: str, note: str) -> DisruptionSignal:
     """Return the reason in the status of a failed pod. A program's own end, and a node's refusal of a pod, are no signals."""
-    return Signal(name=_named(reason), source=KUBERNETES, on=On.POD_STATUS, key=reason, meaning=GONE, taken_back=NEVER, note=note)
+    return DisruptionSignal(name=_named(reason), source=KUBERNETES, on=On.POD_STATUS, key=reason, meaning=GONE, taken_back=NEVER, note=note)
 
 
 def _named(reason: str) -> str:
     return "pod-" + re.sub("(?<=[a-z])(?=[A-Z])", "-", reason).lower()
 
 
-def _disruption(reason: str, note: str) -> Signal:
-    return Signal(
+def _disruption(reason: str, note: str) -> DisruptionSignal:
+    return DisruptionSignal(
         name=_named(reason),
         source=KUBERNETES,
         on=On.POD_CONDITION,
@@ -61,9 +61,9 @@ def _disruption(reason: str, note: str) -> Signal:
     )
 
 
-def _shutdown(name: str, source: str, lead_s: float, *, note: str, node_label: str = "") -> Signal:
+def _shutdown(name: str, source: str, lead_s: float, *, note: str, node_label: str = "") -> DisruptionSignal:
     """Return the words of a kubelet about its node while it ends the pods in order."""
-    return Signal(
+    return DisruptionSignal(
         name=name,
         source=source,
         on=On.NODE_CONDITION,
@@ -78,8 +78,8 @@ def _shutdown(name: str, source: str, lead_s: float, *, note: str, node_label: s
     )
 
 
-def _azure(name: str, event: str, meaning: Meaning, note: str) -> Signal:
-    return Signal(
+def _azure(name: str, event: str, meaning: Meaning, note: str) -> DisruptionSignal:
+    return DisruptionSignal(
         name=f"aks-{name}",
         source=AKS,
         on=On.NODE_CONDITION,
@@ -94,7 +94,7 @@ def _azure(name: str, event: str, meaning: Meaning, note: str) -> Signal:
     )
 
 
-BUILT_IN: tuple[Signal, ...] = (
+BUILT_IN: tuple[DisruptionSignal, ...] = (
     # Kubernetes itself: a lost node
     _taint("node-unreachable", KUBERNETES, "node.kubernetes.io/unreachable", GONE, note="its pods go after their toleration, 300 s"),
     _taint("node-out-of-service", KUBERNETES, "node.kubernetes.io/out-of-service", GONE, note="set by an administrator"),
@@ -105,7 +105,7 @@ BUILT_IN: tuple[Signal, ...] = (
     _aws("asg-termination", "asg-lifecycle-termination", LEAVE, note="the Auto Scaling group ends the machine"),
     _aws("rebalance", "rebalance-recommendation", PREPARE, note="an interruption is likely; it may never come"),
     # Karpenter
-    Signal(
+    DisruptionSignal(
         name="karpenter-termination-time",
         source=KARPENTER,
         on=On.NODE_ANNOTATION,
@@ -116,7 +116,7 @@ BUILT_IN: tuple[Signal, ...] = (
         taken_back="the annotation is removed",
         note="the end of terminationGracePeriod",
     ),
-    Signal(
+    DisruptionSignal(
         name="karpenter-node-termination-time",
         source=KARPENTER,
         on=On.NODE_ANNOTATION,
@@ -179,7 +179,7 @@ BUILT_IN: tuple[Signal, ...] = (
     _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
     _state("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", "what the node is, not that it goes", value="spot"),
     # Kueue
-    Signal(
+    DisruptionSignal(
         name="kueue-eviction",
         source=KUEUE,
         on=On.JOB_SUSPENSION,
@@ -208,7 +208,7 @@ BUILT_IN: tuple[Signal, ...] = (
         deadline=Deadline.TOLERATION,
         note="any other NoExecute taint that the pod does not tolerate for ever",
     ),
-    Signal(
+    DisruptionSignal(
         name="pod-deletion",
         source=KUBERNETES,
         on=On.POD_DELETION,
@@ -224,7 +224,7 @@ BUILT_IN: tuple[Signal, ...] = (
     _disruption("EvictionByEvictionAPI", "eviction API: kubectl drain, autoscalers"),
     _disruption("DeletionByPodGC", "pod garbage collector: the node is gone"),
     _disruption("TerminationByKubelet", "kubelet: pressure, shutdown, or a critical pod"),
-    Signal(
+    DisruptionSignal(
         name="pod-disruption-target",
         source=KUBERNETES,
         on=On.POD_CONDITION,

@@ -9,12 +9,12 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import Job
+from elastic_worker._engine import JobState
 from elastic_worker._engine.in_place import FORM_S, FORM_S_A_WORKER, PLANNED_S
 from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.state.in_place import InPlace
 from elastic_worker._engine.state.membership import Member as Placed
-from elastic_worker._engine.state.membership import Phase, Round
+from elastic_worker._engine.state.membership import MemberPhase, Round
 from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd.change_records import FORM, FORMED, HOLD, HOLDS, PLAIN, READY, RESTART, RUN, STOP, UNFORMED, Change, Part
@@ -48,7 +48,7 @@ def obstacle(group: Group) -> str:
     return "more than {} members meet in an etcd".format(MOST_MEMBERS) if is_large else ""
 
 
-def state_of(group: Group, before: typing.Optional[Job], *, until: float) -> InPlace:
+def state_of(group: Group, before: typing.Optional[JobState], *, until: float) -> InPlace:
     """Return the change in process, as the records and this member's own view of a broken world have it.
 
     until: when a world that is being formed counts as failed.
@@ -64,7 +64,7 @@ def state_of(group: Group, before: typing.Optional[Job], *, until: float) -> InP
     return replace(aborted, until=math.inf, step=None, donors=(), holds={}, formed=frozenset(), trouble="")
 
 
-def deviation(group: Group, before: typing.Optional[Job]) -> typing.Optional[Stage]:
+def deviation(group: Group, before: typing.Optional[JobState]) -> typing.Optional[Stage]:
     """Return the stage that this member is in although the record does not say so: ABORT, PLAIN for a restart, or None."""
     if before is None or recorded(group).stage not in STAGES:
         return None
@@ -112,7 +112,7 @@ def received(group: Group) -> int:
     return sum(_part(group, name).received for name in group.ranks)
 
 
-def round_of(group: Group, before: typing.Optional[Job], *, now: float) -> typing.Optional[Round]:
+def round_of(group: Group, before: typing.Optional[JobState], *, now: float) -> typing.Optional[Round]:
     """Return the round of a change in process; None if the next world, if any, is formed by a restart."""
     change, known = recorded(group), before.membership.round if before is not None else None
     local = deviation(group, before)
@@ -145,24 +145,24 @@ def placed(member: Placed, record: Member, group: Group, known: InPlace) -> Plac
         return member
     standing = group.standings.get(record.name, Standing.GONE)
     if standing in (Standing.GONE, Standing.BACK):
-        return _outside(member, part) if part.is_outside and member.phase is Phase.READY else member
+        return _outside(member, part) if part.is_outside and member.phase is MemberPhase.READY else member
     is_of_world = change.stage in STAGES or (part.generation == member.generation and not part.is_outside)
     member = replace(member, workers=part.workers if is_of_world else 0, step=part.step)
     answer, is_awaited = part.answer, known.stage in (Stage.STOP, Stage.ABORT)
     has_failed = standing is Standing.FAILED and not (record.failed is not None and record.failed.replaced)
     if is_awaited and member.workers and answer.kind == READY and answer.round == known.round and not has_failed:
-        return replace(member, phase=Phase.READY, world_id="", alive=True, step=answer.step)
+        return replace(member, phase=MemberPhase.READY, world_id="", alive=True, step=answer.step)
     return member
 
 
 def _outside(member: Placed, part: Part) -> Placed:
     """Return a newcomer whose processes run in a world of their own. They have the state of no world."""
     if not part.workers:
-        return replace(member, phase=Phase.BOOTING, provisional=True, generation=0, workers=0)
-    return replace(member, phase=Phase.READY, world_id="", generation=0, alive=True, provisional=True, workers=part.workers)
+        return replace(member, phase=MemberPhase.BOOTING, provisional=True, generation=0, workers=0)
+    return replace(member, phase=MemberPhase.READY, world_id="", generation=0, alive=True, provisional=True, workers=part.workers)
 
 
-def written(group: Group, after: Job, *, stage: str) -> Change:
+def written(group: Group, after: JobState, *, stage: str) -> Change:
     """Return the record of this stage of the engine's change."""
     known, before = after.in_place, recorded(group)
     return Change(
@@ -180,12 +180,12 @@ def written(group: Group, after: Job, *, stage: str) -> Change:
     )
 
 
-def restarting(group: Group, after: Job) -> Change:
+def restarting(group: Group, after: JobState) -> Change:
     """Return the record of a world whose processes start again at the next change, or have done so."""
     return Change(stage=RESTART, round=max(after.in_place.round, recorded(group).round))
 
 
-def next_stage(group: Group, job: Job, after: Job) -> str:
+def next_stage(group: Group, job: JobState, after: JobState) -> str:
     """Return the stage that the record must have next, within the same world; the present one if nothing is to be written.
 
     job, after: the states before and after the engine's step.

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import Job, Tick, Wake, step, view
+from elastic_worker._engine import JobState, Tick, Wake, step, view
 from elastic_worker._engine.choose import target
 from elastic_worker._engine.in_place import RECEIVE_S
 from elastic_worker._engine.messages.in_place import Change, Stage
@@ -86,7 +86,7 @@ class Decision:
 
     sight: Sight
     write: typing.Optional[Write]
-    job: Job
+    job: JobState
     since: Since
     look_again_at: typing.Optional[float]
     suspects: typing.Tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
     return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, kept, me))
 
 
-def _change(group: Group, job: Job, after: Job, waits: Waits) -> Step:
+def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
     """Return the record that the engine's step asks for; without one, nothing or the reason why it is not written yet."""
     records, world, now = group.records, group.world, after.membership.world
     if after.accounting.closed and world is not None:
@@ -164,7 +164,7 @@ def _change(group: Group, job: Job, after: Job, waits: Waits) -> Step:
     return _plan(group, job, after, waits)
 
 
-def _plan(group: Group, job: Job, after: Job, waits: Waits, *, stage: str = RESTART) -> Step:
+def _plan(group: Group, job: JobState, after: JobState, waits: Waits, *, stage: str = RESTART) -> Step:
     """Return the call to a change that is wanted, once nobody else is expected to come."""
     called = after.membership.round
     assert called is not None
@@ -177,7 +177,7 @@ def _plan(group: Group, job: Job, after: Job, waits: Waits, *, stage: str = REST
     return _call(group, after, Round(clipped(called.reason), called.cause, planned), stage=stage)
 
 
-def _staged(group: Group, job: Job, after: Job, stage: str, waits: Waits) -> Step:
+def _staged(group: Group, job: JobState, after: JobState, stage: str, waits: Waits) -> Step:
     """Return the record with the next stage of a change in process. It rests on the records of all members of the world."""
     assert group.world is not None
     if stage == HOLD:
@@ -212,7 +212,7 @@ def _form_until(group: Group, waits: Waits) -> float:
     return max(until, waits.began(("receives", _generation(group), change.round, received)) + RECEIVE_S)
 
 
-def _why_waiting(group: Group, job: Job) -> str:
+def _why_waiting(group: Group, job: JobState) -> str:
     """Return why members at the barrier are in no world, if the engine itself says it in fewer words."""
     if job.is_done or job.membership.expectation is None:
         return ""
@@ -230,7 +230,7 @@ def _why_waiting(group: Group, job: Job) -> str:
     return "waiting for {}".format(listed(absent)) if absent else ""
 
 
-def _suspects(group: Group, job: Job, me: Me) -> typing.Tuple[str, ...]:
+def _suspects(group: Group, job: JobState, me: Me) -> typing.Tuple[str, ...]:
     """Return the next members by rank that say that they work, once somebody's workers have failed: so each is looked after.
 
     In a restart each may take its time. In a change in process, members look after those that they wait for.
@@ -288,7 +288,7 @@ def _too_few(group: Group) -> str:
 
 
 def _call(
-    group: Group, after: Job, round: Round, *, unchanged: typing.Tuple[typing.Tuple[str, int], ...] = (), stage: str = RESTART
+    group: Group, after: JobState, round: Round, *, unchanged: typing.Tuple[typing.Tuple[str, int], ...] = (), stage: str = RESTART
 ) -> Step:
     """Return the record that calls the members of the world: to a change in process (HOLD), or back to the barrier."""
     assert group.world is not None
@@ -314,7 +314,7 @@ def _all_here(group: Group) -> typing.Tuple[str, ...]:
     return tuple(group.those(Standing.BACK)) or tuple(group.candidates())
 
 
-def _world(group: Group, after: Job) -> World:
+def _world(group: Group, after: JobState) -> World:
     """Return the record of the world that the engine has sealed."""
     now, present = after.membership.world, group.records.members
     assert now is not None
@@ -332,7 +332,7 @@ def _world(group: Group, after: Job) -> World:
     )
 
 
-def _sealed(group: Group, after: Job, world: World, *, names: typing.Tuple[str, ...]) -> Write:
+def _sealed(group: Group, after: JobState, world: World, *, names: typing.Tuple[str, ...]) -> Write:
     """Return the write of this world with the job's account."""
     present, former = group.records.members, group.world
     seats = former.seats if former is not None else ()
@@ -357,7 +357,7 @@ def _sealed(group: Group, after: Job, world: World, *, names: typing.Tuple[str, 
     )
 
 
-def _sight(job: Job, me: Me, *, waiting: str) -> Sight:
+def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
     """Return what a member sees of this state."""
     member = job.membership.members.get(me.name)
     if member is None or member.incarnation != me.incarnation:

@@ -7,14 +7,14 @@ for how long this member has watched a fact hold. The engine goes one step, and 
 import math
 import typing
 
-from elastic_worker._engine import Job, Limits, begin, in_place
-from elastic_worker._engine.messages.controller import Budget, Expectation, Leaving
+from elastic_worker._engine import JobState, Limits, begin, in_place
+from elastic_worker._engine.messages.controller import Budget, Expectation, LeaveOrder
 from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.restart_log import RestartLog
 from elastic_worker._engine.state import accounting
-from elastic_worker._engine.state.accounting import Accounting, Failure, Loss
+from elastic_worker._engine.state.accounting import Accounting, Loss, PendingFailure
 from elastic_worker._engine.state.in_place import InPlace
-from elastic_worker._engine.state.membership import CurrentWorld, LeaveNotice, Member, Membership, Phase, Round, pod_of, ranks_of
+from elastic_worker._engine.state.membership import CurrentWorld, LeaveNotice, Member, MemberPhase, Membership, Round, pod_of, ranks_of
 from elastic_worker._engine.state.progress import Progress
 from elastic_worker._engine.state.timings import Phases
 from elastic_worker._engine.values import replace
@@ -27,7 +27,7 @@ INSTANCE = "etcd"
 """Part of a world's id. One transaction seals a world, so its generation alone tells it from all others."""
 
 
-def job_of(records: Records, rules: Rules, *, before: typing.Optional[Job], now: float, form_until: float = math.inf) -> Job:
+def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState], now: float, form_until: float = math.inf) -> JobState:
     """Return the engine's state of the job, with the waits of the state before.
 
     form_until: when a world that is being formed in process counts as failed.
@@ -41,7 +41,7 @@ def job_of(records: Records, rules: Rules, *, before: typing.Optional[Job], now:
     return in_place.with_provisional(job)
 
 
-def _hosted(group: Group, *, before: typing.Optional[Job], now: float, form_until: float) -> Job:
+def _hosted(group: Group, *, before: typing.Optional[JobState], now: float, form_until: float) -> JobState:
     records = group.records
     job = begin("", instance=INSTANCE, up_since=-math.inf, now=now, limits=_limits(group.rules))
     if before is not None and _generation(before) != (group.world.generation if group.world is not None else 0):
@@ -83,7 +83,7 @@ def _limits(rules: Rules) -> Limits:
     )
 
 
-def _generation(job: Job) -> int:
+def _generation(job: JobState) -> int:
     return job.membership.world.generation if job.membership.world is not None else 0
 
 
@@ -101,7 +101,7 @@ def _expectation(group: Group) -> typing.Optional[Expectation]:
         members=members,
         pending=said.pending if said is not None else (),
         leaving=tuple(
-            Leaving(member=one.member, by_s=one.by_s, cause=one.cause or Cause.PLAN.value, when_replaced=one.when_replaced)
+            LeaveOrder(member=one.member, by_s=one.by_s, cause=one.cause or Cause.PLAN.value, when_replaced=one.when_replaced)
             for one in (said.leaving if said is not None else ())
         ),
         finished=said.finished if said is not None else (),
@@ -136,10 +136,10 @@ def _world(group: Group, *, since: float) -> typing.Optional[CurrentWorld]:
 
 
 PHASES = {
-    Standing.WORKING: Phase.RUNNING,
-    Standing.FAILED: Phase.RUNNING,
-    Standing.BACK: Phase.READY,
-    Standing.FINISHED: Phase.FINISHED,
+    Standing.WORKING: MemberPhase.RUNNING,
+    Standing.FAILED: MemberPhase.RUNNING,
+    Standing.BACK: MemberPhase.READY,
+    Standing.FINISHED: MemberPhase.FINISHED,
 }
 
 
@@ -154,19 +154,19 @@ def _members(group: Group, change: InPlace, *, now: float) -> typing.Dict[str, M
         if standing is Standing.GONE:
             if record.left or (record.name in group.ranks and record.name not in waiting):
                 continue
-            phase = Phase.READY if record.name in waiting else Phase.BOOTING
+            phase = MemberPhase.READY if record.name in waiting else MemberPhase.BOOTING
             member = Member(record.name, record.incarnation, phase, heard_at=now, arrived=arrived, store=record.store)
             found[record.name] = changes.placed(member, record, group, change)
             continue
         assert group.world is not None
         phase, generation = PHASES[standing], group.world.generation
-        world_id = "" if phase is Phase.READY else "{}-{}".format(generation, INSTANCE)
+        world_id = "" if phase is MemberPhase.READY else "{}-{}".format(generation, INSTANCE)
         member = Member(record.name, record.incarnation, phase, now, arrived, world_id=world_id, generation=generation, store=record.store)
         found[record.name] = changes.placed(member, record, group, change)
     return found
 
 
-def _round(group: Group, before: typing.Optional[Job], *, now: float) -> typing.Optional[Round]:
+def _round(group: Group, before: typing.Optional[JobState], *, now: float) -> typing.Optional[Round]:
     """Return the round that the record asks for, or the one that this member itself waits in."""
     world, known = group.world, before.membership.round if before is not None else None
     found = changes.round_of(group, before, now=now)
@@ -207,8 +207,8 @@ def _accounting(group: Group, *, now: float) -> Accounting:
             at = float(failure.at or group.records.members[name].written)
             # The engine tells by the words of an error whether a peer was gone; the record has only the answer.
             blame = Cause.OUT_OF_MEMORY if failure.out_of_memory else Cause.USER
-            found = Failure(name, pods[name], failure.status, at, cause=blame, error="connection reset by peer" if failure.follows else "")
-            found = replace(found, is_replaced=failure.replaced)
+            found = PendingFailure(name, pods[name], failure.status, at, cause=blame, is_replaced=failure.replaced)
+            found = replace(found, error="connection reset by peer" if failure.follows else "")
             known = accounting.with_failure(known, found)
     for name in group.those(Standing.GONE):
         if group.failure(name) is not None:
@@ -227,7 +227,7 @@ def _accounting(group: Group, *, now: float) -> Accounting:
     return known
 
 
-def _progress(records: Records, before: typing.Optional[Job], *, now: float) -> Progress:
+def _progress(records: Records, before: typing.Optional[JobState], *, now: float) -> Progress:
     world, told, said = records.world, records.progress, records.expected
     in_world = told.in_world if told is not None and world is not None and told.generation == world.generation else None
     same = before is not None and before.progress.step_in_world == in_world
@@ -245,7 +245,7 @@ def _progress(records: Records, before: typing.Optional[Job], *, now: float) -> 
     )
 
 
-def _phases(group: Group, before: typing.Optional[Job], *, now: float) -> Phases:
+def _phases(group: Group, before: typing.Optional[JobState], *, now: float) -> Phases:
     """Return since when all members of the world have been at work, which a hang is measured from."""
     world = group.world
     assert world is not None

@@ -23,7 +23,7 @@ from story import MissingStep, Story, Training
 from elastic.api.kinds import KINDS
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
-from elastic.kube.following import JobKey, Outcome, follow, resource_of
+from elastic.kube.following import FollowedJob, Outcome, follow, resource_of
 from elastic.kube.resources import PODS
 from elastic.local import LocalCluster
 
@@ -43,7 +43,7 @@ async def scale(kube: Kube, name: str, replicas: int) -> None:
     await kube.patch(JOBS, name, {"spec": {"replicas": replicas}}, namespace=NAMESPACE, kind=Patch.MERGE, subresource="scale")
 
 
-async def watch(kube: Kube, job: JobKey, training: Training) -> None:
+async def watch(kube: Kube, job: FollowedJob, training: Training) -> None:
     training.end(await follow(kube, job, training.hear))
 
 
@@ -87,7 +87,7 @@ async def play(cluster: LocalCluster, story: Story, told: pathlib.Path, *, by_re
     async with connect(cluster.kubeconfig) as kube, asyncio.TaskGroup() as tasks:
         began = story.tell(f"apply {JOB_FILE.relative_to(ROOT)}, to train until it is told to end")
         made = await kube.create(JOBS, job, namespace=NAMESPACE)
-        key = JobKey(PYTORCH, NAMESPACE, name, made["metadata"]["uid"])
+        key = FollowedJob(PYTORCH, NAMESPACE, name, made["metadata"]["uid"])
         tasks.create_task(watch(kube, key, training))
         await training.until("the first steps with one worker", lambda t: t.world == 1 and t.step >= 5)
         story.figure("job applied -> first steps, world of 1", began)

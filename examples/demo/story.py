@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from view import View
 
-from elastic.kube.following import Condition, Event, Happening, Line, Outcome
+from elastic.kube.following import ConditionNews, Event, Happening, Line, Outcome
 
 STEP = re.compile(r"^step (\d+) world (\d+) loss ([0-9.]+)$")
 MOST_WORKERS = 3
@@ -134,7 +134,7 @@ class Training:
         match happening:
             case Line(_, text):
                 self._read(text)
-            case Condition(type, _, message):
+            case ConditionNews(type, _, message):
                 self.story.tell(f"job {type}: {message}")
             case Event():
                 self.story.tell(f"event {happening.reason}: {happening.message}")

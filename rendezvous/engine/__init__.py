@@ -1,7 +1,25 @@
 """Decide the members of the world of one job, from events alone.
 
-`step(job, event, now)` returns the next state and its effects. There is no clock, no I/O and no randomness here: the owner of the clock and
-of the connections (rendezvous.server, or a test) feeds the engine.
+`step(job, event, now)` returns the next state and its effects. There is no clock, no I/O and no randomness here. The owner of the clock
+and of the connections feeds the engine: rendezvous.server, each member of a job that meets in an etcd (elastic_worker.etcd.hosting), or a
+test.
+
+A step first applies the events to the state (`handlers`). Then `rounds.settle` decides once what follows, and `views.view` says what each
+member shall see. A member always sees the full state, so a lost message does not matter.
+
+An eviction: the controller's expectation names the worker among those that leave (`handlers.expectations.expect`). `choose.target` leaves
+it out of the next world, if enough others stay, so `rounds._update_round` begins a round that drains. Each member's view asks it to stop,
+and it comes to the barrier (`Ready`). Once all are there, `rounds._close_round` charges the change (`restart_budget.charge_restarts`) and
+seals the next world. The evicted worker sees no world, and ends.
+
+A loss: `handlers.messages.lose` only notes that the connection broke. A tick drops a member that does not come back in time
+(`absence.without_absent`). The world is no longer whole (`rounds.is_whole`), so `rounds._must_form` begins the round without asking who
+is wanted. `handlers.exit_reports` turns the controller's word about the pod's end into the cause that is charged.
+
+From 3 workers to 2 in process: the round that drains begins as a change in process (`in_place.begin`). In stage `hold` each member
+promises not to begin the step after its present one. The highest promised step is where all stop (`stop`). They come to the barrier with
+living processes, and the same `_close_round` seals the world. The processes form it (`form`, `Formed`), and then train (`run`). A loss
+meanwhile turns the change into an `abort`; if living processes cannot form a world, `in_place.fallen_back` lets all processes restart.
 """
 
 from __future__ import annotations
@@ -10,8 +28,8 @@ from .choose import leave_notice
 from .events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 from .handlers.arrivals import is_retired
 from .handlers.expectations import is_stale
-from .state.job import Job
-from .state.membership import Member, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase
 from .state.timings import Limits
 from .step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step, step_all
 from .views import summary, view
@@ -23,11 +41,11 @@ __all__ = [
     "Effect",
     "Event",
     "Expected",
-    "Job",
+    "JobState",
     "Limits",
     "Lost",
     "Member",
-    "Phase",
+    "MemberPhase",
     "Publish",
     "Refuse",
     "Resumed",

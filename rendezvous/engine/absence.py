@@ -1,4 +1,4 @@
-"""Members of which nothing is heard any more: when they count as gone."""
+"""Decide when a silent member, or one whose connection broke, counts as gone."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from . import reach
 from .choose import absent_survivors
 from .handlers.leaving_world import gone_as_told, with_loss
 from .state.accounting import Loss
-from .state.job import Job
-from .state.membership import Member, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase
 from .values import replace
 
 
-def without_absent(job: Job) -> Job:
+def without_absent(job: JobState) -> JobState:
     """Return the job without members whose connection stayed broken, or that are silent on an open one."""
     spared = reach.perhaps_cut_off(job)
     members = job.membership.members.values()
-    for member in [m for m in members if m.phase is not Phase.FINISHED and m.name not in spared and _is_overdue(job, m)]:
+    for member in [m for m in members if m.phase is not MemberPhase.FINISHED and m.name not in spared and _is_overdue(job, m)]:
         words, sign_at = f"the connection to {member.name} broke", member.broken_at
         if sign_at is None:
             words, sign_at = f"{member.name} was silent for {job.limits.silence_s:g} s", member.heard_at
@@ -25,7 +25,7 @@ def without_absent(job: Job) -> Job:
     return job
 
 
-def without_left(job: Job) -> Job:
+def without_left(job: JobState) -> JobState:
     """Drop unknown ranks after a restart of the server.
 
     If all others that may have been in the world are here, the unknown ranks belong to members whose time to leave has passed, as on a lost
@@ -43,7 +43,7 @@ def without_left(job: Job) -> Job:
     return job
 
 
-def _is_overdue(job: Job, member: Member) -> bool:
+def _is_overdue(job: JobState, member: Member) -> bool:
     if job.now < job.timings.patient_until:
         return False
     if member.broken_at is not None:
@@ -51,13 +51,13 @@ def _is_overdue(job: Job, member: Member) -> bool:
     return job.now >= member.heard_at + job.limits.silence_s
 
 
-def given_up_at(job: Job, name: str, broken_at: float) -> float:
+def given_up_at(job: JobState, name: str, broken_at: float) -> float:
     """Return when a member whose connection broke then counts as gone."""
     limits = job.limits
     return broken_at + (return_amid_failure_s(job) if job.accounting.shows_loss_beside(name) else limits.return_s)
 
 
-def return_amid_failure_s(job: Job) -> float:
+def return_amid_failure_s(job: JobState) -> float:
     """Return how long a broken connection has to come back once other members have shown signs of a loss.
 
     While the processes of the others live on, they stand still and wait for this.

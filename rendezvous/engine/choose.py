@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
-from .state.job import Job
-from .state.membership import LeaveNotice, Member, Membership, Phase
+from .state.job import JobState
+from .state.membership import LeaveNotice, Member, MemberPhase, Membership
 from .words import Cause
 
 
@@ -24,7 +24,7 @@ def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | N
     return None
 
 
-def candidates(job: Job) -> list[Member]:
+def candidates(job: JobState) -> list[Member]:
     """Return the members that could be in the next world, the most deserving first: survivors by rank, then newcomers by arrival.
 
     A member at the barrier has living processes if, and only if, the world changes in process.
@@ -33,8 +33,8 @@ def candidates(job: Job) -> list[Member]:
     members = group.members
     by_rank = group.world.by_rank if group.world is not None else ()
     survivors = [members[name] for name in by_rank if name is not None and group.survives(name)]
-    able = [m for m in survivors if (m.phase is Phase.READY and m.alive == alive) or m.phase is Phase.RUNNING]
-    newcomers = [m for m in members.values() if m.phase is Phase.READY and m.alive == alive and not group.survives(m.name)]
+    able = [m for m in survivors if (m.phase is MemberPhase.READY and m.alive == alive) or m.phase is MemberPhase.RUNNING]
+    newcomers = [m for m in members.values() if m.phase is MemberPhase.READY and m.alive == alive and not group.survives(m.name)]
     return able + sorted(newcomers, key=attrgetter("arrived"))
 
 
@@ -47,7 +47,7 @@ def allowed_size(group: Membership, count: int) -> int:
     return count if count >= group.min else 0
 
 
-def target(job: Job) -> tuple[str, ...]:
+def target(job: JobState) -> tuple[str, ...]:
     """Return the members of the next world as things are now, in order of preference; empty if they are too few.
 
     Without the controller's expectation nobody is chosen: only the controller knows the floor below which no world may be numbered.
@@ -75,7 +75,7 @@ def _held_back(group: Membership, able: list[Member]) -> list[str]:
     return sorted(found, key=lambda name: not group.notices[name].when_replaced)
 
 
-def state_holders(job: Job) -> frozenset[str]:
+def state_holders(job: JobState) -> frozenset[str]:
     """Return the members that are here and have the state of training.
 
     These are the members of the current world once it made a step, or has stood for long enough if training never reports steps. Before,
@@ -85,7 +85,7 @@ def state_holders(job: Job) -> frozenset[str]:
     return frozenset(name for name in with_state(job) if group.survives(name))
 
 
-def with_state(job: Job) -> frozenset[str]:
+def with_state(job: JobState) -> frozenset[str]:
     """Return the members of the current world that have or had the state of training, also those that are gone."""
     world, expectation = job.membership.world, job.membership.expectation
     if world is None:
@@ -99,7 +99,7 @@ def with_state(job: Job) -> frozenset[str]:
     return frozenset(world.ranks).difference(_newcomers(job.membership)) or frozenset(world.ranks)
 
 
-def awaits_state(job: Job, chosen: tuple[str, ...]) -> bool:
+def awaits_state(job: JobState, chosen: tuple[str, ...]) -> bool:
     """Return whether a world of these members is held back. None of them has the state, and a member that has it may come back."""
     expectation, round = job.membership.expectation, job.membership.round
     if expectation is None or not expectation.awaited or round is None or round.notified_at is None:
@@ -108,7 +108,7 @@ def awaits_state(job: Job, chosen: tuple[str, ...]) -> bool:
     return holders.isdisjoint(chosen) and job.now < round.notified_at + expectation.await_s
 
 
-def clean_steps(job: Job) -> dict[str, int]:
+def clean_steps(job: JobState) -> dict[str, int]:
     """Return the step of the complete state that each holder of the state has at the barrier, as far as the holders have said.
 
     A member that re-forms in place says it. While a holder that is here cannot re-form, all processes restart, and the steps say nothing.
@@ -120,7 +120,7 @@ def clean_steps(job: Job) -> dict[str, int]:
     return {member.name: member.step for member in here if member.step is not None}
 
 
-def donor(job: Job, names: Iterable[str]) -> str | None:
+def donor(job: JobState, names: Iterable[str]) -> str | None:
     """Return the one of these members whose state the others receive; None if none of them has said which step it holds.
 
     It has the highest step. Among several, a member that stays goes first, and then the lowest rank.
@@ -131,7 +131,7 @@ def donor(job: Job, names: Iterable[str]) -> str | None:
     return min(held, key=lambda name: (-steps[name], leave_notice(group, name, now=0.0) is not None, ranks[name]), default=None)
 
 
-def _with_state(job: Job, chosen: tuple[str, ...], *, able: list[str], held_back: list[str]) -> tuple[str, ...]:
+def _with_state(job: JobState, chosen: tuple[str, ...], *, able: list[str], held_back: list[str]) -> tuple[str, ...]:
     """Return the choice with a member that has the newest state: in addition to the others, or in the place of the last one.
 
     Without reported steps only members that must leave are added; survivors that stay are in the choice anyway.
@@ -184,7 +184,7 @@ def _newcomers(group: Membership) -> tuple[str, ...]:
     return group.expectation.newcomers if group.expectation is not None else ()
 
 
-def ranked(job: Job, names: tuple[str, ...]) -> tuple[str, ...]:
+def ranked(job: JobState, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names by rank: survivors keep theirs if the new size has it, others fill the holes, and rank 0 stays if it can.
 
     Rank 0 holds the store and, for members that re-form in place, the state that the others receive. So it is the donor. If no member has

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .choose import absent, target
-from .state.job import Job
-from .state.membership import Member, Membership, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase, Membership
 from .values import replace
 
 
@@ -29,15 +29,15 @@ def has_finished(group: Membership) -> bool:
     return any(name not in group.members if name in world.ranks else group.unknown_ranks > 0 for name in reported)
 
 
-def works_on(job: Job) -> bool:
+def works_on(job: JobState) -> bool:
     """Whether workers of the current world may still run, leaving aside those of a member that has failed."""
     failed = {failure.member for failure in job.accounting.failures}
-    if any(member.phase is not Phase.READY and member.name not in failed for member in _unfinished(job.membership)):
+    if any(member.phase is not MemberPhase.READY and member.name not in failed for member in _unfinished(job.membership)):
         return True
     return not job.is_settled and (job.membership.world is None or job.membership.unknown_ranks > 0)
 
 
-def _is_done(job: Job) -> bool:
+def _is_done(job: JobState) -> bool:
     """Return whether no further world follows because the work is done. No world begins with a member that was let go."""
     group = job.membership
     if not has_finished(group) or works_on(job):
@@ -45,7 +45,7 @@ def _is_done(job: Job) -> bool:
     return job.is_done or not any(_unfinished(group)) or not (target(job) or _may_be_enough(job))
 
 
-def with_completion(job: Job) -> Job:
+def with_completion(job: JobState) -> JobState:
     """Return the job with the time since which its work is done, and whether it still waits for a member."""
     known = job.progress
     done_at = (job.now if known.done_at is None else known.done_at) if _is_done(job) else None
@@ -58,11 +58,11 @@ def _unfinished(group: Membership) -> Iterator[Member]:
     world = group.world
     for name in world.ranks if world is not None else ():
         member = group.members.get(name)
-        if world is not None and member is not None and member.phase is not Phase.FINISHED and member.generation == world.generation:
+        if world is not None and member is not None and member.phase is not MemberPhase.FINISHED and member.generation == world.generation:
             yield member
 
 
-def _may_be_enough(job: Job) -> bool:
+def _may_be_enough(job: JobState) -> bool:
     """Whether expected members may still come with whom those who were interrupted could begin again."""
     group = job.membership
     if not absent(group):
@@ -71,10 +71,10 @@ def _may_be_enough(job: Job) -> bool:
     return notified_at is None or job.now < notified_at + job.limits.late_s
 
 
-def _is_awaited(job: Job, *, since: float) -> bool:
+def _is_awaited(job: JobState, *, since: float) -> bool:
     """Whether others are still to end by themselves: members that wait, or will come, and are let go; and those that may work unseen."""
     limits, away = job.limits, absent(job.membership)
-    is_let_go = any(member.phase is not Phase.FINISHED for member in job.membership.members.values())
+    is_let_go = any(member.phase is not MemberPhase.FINISHED for member in job.membership.members.values())
     if (is_let_go or away) and job.now < since + limits.late_s:
         return True
     return any(loss.may_work and loss.member in away for loss in job.accounting.losses) and job.now < since + limits.cut_off_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .messages.doing import Hang, HangState, Kind, RanksDoing
+from .messages.doing import DoingKind, Hang, HangState, RanksDoing
 
 MOST_NAMED = 4
 """Groups of ranks of which a sentence speaks."""
@@ -26,7 +26,7 @@ def sentence(hang: Hang, *, place_of: PlaceOf = str, later_s: float | None = 0.0
     doing = said(hang.groups, place_of=place_of, later_s=later_s)
     if not doing:
         return began
-    if hang.state is HangState.SUSPECTED and all(group.doing.kind is Kind.COLLECTIVE for group in hang.groups):
+    if hang.state is HangState.SUSPECTED and all(group.doing.kind is DoingKind.COLLECTIVE for group in hang.groups):
         return f"{began}, and all ranks wait for each other: {doing}"
     return f"{began}: {doing}"
 
@@ -71,8 +71,8 @@ def _predicate(group: RanksDoing, later_s: float | None) -> str:
     does = doing.does if is_one else _plural(doing.does)
     code = f", `{doing.code}`" if doing.code else ""
     at = f" at {doing.place}" if doing.place else ""
-    if doing.kind is Kind.COLLECTIVE or not group.is_still:
-        return f"{does}{at}{'' if doing.kind is Kind.COLLECTIVE else code}"
+    if doing.kind is DoingKind.COLLECTIVE or not group.is_still:
+        return f"{does}{at}{'' if doing.kind is DoingKind.COLLECTIVE else code}"
     has, it = ("has", "it") if is_one else ("have", "they")
     if later_s is None:
         return f"{'stands' if is_one else 'stand'} still{at}{code}: {it} {does}" if at else does

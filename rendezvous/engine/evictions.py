@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from .handlers.leaving_world import with_loss
 from .state.accounting import Loss
-from .state.job import Job
+from .state.job import JobState
 from .values import replace
 from .words import Cause
 
 
-def taken_away(job: Job) -> Job:
+def taken_away(job: JobState) -> JobState:
     """Return the job whose failed world, as the controller has said by now, loses a member to the cluster.
 
     It must leave, or its pod is gone. A failure that this member reported is part of its end. Bound: a crash that an eviction follows

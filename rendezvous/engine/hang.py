@@ -23,17 +23,17 @@ from .messages.doing import (
     MOST_WORDS,
     STILL_LOOKS,
     Doing,
+    DoingKind,
     Doings,
     Hang,
     HangState,
-    Kind,
     RanksDoing,
     Span,
     Watch,
 )
 from .restart_budget import with_restarts
 from .state.hang_watch import HangWatch, Told
-from .state.job import Job
+from .state.job import JobState
 from .values import replace
 from .words import Cause
 
@@ -48,11 +48,11 @@ FRESH_S = 3 * LOOK_S
 """Seconds for which the words of a member count."""
 IDLE_CPU = 0.05
 """CPU seconds in a second. A rank that uses more may be at work, even if its stack shows that it waits for others."""
-CULPRITS = (Kind.STOPPED, Kind.OTHER, Kind.UNKNOWN, Kind.COLLECTIVE)
+CULPRITS = (DoingKind.STOPPED, DoingKind.OTHER, DoingKind.UNKNOWN, DoingKind.COLLECTIVE)
 """The likely cause of a hang first."""
 
 
-def heard(job: Job, member: str, message: Doings) -> Job:
+def heard(job: JobState, member: str, message: Doings) -> JobState:
     """Note what a member of the current world says about its workers, if the job is watched."""
     group, watch = job.membership, job.hang_watch
     if group.world is None or message.generation != group.world.generation or member not in group.world.ranks or not watch.asks:
@@ -67,7 +67,7 @@ def _printable(doing: Doing) -> Doing:
     return replace(doing, does=does, place=place, code=code)
 
 
-def with_hang(job: Job) -> Job:
+def with_hang(job: JobState) -> JobState:
     """Return the job with what is known about a standstill; restart training if it has hung for longer than the job allows.
 
     A hang beyond the limit is certain at once. So it is counted at once, and members hold it for the next server.
@@ -91,7 +91,7 @@ def with_hang(job: Job) -> Job:
     return replace(job, accounting=known, hang_watch=HangWatch())
 
 
-def _quiet_since(job: Job) -> float | None:
+def _quiet_since(job: JobState) -> float | None:
     """Return since when the current world has worked without a further step; None if no world is at work."""
     group, phases = job.membership, job.timings.phases
     world = group.world
@@ -101,7 +101,7 @@ def _quiet_since(job: Job) -> float | None:
     return None if began is None else max(began, job.progress.moved_at)
 
 
-def _waits_after_s(job: Job) -> float:
+def _waits_after_s(job: JobState) -> float:
     """Return after how many seconds without a step the job waits. Until its first step, a job may take long."""
     progress = job.progress
     if progress.step is None:
@@ -111,7 +111,7 @@ def _waits_after_s(job: Job) -> float:
     return max(LEAST_WAIT_S, WAIT_STEPS * median(progress.paces), WAIT_GAPS * max(progress.gaps))
 
 
-def _watched(job: Job, since: float) -> Job:
+def _watched(job: JobState, since: float) -> JobState:
     quiet_s, limit, has_stepped = job.now - since, job.budget.hang_s, job.progress.step is not None
     waits_after_s = _waits_after_s(job)
     watches_after_s = min(waits_after_s, limit * EARLY) if limit is not None and has_stepped else waits_after_s
@@ -128,7 +128,7 @@ def _watched(job: Job, since: float) -> Job:
     return replace(job, hang_watch=watch) if watch != job.hang_watch else job
 
 
-def _found(job: Job, since: float) -> Hang | None:
+def _found(job: JobState, since: float) -> Hang | None:
     """Return what is known about a world whose steps do not come; None if it never reports any and may well be at work."""
     has_stepped = job.progress.step is not None
     doings = list(_doings(job))
@@ -136,7 +136,7 @@ def _found(job: Job, since: float) -> Hang | None:
     is_whole = world is not None and len({name for _, name, _ in doings}) == world.size
     is_still = is_whole and all(_is_still(doing, has_stepped=has_stepped) for _, _, doing in doings)
     kinds = {doing.kind for _, _, doing in doings}
-    is_suspected = is_still and Kind.UNKNOWN not in kinds and bool(kinds & {Kind.COLLECTIVE, Kind.STOPPED})
+    is_suspected = is_still and DoingKind.UNKNOWN not in kinds and bool(kinds & {DoingKind.COLLECTIVE, DoingKind.STOPPED})
     if not has_stepped and not is_still and not (is_whole and _all_wait_for_one(doings)):
         return None
     return Hang(
@@ -152,20 +152,20 @@ def _all_wait_for_one(doings: list[tuple[int, str, Doing]]) -> bool:
 
     It may be in an endless loop or in a long evaluation. Nobody can tell them apart, so only the limit of the job decides.
     """
-    waiting = [doing for _, _, doing in doings if doing.kind is Kind.COLLECTIVE]
-    others = [doing for _, _, doing in doings if doing.kind is Kind.OTHER]
+    waiting = [doing for _, _, doing in doings if doing.kind is DoingKind.COLLECTIVE]
+    others = [doing for _, _, doing in doings if doing.kind is DoingKind.OTHER]
     calls = {(doing.does, doing.place) for doing in waiting}
     is_alone = len(others) == 1 and len(waiting) == len(doings) - 1
     return is_alone and len(calls) == 1 and all(_is_still(doing, has_stepped=False) for doing in waiting)
 
 
 def _is_still(doing: Doing, *, has_stepped: bool) -> bool:
-    if doing.looks < STILL_LOOKS or doing.kind is Kind.UNKNOWN:
+    if doing.looks < STILL_LOOKS or doing.kind is DoingKind.UNKNOWN:
         return False
-    return has_stepped or doing.kind is not Kind.COLLECTIVE or doing.cpu < IDLE_CPU
+    return has_stepped or doing.kind is not DoingKind.COLLECTIVE or doing.cpu < IDLE_CPU
 
 
-def _limit_reached(job: Job, since: float) -> tuple[str, float]:
+def _limit_reached(job: JobState, since: float) -> tuple[str, float]:
     """Return why training is restarted, and since when it hangs; no reason if it may go on."""
     limit, found = job.budget.hang_s, job.hang_watch.found
     if limit is None:
@@ -185,7 +185,7 @@ def _limit_reached(job: Job, since: float) -> tuple[str, float]:
     return clipped(f"{reason}: {words}" if words else reason), began
 
 
-def _fresh(job: Job) -> dict[str, Told]:
+def _fresh(job: JobState) -> dict[str, Told]:
     """Return what the members of the current world said lately."""
     world = job.membership.world
     assert world is not None
@@ -197,7 +197,7 @@ def _fresh(job: Job) -> dict[str, Told]:
     }
 
 
-def _doings(job: Job) -> Iterator[tuple[int, str, Doing]]:
+def _doings(job: JobState) -> Iterator[tuple[int, str, Doing]]:
     """Yield the rank, the member and the doing of each worker whose agent has spoken lately."""
     fresh, world = _fresh(job), job.membership.world
     assert world is not None

@@ -14,8 +14,8 @@ from .choose import leave_notice
 from .messages.in_place import MOST_DONORS, Change, Stage
 from .state import progress
 from .state.in_place import InPlace
-from .state.job import Job
-from .state.membership import Member, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase
 from .values import replace
 
 ATTEMPTS = 3
@@ -31,10 +31,10 @@ BLIP_STEPS = 10
 """If the communication breaks again within so many steps, though nobody was lost, all processes restart."""
 
 
-def obstacle(job: Job) -> str:
+def obstacle(job: JobState) -> str:
     """Return why the next world cannot be formed by living processes; empty if it can."""
     known, group = job.in_place, job.membership
-    alive = [member for member in _survivors(job) if member.phase is not Phase.BOOTING and not _has_failed(job, member)]
+    alive = [member for member in _survivors(job) if member.phase is not MemberPhase.BOOTING and not _has_failed(job, member)]
     able = [member for member in alive if member.workers]
     if group.world is None or not able:
         return "no worker of the world can change worlds in process"
@@ -50,7 +50,7 @@ def obstacle(job: Job) -> str:
     return ""
 
 
-def obstacle_to_begin(job: Job) -> str:
+def obstacle_to_begin(job: JobState) -> str:
     """Return why a change in process cannot begin; empty if it can."""
     known = job.in_place
     attempts = known.attempts + bool(known.trouble)
@@ -61,7 +61,7 @@ def obstacle_to_begin(job: Job) -> str:
     return obstacle(job)
 
 
-def begin(job: Job, *, is_planned: bool) -> Job:
+def begin(job: JobState, *, is_planned: bool) -> JobState:
     """Return the job whose round has just begun to drain, as a change in process."""
     group, known = job.membership, job.in_place
     assert group.round is not None
@@ -73,14 +73,14 @@ def begin(job: Job, *, is_planned: bool) -> Job:
     return _back_at_work(_without_failed(replace(job, in_place=known)))
 
 
-def aborted(job: Job) -> Job:
+def aborted(job: JobState) -> JobState:
     """Return the job whose planned change became a loss. The members' answers to the former round no longer count."""
     round = job.membership.round
     assert round is not None
     return begin(job.with_round(replace(round, until=job.now + job.membership.grace_s + job.limits.drain_s)), is_planned=False)
 
 
-def settle(job: Job) -> Job:
+def settle(job: JobState) -> JobState:
     """Return the job after everything that follows for the change from what its members said, and from time."""
     group = job.membership
     if group.round is not None and group.round.in_place:
@@ -92,7 +92,7 @@ def settle(job: Job) -> Job:
     return job
 
 
-def sealed(job: Job, steps: Mapping[str, int]) -> Job:
+def sealed(job: JobState, steps: Mapping[str, int]) -> JobState:
     """Return the job whose new world is formed by living processes. steps: of the members that brought a complete state."""
     world, known = job.membership.world, _cleared(job.in_place)
     assert world is not None
@@ -105,7 +105,7 @@ def sealed(job: Job, steps: Mapping[str, int]) -> Job:
     return _without_leavers(replace(job, in_place=replace(known, until=job.now + _form_s(job))))
 
 
-def restarted(job: Job) -> Job:
+def restarted(job: JobState) -> JobState:
     """Return the job after a world was sealed in which all processes start again."""
     ranks = job.membership.world.ranks if job.membership.world is not None else {}
     members = {name: replace(member, workers=0) if name in ranks else member for name, member in job.membership.members.items()}
@@ -113,7 +113,7 @@ def restarted(job: Job) -> Job:
     return replace(job, in_place=known, membership=replace(job.membership, members=members))
 
 
-def fallen_back(job: Job, why: str) -> Job:
+def fallen_back(job: JobState, why: str) -> JobState:
     """Return the job whose change in process is given up: all processes restart."""
     round = job.membership.round
     assert round is not None
@@ -123,13 +123,13 @@ def fallen_back(job: Job, why: str) -> Job:
     return replace(job, in_place=replace(_cleared(job.in_place), stage=None))
 
 
-def called_off(job: Job) -> Job:
+def called_off(job: JobState) -> JobState:
     """Return the job whose planned change is no longer wanted: the world trains on."""
     job = _back_at_work(job.with_round(None))
     return replace(job, in_place=replace(_cleared(job.in_place), stage=Stage.RUN))
 
 
-def awaits(job: Job) -> bool:
+def awaits(job: JobState) -> bool:
     """Return whether the round waits for members until its deadline.
 
     A change in process waits for all living processes, because any of them may have the newest state. If all processes restart, the round
@@ -139,22 +139,22 @@ def awaits(job: Job) -> bool:
     if round is None or job.now >= round.until:
         return False
     if round.in_place:
-        return any(member.phase is Phase.RUNNING for member in _survivors(job))
+        return any(member.phase is MemberPhase.RUNNING for member in _survivors(job))
     return any(member.provisional for member in job.membership.members.values())
 
 
-def lacks_state(job: Job, names: Iterable[str]) -> bool:
+def lacks_state(job: JobState, names: Iterable[str]) -> bool:
     """Return whether these members would form a world in process without a state, although training had one."""
     return job.in_place.has_trained and not any(job.membership.members[name].step is not None for name in names)
 
 
-def change_of(job: Job, member: Member) -> Change | None:
+def change_of(job: JobState, member: Member) -> Change | None:
     """Return the change that this member takes part in."""
     known, world = job.in_place, job.membership.world
     if world is None or not member.workers:
         return None
     is_of_world = member.generation == world.generation and member.name in world.ranks
-    if known.stage in (Stage.FORM, Stage.RUN) and not known.is_adopted and is_of_world and member.phase is Phase.RUNNING:
+    if known.stage in (Stage.FORM, Stage.RUN) and not known.is_adopted and is_of_world and member.phase is MemberPhase.RUNNING:
         return Change(stage=known.stage, round=known.round, step=known.step, donors=known.donors if known.stage is Stage.FORM else ())
     if known.stage in (Stage.HOLD, Stage.STOP, Stage.ABORT) and is_of_world:
         return Change(stage=known.stage, round=known.round, step=known.step)
@@ -163,12 +163,12 @@ def change_of(job: Job, member: Member) -> Change | None:
     return None
 
 
-def has_ended_loops(job: Job) -> bool:
+def has_ended_loops(job: JobState) -> bool:
     """Return whether a member of a world that changes in process has ended its loop: it saves and ends, and is left alone."""
     return job.in_place.stage is not None and any(not member.workers for member in _survivors(job))
 
 
-def look_again_at(job: Job) -> float:
+def look_again_at(job: JobState) -> float:
     """Return when time alone may change something."""
     known = job.in_place
     if known.stage is None and known.able_since is not None and not known.why_plain:
@@ -176,7 +176,7 @@ def look_again_at(job: Job) -> float:
     return known.until
 
 
-def _with_progress(job: Job) -> Job:
+def _with_progress(job: JobState) -> JobState:
     """Let a change go on: from hold to stop; back to all processes, if nobody is left that lives on."""
     known, group = job.in_place, job.membership
     if known.stage in (Stage.HOLD, Stage.STOP):
@@ -185,7 +185,7 @@ def _with_progress(job: Job) -> Job:
         if group.round is not None and job.now >= group.round.until:
             return fallen_back(job, f"the step did not end within {PLANNED_S:g} s")
     job = _without_failed(job)
-    survivors = [member for member in _survivors(job) if member.phase is not Phase.BOOTING]
+    survivors = [member for member in _survivors(job) if member.phase is not MemberPhase.BOOTING]
     if why := obstacle(job):
         return fallen_back(job, why)
     if known.stage is Stage.HOLD and survivors and all(member.name in known.holds for member in survivors):
@@ -193,17 +193,17 @@ def _with_progress(job: Job) -> Job:
     return job
 
 
-def _without_failed(job: Job) -> Job:
+def _without_failed(job: JobState) -> JobState:
     """Do not wait at the barrier for members whose workers have failed: these start again, and come as newcomers."""
     changed = {
-        member.name: replace(member, phase=Phase.BOOTING, provisional=True, generation=0, world_id="", workers=0)
+        member.name: replace(member, phase=MemberPhase.BOOTING, provisional=True, generation=0, world_id="", workers=0)
         for member in _survivors(job)
-        if member.phase is Phase.RUNNING and _has_failed(job, member)
+        if member.phase is MemberPhase.RUNNING and _has_failed(job, member)
     }
     return replace(job, membership=replace(job.membership, members={**job.membership.members, **changed})) if changed else job
 
 
-def _with_formed(job: Job) -> Job:
+def _with_formed(job: JobState) -> JobState:
     """Let the world train once all have formed it."""
     known, world = job.in_place, job.membership.world
     assert world is not None
@@ -220,7 +220,7 @@ def _with_formed(job: Job) -> Job:
     return job
 
 
-def _with_hellos(job: Job) -> Job:
+def _with_hellos(job: JobState) -> JobState:
     """Form the world in process once all its workers wait at their first boundary."""
     known, world = job.in_place, job.membership.world
     assert world is not None
@@ -243,65 +243,65 @@ def _with_hellos(job: Job) -> Job:
     return sealed(job, {member.name: member.step for member in able if member.step is not None})
 
 
-def with_provisional(job: Job) -> Job:
+def with_provisional(job: JobState) -> JobState:
     """Let newcomers, whose processes do not run, start them while the world trains; call them back if that is of no use any more."""
     is_wanted = job.changes_in_process
     changed = {}
     for name, member in job.membership.members.items():
-        if is_wanted and member.phase is Phase.READY and not member.alive:
-            changed[name] = replace(member, phase=Phase.BOOTING, provisional=True, generation=0, workers=0)
-        elif not is_wanted and member.phase is Phase.READY and member.alive:
-            changed[name] = replace(member, phase=Phase.BOOTING, provisional=True, alive=False)
+        if is_wanted and member.phase is MemberPhase.READY and not member.alive:
+            changed[name] = replace(member, phase=MemberPhase.BOOTING, provisional=True, generation=0, workers=0)
+        elif not is_wanted and member.phase is MemberPhase.READY and member.alive:
+            changed[name] = replace(member, phase=MemberPhase.BOOTING, provisional=True, alive=False)
     if not changed:
         return job
     return replace(job, membership=replace(job.membership, members={**job.membership.members, **changed}))
 
 
-def _back_at_work(job: Job) -> Job:
+def _back_at_work(job: JobState) -> JobState:
     """Return the job whose members at the barrier count as at work again: they have not answered the present round."""
     world = job.membership.world
     changed = {
-        member.name: replace(member, phase=Phase.RUNNING, world_id=world.id, alive=False)
+        member.name: replace(member, phase=MemberPhase.RUNNING, world_id=world.id, alive=False)
         for member in _survivors(job)
-        if world is not None and member.phase is Phase.READY and member.alive
+        if world is not None and member.phase is MemberPhase.READY and member.alive
     }
     return replace(job, membership=replace(job.membership, members={**job.membership.members, **changed}))
 
 
-def _without_leavers(job: Job) -> Job:
+def _without_leavers(job: JobState) -> JobState:
     """Send members that had to leave, and are not in the new world, back to the barrier without their processes."""
     group = job.membership
     changed = {
-        name: replace(member, phase=Phase.BOOTING, alive=False, workers=0)
+        name: replace(member, phase=MemberPhase.BOOTING, alive=False, workers=0)
         for name, member in group.members.items()
-        if member.phase is Phase.READY and member.alive and leave_notice(group, name, now=job.now) is not None
+        if member.phase is MemberPhase.READY and member.alive and leave_notice(group, name, now=job.now) is not None
     }
     return replace(job, membership=replace(group, members={**group.members, **changed}))
 
 
-def _survivors(job: Job) -> list[Member]:
+def _survivors(job: JobState) -> list[Member]:
     group = job.membership
     ranks = group.world.ranks if group.world is not None else {}
-    return [group.members[name] for name in ranks if group.survives(name) and group.members[name].phase is not Phase.FINISHED]
+    return [group.members[name] for name in ranks if group.survives(name) and group.members[name].phase is not MemberPhase.FINISHED]
 
 
-def _has_failed(job: Job, member: Member) -> bool:
+def _has_failed(job: JobState, member: Member) -> bool:
     known = job.accounting
     has_failed = any(one.member == member.name and not one.is_replaced for one in known.failures)
     return has_failed or any(one.member == member.name for one in known.losses)
 
 
-def _is_blip(job: Job) -> bool:
+def _is_blip(job: JobState) -> bool:
     """Return whether the communication broke though nobody was lost and nobody failed."""
     known = job.accounting
     return bool(known.alarms) and not known.losses and not known.failures
 
 
-def _step(job: Job) -> int:
+def _step(job: JobState) -> int:
     return job.progress.step or 0
 
 
-def _form_s(job: Job) -> float:
+def _form_s(job: JobState) -> float:
     group = job.membership
     ranks = group.world.ranks if group.world is not None else {}
     return FORM_S + FORM_S_A_WORKER * sum(group.members[name].workers for name in ranks if name in group.members)

@@ -12,11 +12,11 @@ from .handlers.arrivals import RETIRED_KEPT
 from .handlers.exit_reports import EXPLAINED_KEPT
 from .messages.controller import MAX_UNSETTLED
 from .messages.in_place import Stage
-from .state.job import Job
-from .state.membership import Phase, ranks_of
+from .state.job import JobState
+from .state.membership import MemberPhase, ranks_of
 
 
-def broken(before: Job, after: Job) -> list[str]:
+def broken(before: JobState, after: JobState) -> list[str]:
     """Return the invariants that do not hold after a step from one state to the next; none if the engine is right."""
     return [
         *_of_world(after),
@@ -28,7 +28,7 @@ def broken(before: Job, after: Job) -> list[str]:
     ]
 
 
-def _of_world(job: Job) -> Iterator[str]:
+def _of_world(job: JobState) -> Iterator[str]:
     group, world = job.membership, job.membership.world
     if world is None:
         if group.started or group.finished:
@@ -51,7 +51,7 @@ def _of_world(job: Job) -> Iterator[str]:
         yield f"members of the world are neither here nor recorded as lost: {sorted(missing)}"
 
 
-def _of_members(job: Job) -> Iterator[str]:
+def _of_members(job: JobState) -> Iterator[str]:
     group, world = job.membership, job.membership.world
     retired = set(group.retired)
     for name, member in group.members.items():
@@ -59,9 +59,9 @@ def _of_members(job: Job) -> Iterator[str]:
             yield f"{member.name} is kept as {name}"
         if (name, member.incarnation) in retired:
             yield f"{name} is here with incarnation {member.incarnation}, which a newer one replaced"
-        if member.phase is Phase.RUNNING and not member.world_id:
+        if member.phase is MemberPhase.RUNNING and not member.world_id:
             yield f"{name} works in no world"
-        if member.phase in (Phase.BOOTING, Phase.READY) and member.world_id:
+        if member.phase in (MemberPhase.BOOTING, MemberPhase.READY) and member.world_id:
             yield f"{name} is {member.phase}, and in world {member.world_id}"
         if world is not None and member.world_id == world.id and name not in world.ranks:
             yield f"{name} is in the world, and has no rank there"
@@ -69,7 +69,7 @@ def _of_members(job: Job) -> Iterator[str]:
         yield f"{len(group.retired)} retired incarnations are kept"
 
 
-def _of_round(job: Job) -> Iterator[str]:
+def _of_round(job: JobState) -> Iterator[str]:
     waiting, timings = job.membership.round, job.timings
     if waiting is not None:
         if not math.isfinite(waiting.until):
@@ -82,7 +82,7 @@ def _of_round(job: Job) -> Iterator[str]:
         yield "a doubt has no beginning, so it has no end"
 
 
-def _of_change(before: Job, after: Job) -> Iterator[str]:
+def _of_change(before: JobState, after: JobState) -> Iterator[str]:
     """Yield what is wrong with the change in process."""
     known, group, world = after.in_place, after.membership, after.membership.world
     if known.round < before.in_place.round:
@@ -100,13 +100,13 @@ def _of_change(before: Job, after: Job) -> Iterator[str]:
     if known.stage is Stage.FORM and not known.is_adopted and world is not None and not has_donors:
         yield f"the donors of a world of {world.size} have the ranks {known.donors}"
     for name, member in group.members.items():
-        if member.alive and member.phase is not Phase.READY:
+        if member.alive and member.phase is not MemberPhase.READY:
             yield f"{name} is {member.phase}, and alive at the barrier"
-        if member.provisional and member.phase not in (Phase.BOOTING, Phase.READY):
+        if member.provisional and member.phase not in (MemberPhase.BOOTING, MemberPhase.READY):
             yield f"{name} is {member.phase}, and in a world of its own"
 
 
-def _of_accounting(job: Job) -> Iterator[str]:
+def _of_accounting(job: JobState) -> Iterator[str]:
     known = job.accounting
     if any(id != entry.id for id, entry in known.known_restarts.items()):
         yield "a restart is kept under the id of another one"
@@ -124,7 +124,7 @@ def _of_accounting(job: Job) -> Iterator[str]:
             yield f"a member is recorded as {kind} twice: {members}"
 
 
-def _of_step(before: Job, after: Job) -> Iterator[str]:
+def _of_step(before: JobState, after: JobState) -> Iterator[str]:
     was, group = before.membership, after.membership
     if after.now < before.now:
         yield f"time goes back from {before.now} to {after.now}"
@@ -147,7 +147,7 @@ def _of_step(before: Job, after: Job) -> Iterator[str]:
         yield f"world {world.id} is sealed without its members {idle}"
 
 
-def _of_step_with_word(before: Job, after: Job) -> Iterator[str]:
+def _of_step_with_word(before: JobState, after: JobState) -> Iterator[str]:
     """Yield what breaks once the controller has spoken. Before that, a claim of a member may be dropped again."""
     was, group = before.membership, after.membership
     assert was.expectation is not None

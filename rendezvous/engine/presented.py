@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from .messages.controller import MAX_HELD, MAX_UNSETTLED, Expectation, Restart
 from .messages.member import Held
 from .restart_log import unknown_to
-from .state.job import Job
+from .state.job import JobState
 from .values import replace
 from .words import Cause
 
@@ -29,19 +29,19 @@ BYTES_A_RESTART = 320
 _CAUSES = frozenset(cause.value for cause in Cause) - {Cause.START.value}
 
 
-def placed_near(job: Job, held: Held) -> Held:
+def placed_near(job: JobState, held: Held) -> Held:
     """Return what the member holds. If no world can have had this number, remove its id: the member is called to the barrier."""
     if job.membership.expectation is None or held.generation <= job.membership.generation + GENERATIONS_AHEAD:
         return held
     return replace(held, id="", generation=max(1, job.membership.generation), unacknowledged_restarts=())
 
 
-def is_far_from(job: Job, expectation: Expectation) -> bool:
+def is_far_from(job: JobState, expectation: Expectation) -> bool:
     """Return whether members claimed, before the controller spoke, a generation that the controller cannot have missed."""
     return job.membership.expectation is None and job.membership.generation > expectation.floor + GENERATIONS_AHEAD
 
 
-def credible(job: Job, held: Held) -> tuple[Restart, ...]:
+def credible(job: JobState, held: Held) -> tuple[Restart, ...]:
     """Return the restarts that a member kept for this server, if they can have happened and the job has room for them."""
     if not held.unacknowledged_restarts:
         return ()
@@ -59,14 +59,14 @@ def credible(job: Job, held: Held) -> tuple[Restart, ...]:
     return tuple(believed)
 
 
-def with_room(job: Job, presented: tuple[Restart, ...]) -> tuple[Restart, ...]:
+def with_room(job: JobState, presented: tuple[Restart, ...]) -> tuple[Restart, ...]:
     """Return what members presented before the controller spoke, as far as the job has room now that its members are known."""
     unknown = unknown_to(job.accounting.recorded, presented)
     dropped = {entry.id for entry in unknown[room_of(job) :]}
     return tuple(entry for entry in presented if entry.id not in dropped)
 
 
-def room_of(job: Job) -> int:
+def room_of(job: JobState) -> int:
     """Return how many restarts the job may present: two worlds in a row may have lost everybody before the controller booked it.
 
     The members that a job has count. How many it might have (`maxReplicas`) is its owner's free choice.
@@ -74,7 +74,7 @@ def room_of(job: Job) -> int:
     return _twice(members_of(job))
 
 
-def members_of(job: Job) -> int:
+def members_of(job: JobState) -> int:
     """Return how many members the job has or has had: in its world, connected here, or with a pod that may have come."""
     group = job.membership
     seats = 0
@@ -84,7 +84,7 @@ def members_of(job: Job) -> int:
     return max(seats, len(group.members), len(group.expected) - pending)
 
 
-def _room(job: Job, held: Held) -> int:
+def _room(job: JobState, held: Held) -> int:
     """Return the job's room. Before the controller has spoken, believe the size of the world that a member claims."""
     return room_of(job) if job.membership.expectation is not None else _twice(held.size)
 
@@ -97,7 +97,7 @@ def _bytes(restarts: Iterable[Restart]) -> int:
     return sum(len(entry.id) + len(entry.pod) + BYTES_A_RESTART for entry in restarts)
 
 
-def share_of(job: Job, name: str) -> tuple[Restart, ...]:
+def share_of(job: JobState, name: str) -> tuple[Restart, ...]:
     """Return what this member keeps for the next server.
 
     Each share lies with `KEEPERS` ranks of the current world, far apart, because neighbours are often on one machine. Members without a

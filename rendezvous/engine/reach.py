@@ -14,8 +14,8 @@ most, however often the controller comes and goes. While all members are silent 
 from __future__ import annotations
 
 from .standstill import resumed
-from .state.job import Job
-from .state.membership import Member, Phase
+from .state.job import JobState
+from .state.membership import Member, MemberPhase
 from .values import replace
 
 SIGN_S = 8.0
@@ -25,7 +25,7 @@ DOUBT_S = 120.0
 LOOK_AGAIN_S = 1.0
 
 
-def with_doubt(job: Job) -> Job:
+def with_doubt(job: JobState) -> JobState:
     """Return the job, in doubt or not. After a doubt, members have as long to come back as after a start of the server."""
     silent, is_succeeded = _silent(job), _is_succeeded(job)
     if job.timings.first_doubt_at is not None and not silent and not is_succeeded:
@@ -39,7 +39,7 @@ def with_doubt(job: Job) -> Job:
     return replace(job, timings=replace(timings, doubt_since=job.now, first_doubt_at=first))
 
 
-def succeeded(job: Job) -> Job:
+def succeeded(job: JobState) -> JobState:
     """Return the job after a member presented a newer world than ours, of another server.
 
     That server may have taken our place while we were cut off. The leader's next sign shows which of the two is in use.
@@ -48,17 +48,17 @@ def succeeded(job: Job) -> Job:
     return replace(job, timings=replace(job.timings, succeeded_at=job.now, doubt_since=job.now, first_doubt_at=first))
 
 
-def awaits_word(job: Job) -> bool:
+def awaits_word(job: JobState) -> bool:
     """Return whether the controller is asked for its newest message now. It may have had none through, such as a suspension."""
     return job.now < job.timings.word_until
 
 
-def heard(job: Job) -> Job:
+def heard(job: JobState) -> JobState:
     """Return the job after the controller has spoken."""
     return replace(job, timings=replace(job.timings, word_until=0.0)) if job.timings.word_until else job
 
 
-def perhaps_cut_off(job: Job) -> frozenset[str]:
+def perhaps_cut_off(job: JobState) -> frozenset[str]:
     """Return the members that are silent, perhaps only because the server was cut off.
 
     A later sign of the controller shows that they are lost: each of them should have been heard again by then, and a controller that is cut
@@ -75,20 +75,20 @@ def perhaps_cut_off(job: Job) -> frozenset[str]:
     )
 
 
-def look_again_at(job: Job) -> float:
+def look_again_at(job: JobState) -> float:
     """Return when a doubt may begin or end."""
     if _silent(job) or job.timings.doubt_since is not None:
         return job.now + LOOK_AGAIN_S
     return min((member.heard_at for member in _at_work(job)), default=job.now) + job.limits.silence_s / 2
 
 
-def _is_succeeded(job: Job) -> bool:
+def _is_succeeded(job: JobState) -> bool:
     """Whether another server may have taken our place, and no sign of the leader has come since."""
     at = job.timings.succeeded_at
     return at is not None and job.timings.reached_at <= at and job.now < at + DOUBT_S
 
 
-def _needs_sign(job: Job, silent: list[Member]) -> bool:
+def _needs_sign(job: JobState, silent: list[Member]) -> bool:
     """Whether so many are silent that it may be the server that is cut off, and that has not been asked for too long."""
     at_work = len(_at_work(job))
     if not silent or 2 * len(silent) < at_work or job.membership.expectation is None:
@@ -98,7 +98,7 @@ def _needs_sign(job: Job, silent: list[Member]) -> bool:
     return len(silent) == at_work or not is_overdue
 
 
-def _silent(job: Job) -> list[Member]:
+def _silent(job: JobState) -> list[Member]:
     """Return the members that missed a beat: before their connection broke, if it did."""
     allowed_s = job.limits.silence_s / 2
     return [
@@ -106,11 +106,11 @@ def _silent(job: Job) -> list[Member]:
     ]
 
 
-def _at_work(job: Job) -> list[Member]:
-    return [member for member in job.membership.members.values() if member.phase is not Phase.FINISHED]
+def _at_work(job: JobState) -> list[Member]:
+    return [member for member in job.membership.members.values() if member.phase is not MemberPhase.FINISHED]
 
 
-def _without_doubt(job: Job) -> Job:
+def _without_doubt(job: JobState) -> JobState:
     since = job.timings.doubt_since
     if since is None:
         return job

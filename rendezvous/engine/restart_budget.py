@@ -16,7 +16,7 @@ from .messages.bounds import clipped
 from .messages.controller import Ended, Restart
 from .restart_log import RestartLog, unknown_to
 from .state import accounting, progress
-from .state.job import Job
+from .state.job import JobState
 from .values import replace
 from .words import CHARGED, Cause
 
@@ -24,7 +24,7 @@ OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 """Causes that by themselves say nothing against a job that gets nowhere: somebody asked for the change."""
 
 
-def charge_restarts(job: Job) -> Job:
+def charge_restarts(job: JobState) -> JobState:
     """Charge what ended the current world, once, and close the job where its budget is spent."""
     if not job.accounting.is_world_broken:
         return job
@@ -39,7 +39,7 @@ def charge_restarts(job: Job) -> Job:
     return _close_if_spent(replace(job, accounting=judged), words)
 
 
-def _ended(job: Job) -> list[Restart]:
+def _ended(job: JobState) -> list[Restart]:
     """Return the restarts that ended the current world, one by one."""
     group, known = job.membership, job.accounting
     assert group.world is not None
@@ -68,7 +68,7 @@ def _ended(job: Job) -> list[Restart]:
     return ended
 
 
-def _words(job: Job) -> str:
+def _words(job: JobState) -> str:
     known = job.accounting
     if known.hang_reason:
         return known.hang_reason
@@ -79,17 +79,17 @@ def _words(job: Job) -> str:
     return known.losses[0].words if known.losses else "a worker ended after its peers had finished"
 
 
-def with_restarts(job: Job, restarts: Iterable[Restart]) -> Job:
+def with_restarts(job: JobState, restarts: Iterable[Restart]) -> JobState:
     """Return the job with these restarts, with dates if its budget has a window."""
     return replace(job, accounting=accounting.with_restarts(job.accounting, restarts, window_s=job.budget.window_s, now=job.now))
 
 
-def with_recorded(job: Job, recorded: RestartLog) -> Job:
+def with_recorded(job: JobState, recorded: RestartLog) -> JobState:
     """Return the job with the controller's newest restart log."""
     return with_restarts(replace(job, accounting=accounting.with_recorded(job.accounting, recorded)), ())
 
 
-def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
+def with_presented(job: JobState, restarts: Iterable[Restart]) -> JobState:
     """Add restarts that an earlier server counted and its members kept. If the controller did not know one, it counts as of now."""
     restarts, known = tuple(restarts), job.accounting
     if not restarts:
@@ -107,7 +107,7 @@ def with_presented(job: Job, restarts: Iterable[Restart]) -> Job:
     return _close_if_spent(job, "a restart that an earlier server saw") if worlds else job
 
 
-def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
+def with_lone_restart(job: JobState, end: Ended, *, words: str) -> JobState:
     """Charge the end of a container that was in no world by itself."""
     restart = Restart(id=f"{end.pod_uid}/{end.run}", generation=job.membership.generation, cause=end.cause, pod=end.pod_uid)
     if restart.id in job.accounting.known_restarts or not unknown_to(job.accounting.recorded, (restart,)):
@@ -115,7 +115,7 @@ def with_lone_restart(job: Job, end: Ended, *, words: str) -> Job:
     return _close_if_spent(_held(with_restarts(_after_restart(job), (restart,))), words)
 
 
-def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
+def with_known_cause(job: JobState, end: Ended, *, words: str) -> JobState:
     """Take the end of a lost member's container as the cause of its loss, unless a better one is known."""
     known = job.accounting
     if accounting.is_lost_now(known, end.pod_uid):
@@ -131,19 +131,19 @@ def with_known_cause(job: Job, end: Ended, *, words: str) -> Job:
     return _close_if_spent(job, words) if explained.cause != entry.cause else job
 
 
-def _after_restart(job: Job) -> Job:
+def _after_restart(job: JobState) -> JobState:
     """Return the job after one more restart that may have been in vain."""
     is_limited = job.budget.without_progress is not None
     known = progress.after_restart(job.progress, is_limited=is_limited, world_lasted=_lasted(job))
     return replace(job, progress=known)
 
 
-def _held(job: Job) -> Job:
+def _held(job: JobState) -> JobState:
     """Return the job whose members hold the newest counts for the next server."""
     return replace(job, accounting=accounting.held(job.accounting))
 
 
-def _close_if_spent(job: Job, words: str) -> Job:
+def _close_if_spent(job: JobState, words: str) -> JobState:
     why = "" if job.accounting.closed else _spent(job)
     if not why:
         return job
@@ -153,7 +153,7 @@ def _close_if_spent(job: Job, words: str) -> Job:
     return _held(replace(job, accounting=closed).with_round(None))
 
 
-def _spent(job: Job) -> str:
+def _spent(job: JobState) -> str:
     """Return the part of its budget that the job has used up, in words; empty while it may go on."""
     budget, known = job.budget, job.accounting
     within, used = "", known.restarts
@@ -178,12 +178,12 @@ def _alike(attempts: int) -> str:
     return f"the last {attempts} attempts ended with the same error before a step was reported"
 
 
-def _has_moved(job: Job) -> bool:
+def _has_moved(job: JobState) -> bool:
     """Return whether training has come forward in the current world. If it never reports steps, a world that lasted has got somewhere."""
     return job.progress.step_in_world is not None or (job.progress.step is None and _lasted(job))
 
 
-def _lasted(job: Job) -> bool:
+def _lasted(job: JobState) -> bool:
     world = job.membership.world
     return world is not None and job.now - world.since >= job.limits.progress_s
 

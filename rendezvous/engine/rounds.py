@@ -1,4 +1,4 @@
-"""Whether a round begins, goes on, is called off or closes. The one place that decides when a world changes.
+"""Decide whether a round begins, goes on, is called off or closes. Nothing else decides when a world changes.
 
 A round first gathers (the current world works on while expected newcomers arrive), then drains (its members come to the barrier), then
 closes into the next world. It skips the gathering when the current world cannot go on or must give somebody up.
@@ -18,15 +18,15 @@ from .messages.in_place import Rung, Stage
 from .restart_budget import charge_restarts
 from .state import progress
 from .state.accounting import OF_FAILURES, held
-from .state.job import Job
-from .state.membership import CurrentWorld, Membership, Phase, Round, ranks_of
+from .state.job import JobState
+from .state.membership import CurrentWorld, MemberPhase, Membership, Round, ranks_of
 from .state.timings import Phases
 from .values import replace
 from .words import Cause
 
 
-def settle(job: Job, *, let_go: bool) -> Job:
-    """Everything that follows from the state as it is now. Only time makes absence certain, so only a tick lets members go."""
+def settle(job: JobState, *, let_go: bool) -> JobState:
+    """Return the job after everything that follows from its state. Only time makes absence certain, so only a tick drops members."""
     if job.accounting.closed:
         return job
     if let_go:
@@ -44,8 +44,8 @@ def settle(job: Job, *, let_go: bool) -> Job:
     return in_place.with_provisional(job)
 
 
-def is_whole(job: Job) -> bool:
-    """Whether the current world can go on: nobody of it is gone, at the barrier, or failed."""
+def is_whole(job: JobState) -> bool:
+    """Return whether the current world can go on: no member of it is gone, at the barrier, or failed."""
     group, known = job.membership, job.accounting
     world, unknown = group.world, group.unknown_ranks
     if world is None or known.failures or known.hang_reason or job.in_place.trouble:
@@ -57,7 +57,7 @@ def is_whole(job: Job) -> bool:
     return all(name in group.members and group.members[name].world_id == world.id for name in world.ranks)
 
 
-def _update_round(job: Job) -> Job:
+def _update_round(job: JobState) -> JobState:
     """Begin, continue or cancel a round."""
     group = job.membership
     # Once the members have stopped their work for a round, it is carried through, though nothing changes any more.
@@ -85,7 +85,7 @@ def _update_round(job: Job) -> Job:
     return _drain(job, reason, Cause.PLAN.value)
 
 
-def _why_going(job: Job, going: list[str]) -> tuple[str, str]:
+def _why_going(job: JobState, going: list[str]) -> tuple[str, str]:
     notices = (leave_notice(job.membership, name, now=job.now) for name in going)
     notice = next((notice for notice in notices if notice is not None), None)
     if notice is None:
@@ -93,8 +93,8 @@ def _why_going(job: Job, going: list[str]) -> tuple[str, str]:
     return f"{_list(going)} {'is' if len(going) == 1 else 'are'} leaving ({notice.cause})", notice.cause
 
 
-def _must_form(job: Job) -> Job:
-    """No world, or one that cannot go on: its members are called at once."""
+def _must_form(job: JobState) -> JobState:
+    """Call the members at once, because there is no world, or it cannot go on."""
     group, known = job.membership, job.accounting
     if not group.members:
         return _with_min_reached(job.with_round(None), at=None)
@@ -113,14 +113,14 @@ def _must_form(job: Job) -> Job:
     return _drain(job, reason, cause)
 
 
-def _is_broken(job: Job) -> bool:
+def _is_broken(job: JobState) -> bool:
     """Return whether the current world lost a member, or its communication broke."""
     group, known = job.membership, job.accounting
     ranks = group.world.ranks if group.world is not None else {}
     return known.is_world_broken or bool(known.alarms) or any(name not in group.members for name in ranks)
 
 
-def _may_be_explained(job: Job) -> bool:
+def _may_be_explained(job: JobState) -> bool:
     """Return whether a moment may show what broke the world.
 
     A worker that fails may have ended because its peers just finished. In a world that changes in process, a worker that has ended its loop
@@ -132,13 +132,13 @@ def _may_be_explained(job: Job) -> bool:
     return bool(known.failures or known.alarms)
 
 
-def _alarm(job: Job) -> tuple[str, str] | None:
+def _alarm(job: JobState) -> tuple[str, str] | None:
     """Return reason and cause of a round that begins because members could not communicate, though their processes live."""
     names = list(job.accounting.alarms)
     return (f"{_list(names)} could not reach a peer", Cause.DISRUPTION.value) if names else None
 
 
-def _drain(job: Job, reason: str, cause: str) -> Job:
+def _drain(job: JobState, reason: str, cause: str) -> JobState:
     group = job.membership
     if group.is_draining:
         return job
@@ -152,28 +152,28 @@ def _drain(job: Job, reason: str, cause: str) -> Job:
     return in_place.begin(job, is_planned=is_planned)
 
 
-def _with_min_reached(job: Job, *, at: float | None) -> Job:
+def _with_min_reached(job: JobState, *, at: float | None) -> JobState:
     return replace(job, timings=replace(job.timings, min_reached_at=at))
 
 
-def _give_up_late(job: Job) -> Job:
+def _give_up_late(job: JobState) -> JobState:
     """Go on without members that did not come to the barrier in time."""
     group = job.membership
     assert group.round is not None
     if job.now < group.round.until or group.world is None:
         return job
-    for member in [m for m in group.members.values() if m.phase is Phase.RUNNING and m.world_id == group.world.id]:
-        job = job.change(member.name, phase=Phase.BOOTING, world_id="")
+    for member in [m for m in group.members.values() if m.phase is MemberPhase.RUNNING and m.world_id == group.world.id]:
+        job = job.change(member.name, phase=MemberPhase.BOOTING, world_id="")
     return job
 
 
-def _close_round(job: Job) -> Job:
+def _close_round(job: JobState) -> JobState:
     """Seal the next world if everybody who must be waited for is there."""
     group = job.membership
     chosen = target(job)
     if not chosen:
         return _with_min_reached(job, at=None)
-    if any(group.members[name].phase is not Phase.READY or group.members[name].broken_at is not None for name in chosen):
+    if any(group.members[name].phase is not MemberPhase.READY or group.members[name].broken_at is not None for name in chosen):
         return job
     reached_at = job.timings.min_reached_at if job.timings.min_reached_at is not None else job.now
     job = _with_min_reached(job, at=reached_at)
@@ -185,7 +185,7 @@ def _close_round(job: Job) -> Job:
     return job if job.accounting.closed else _seal(job, chosen)
 
 
-def _with_best_reason(job: Job) -> Job:
+def _with_best_reason(job: JobState) -> JobState:
     """Return the job whose round has the best reason that is known by now."""
     round, known, alarm = job.membership.round, job.accounting, _alarm(job)
     assert round is not None
@@ -201,8 +201,8 @@ def _with_best_reason(job: Job) -> Job:
     return job
 
 
-def _waits(job: Job, chosen: tuple[str, ...], *, since: float) -> bool:
-    """Whether the round stays open for somebody who is not here yet."""
+def _waits(job: JobState, chosen: tuple[str, ...], *, since: float) -> bool:
+    """Return whether the round stays open for members that are not here yet."""
     group = job.membership
     if in_place.awaits(job):
         return True
@@ -219,7 +219,7 @@ def _waits(job: Job, chosen: tuple[str, ...], *, since: float) -> bool:
     return (bool(away) or unknown > 0) and job.now < since + job.limits.straggler_s
 
 
-def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
+def _seal(job: JobState, chosen: tuple[str, ...]) -> JobState:
     """Seal the next world."""
     group = job.membership
     round = group.round
@@ -245,7 +245,7 @@ def _seal(job: Job, chosen: tuple[str, ...]) -> Job:
     )
     members = dict(group.members)
     for name in by_rank:
-        entered = replace(members[name], phase=Phase.RUNNING, world_id=world.id, generation=generation, step=None)
+        entered = replace(members[name], phase=MemberPhase.RUNNING, world_id=world.id, generation=generation, step=None)
         members[name] = replace(entered, alive=False, provisional=False)
     job = replace(
         job,
@@ -266,7 +266,7 @@ def _rung(group: Membership, round: Round, by_rank: tuple[str, ...]) -> str:
     return Rung.PLAIN if any(group.survives(name) for name in by_rank) else Rung.NEW_PODS
 
 
-def _phases(job: Job, round: Round) -> Phases:
+def _phases(job: JobState, round: Round) -> Phases:
     """Return the times of the steps up to the world's sealing."""
     detected, timings = round.began, job.timings
     return Phases(

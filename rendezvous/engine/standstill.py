@@ -5,11 +5,11 @@ So waits for messages are longer by that time. Deadlines of the controller are n
 
 from __future__ import annotations
 
-from .state.job import Job
+from .state.job import JobState
 from .values import replace
 
 
-def resumed(job: Job, pause_s: float) -> Job:
+def resumed(job: JobState, pause_s: float) -> JobState:
     """Return the job after such a pause. Members whose connections broke have as long to return as after a start of the server."""
 
     def later(at: float) -> float:

@@ -1,4 +1,4 @@
-"""One event in, the next state and what to do about it out. The only way in which a job's membership changes."""
+"""Take events, and return the next state and its effects. A job's membership changes in no other way."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .handlers.expectations import expect
 from .messages.doing import Doings
 from .messages.member import Beat, Join, Ready, View
 from .messages.pace import Paces
-from .state.job import Job
-from .state.membership import Phase
+from .state.job import JobState
+from .state.membership import MemberPhase
 from .state.timings import Limits, Timings
 from .values import dataclass, replace
 from .views import in_all_views, is_news, view
@@ -62,17 +62,17 @@ class Wake:
 Effect = Union[SendView, Refuse, Cut, Publish, Wake]
 
 
-def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> Job:
+def begin(uid: str, *, instance: str, up_since: float, now: float, limits: Limits | None = None) -> JobState:
     """Return a job about which no message has come yet."""
-    return Job(uid=uid, instance=instance, now=now, timings=Timings(up_since=up_since), limits=limits or Limits())
+    return JobState(uid=uid, instance=instance, now=now, timings=Timings(up_since=up_since), limits=limits or Limits())
 
 
-def step(job: Job, event: Event, now: float) -> tuple[Job, tuple[Effect, ...]]:
+def step(job: JobState, event: Event, now: float) -> tuple[JobState, tuple[Effect, ...]]:
     """Return the job after this event, and the effects."""
     return step_all(job, (event,), now)
 
 
-def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+def step_all(job: JobState, events: Iterable[Event], now: float) -> tuple[JobState, tuple[Effect, ...]]:
     """Apply events that came together. All are applied before anything is decided, which makes thousands at once cheap."""
     before = job
     job = replace(job, now=max(now, job.now))
@@ -118,7 +118,7 @@ def step_all(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[
     return after, tuple(effects)
 
 
-def _cuts(before: Job, after: Job) -> list[Effect]:
+def _cuts(before: JobState, after: JobState) -> list[Effect]:
     """Return the connections of members that the engine dropped."""
     return [
         Cut(name, before.membership.members[name].incarnation)
@@ -126,7 +126,7 @@ def _cuts(before: Job, after: Job) -> list[Effect]:
     ]
 
 
-def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[str]) -> list[Effect]:
+def _views_to_send(before: JobState, after: JobState, *, spoke: set[str], answered: set[str]) -> list[Effect]:
     """Return a view for each member that sees something new, and for each one that came to the barrier."""
     names: Iterable[str] = after.membership.members
     if in_all_views(before) == in_all_views(after):
@@ -139,12 +139,12 @@ def _views_to_send(before: Job, after: Job, *, spoke: set[str], answered: set[st
     return effects
 
 
-def _has_sign(job: Job) -> bool:
-    """Whether a member has said what makes the loss of another one likely (`Accounting.shows_loss_beside`)."""
+def _has_sign(job: JobState) -> bool:
+    """Return whether a member's report makes the loss of another one likely (`Accounting.shows_loss_beside`)."""
     return bool(job.accounting.failures or job.accounting.alarms)
 
 
-def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_sign: bool) -> float:
+def _look_again_at(job: JobState, *, is_tick: bool, has_lost: bool, is_first_sign: bool) -> float:
     """Return when time alone may change something.
 
     A later moment than one already asked for does not put that off. All members are looked at only at a tick and when a world breaks:
@@ -163,7 +163,7 @@ def _look_again_at(job: Job, *, is_tick: bool, has_lost: bool, is_first_sign: bo
         # The next tick drops a member whose time is already over when the first sign is heard.
         moments.extend(max(at, job.now + SOON_S) if is_first_sign else at for at in broken)
     if is_tick:
-        heard = (m.heard_at for m in group.members.values() if m.phase is not Phase.FINISHED)
+        heard = (m.heard_at for m in group.members.values() if m.phase is not MemberPhase.FINISHED)
         moments.append(min(heard, default=job.now) + limits.silence_s)
         moments.append(reach.look_again_at(job))
     return min((moment for moment in moments if moment > job.now), default=job.now + CALM_S)

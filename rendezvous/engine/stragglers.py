@@ -13,7 +13,7 @@ from statistics import median_low
 from .messages import pace
 from .messages.bounds import MOST_COUNTED, MOST_SECONDS
 from .messages.pace import MOST_STRAGGLERS, Slowness, Straggler
-from .state.job import Job
+from .state.job import JobState
 from .state.paces import Finding, Paces, RankPace, Record, Told
 from .values import dataclass, replace
 
@@ -51,7 +51,7 @@ class _Seen:
     told: Told
 
 
-def heard(job: Job, member: str, message: pace.Paces) -> Job:
+def heard(job: JobState, member: str, message: pace.Paces) -> JobState:
     """Take a window of a member. Compare the ranks once all members of the world have spoken, or one has spoken twice."""
     world = job.membership.world
     if world is None or message.generation != world.generation or member not in world.ranks or not job.budget.pace_s:
@@ -67,13 +67,13 @@ def heard(job: Job, member: str, message: pace.Paces) -> Job:
     return replace(job, paces=replace(_compared(job), row={})) if paces.row.keys() >= world.ranks.keys() else job
 
 
-def window_s(job: Job) -> float:
+def window_s(job: JobState) -> float:
     """Return how long the windows of this world are. In a large world they are longer, so that a server of many jobs hears less often."""
     world = job.membership.world
     return job.budget.pace_s * max(1, world.size // LARGE) if world is not None else 0.0
 
 
-def kept(job: Job) -> Job:
+def kept(job: JobState) -> JobState:
     """Return the job without findings about members that are gone, or that nobody measures any more."""
     if not job.budget.pace_s or job.is_done or job.accounting.closed:
         return replace(job, paces=Paces()) if job.paces != Paces() else job
@@ -88,7 +88,7 @@ def kept(job: Job) -> Job:
     return replace(job, paces=replace(job.paces, records=left)) if len(left) != len(job.paces.records) else job
 
 
-def told(job: Job) -> tuple[Straggler, ...] | None:
+def told(job: JobState) -> tuple[Straggler, ...] | None:
     """Return the stragglers for the controller, the slowest first; None until enough was compared, such as after the server's start."""
     found = [(*key, record.found) for key, record in job.paces.records.items() if record.found is not None]
     if job.membership.expectation is not None and not job.budget.pace_s:
@@ -123,7 +123,7 @@ def _rank_pace(worker: pace.Pace) -> RankPace:
     )
 
 
-def _ranks(job: Job) -> Iterator[_Seen]:
+def _ranks(job: JobState) -> Iterator[_Seen]:
     """Yield each rank with a window in this row."""
     world, row = job.membership.world, job.paces.row
     assert world is not None
@@ -137,7 +137,7 @@ def _ranks(job: Job) -> Iterator[_Seen]:
                 yield _Seen(member, local_rank, world.ranks[member] * workers + local_rank, found, told)
 
 
-def _compared(job: Job) -> Paces:
+def _compared(job: JobState) -> Paces:
     """Return the paces after a comparison of the ranks in the row."""
     seen = list(_ranks(job))
     if len(seen) < 2:
@@ -190,7 +190,7 @@ class _Usual:
         return SENDING if is_much else None
 
 
-def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record | None:
+def _record(job: JobState, one: _Seen, usual: _Usual, known: Record | None) -> Record | None:
     """Return what is known of a rank after one more window; None if nothing is worth keeping."""
     member = job.membership.members.get(one.member)
     if member is None:
@@ -216,7 +216,7 @@ def _record(job: Job, one: _Seen, usual: _Usual, known: Record | None) -> Record
     return replace(record, differs=0, found=now) if record.differs >= WINDOWS else record
 
 
-def _finding(job: Job, one: _Seen, usual: _Usual, *, part: int, since: float) -> Finding:
+def _finding(job: JobState, one: _Seen, usual: _Usual, *, part: int, since: float) -> Finding:
     """Return the figures of a slow rank."""
     own_s, usual_s = (one.pace.send_s, usual.send_s) if part == SENDING else (one.pace.own_s, usual.own_s)
     is_throttled = part != SENDING and one.told.throttled >= max(THROTTLED, TIMES_THROTTLED * usual.throttled)

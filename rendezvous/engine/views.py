@@ -6,14 +6,14 @@ from . import in_place, stragglers
 from .choose import absent, awaits_state, leave_notice, target
 from .handlers.exit_reports import end_id
 from .messages.bounds import MAX_MEMBERS, clipped
-from .messages.controller import RankedMember, Rescale, Standing, World
+from .messages.controller import RankedMember, RescaleReport, StandingWorld, WorldReport
 from .messages.doing import Hang
 from .messages.in_place import Rung
 from .messages.member import View
 from .presented import share_of
 from .reach import awaits_word
-from .state.job import Job
-from .state.membership import CurrentWorld, Member, Membership, Phase
+from .state.job import JobState
+from .state.membership import CurrentWorld, Member, MemberPhase, Membership
 from .values import replace
 from .words import WorldPhase
 
@@ -21,7 +21,7 @@ NAMED = 5
 DONE = "the training has ended: its other workers are done, and nobody is taken in any more"
 
 
-def view(job: Job, name: str) -> View:
+def view(job: JobState, name: str) -> View:
     """Return everything that this member needs to know now."""
     group = job.membership
     member, world, grace_s = group.members[name], group.world, group.grace_s
@@ -29,25 +29,25 @@ def view(job: Job, name: str) -> View:
     why_leaving = notice.cause if notice is not None else ""
     if job.may_tell_end:
         return View(closed=job.accounting.closed, grace_s=grace_s, done=True, leaving=why_leaving)
-    if world is None or member.world_id != world.id or member.phase in (Phase.READY, Phase.BOOTING):
+    if world is None or member.world_id != world.id or member.phase in (MemberPhase.READY, MemberPhase.BOOTING):
         is_newcomer = member.generation == 0
         starts = member.provisional and is_newcomer and job.changes_in_process
-        astray = member.phase in (Phase.BOOTING, Phase.RUNNING) and (member.provisional if is_newcomer else True) and not starts
+        astray = member.phase in (MemberPhase.BOOTING, MemberPhase.RUNNING) and (member.provisional if is_newcomer else True) and not starts
         why = "the world went on without this member" if not is_newcomer else "all processes of the job restart"
         if why_leaving:
             why = f"{name} is leaving ({why_leaving})"
         return View(
             reform=why if astray else "",
             waiting=waiting(job, member),
-            finished=DONE if job.is_done and member.phase is Phase.READY else "",
+            finished=DONE if job.is_done and member.phase is MemberPhase.READY else "",
             leaving=why_leaving,
             grace_s=grace_s,
-            done=member.phase is Phase.FINISHED,
+            done=member.phase is MemberPhase.FINISHED,
             unacknowledged_restarts=share_of(job, name) if job.accounting.closed else (),
             change=in_place.change_of(job, member),
             provisional=starts,
         )
-    draining = group.is_draining and member.phase is Phase.RUNNING and not (group.round is not None and group.round.in_place)
+    draining = group.is_draining and member.phase is MemberPhase.RUNNING and not (group.round is not None and group.round.in_place)
     return View(
         generation=world.generation,
         id=world.id,
@@ -66,7 +66,7 @@ def view(job: Job, name: str) -> View:
     )
 
 
-def in_all_views(job: Job) -> tuple[object, ...]:
+def in_all_views(job: JobState) -> tuple[object, ...]:
     """Return the values on which the views of all members depend. The rest of a view depends on its member's messages."""
     group, known = job.membership, job.accounting
     return (
@@ -81,7 +81,7 @@ def in_all_views(job: Job) -> tuple[object, ...]:
     )
 
 
-def waiting(job: Job, member: Member) -> str:
+def waiting(job: JobState, member: Member) -> str:
     """Return why a member at the barrier is in no world."""
     notice = leave_notice(job.membership, member.name, now=job.now)
     if job.accounting.closed:
@@ -95,7 +95,7 @@ def waiting(job: Job, member: Member) -> str:
     return "for the next world"
 
 
-def is_news(before: Job, after: Job) -> bool:
+def is_news(before: JobState, after: JobState) -> bool:
     """Return whether the controller must hear of the job again. The age of a world alone is no news."""
     timings = replace(before.timings, reached_at=after.timings.reached_at)
     before = replace(before, now=after.now, timings=timings)
@@ -106,7 +106,7 @@ def is_news(before: Job, after: Job) -> bool:
     return _summary(before, members=()) != _summary(after, members=())
 
 
-def _has_same_ranks(before: Job, after: Job) -> bool:
+def _has_same_ranks(before: JobState, after: JobState) -> bool:
     """Return whether the summaries of both name the same members, so that nobody needs to make and compare the lists."""
     was, group = before.membership, after.membership
     if was.world is not group.world or before.is_done != after.is_done or was.finished != group.finished:
@@ -121,26 +121,26 @@ def _incarnation(group: Membership, name: str) -> str:
     return member.incarnation if member is not None else ""
 
 
-def summary(job: Job) -> World:
+def summary(job: JobState) -> WorldReport:
     """Return the job as the controller hears of it."""
     world = _shown_world(job)
     return _summary(job, members=_ranked_members(job, world) if world is not None else ())
 
 
-def _shown_world(job: Job) -> CurrentWorld | None:
+def _shown_world(job: JobState) -> CurrentWorld | None:
     return job.membership.world if not job.membership.is_draining and not job.accounting.closed else None
 
 
-def _summary(job: Job, *, members: tuple[RankedMember, ...]) -> World:
+def _summary(job: JobState, *, members: tuple[RankedMember, ...]) -> WorldReport:
     group, known, expectation = job.membership, job.accounting, job.membership.expectation
     world = _shown_world(job)
     ended = expectation.ended if expectation is not None else ()
-    return World(
+    return WorldReport(
         job=job.uid,
         generation=group.generation if expectation is not None else 0,
         phase=_phase(job),
         members=members,
-        waiting=tuple(m.name for m in group.members.values() if m.phase is Phase.READY or m.provisional)[:MAX_MEMBERS],
+        waiting=tuple(m.name for m in group.members.values() if m.phase is MemberPhase.READY or m.provisional)[:MAX_MEMBERS],
         leaving=tuple(name for name in group.members if leave_notice(group, name, now=job.now) is not None)[:MAX_MEMBERS],
         restarts=dict(known.restarts),
         unacknowledged_restarts=known.unrecorded if expectation is not None else (),
@@ -159,7 +159,7 @@ def _summary(job: Job, *, members: tuple[RankedMember, ...]) -> World:
     )
 
 
-def _ranked_members(job: Job, world: CurrentWorld) -> tuple[RankedMember, ...]:
+def _ranked_members(job: JobState, world: CurrentWorld) -> tuple[RankedMember, ...]:
     group = job.membership
     return tuple(
         RankedMember(name=name, rank=rank, incarnation=_incarnation(group, name))
@@ -168,11 +168,11 @@ def _ranked_members(job: Job, world: CurrentWorld) -> tuple[RankedMember, ...]:
     )
 
 
-def _standing(job: Job, world: CurrentWorld) -> Standing:
-    return Standing(size=world.size, age_s=max(0.0, job.now - world.since), has_stepped=job.progress.step_in_world is not None)
+def _standing(job: JobState, world: CurrentWorld) -> StandingWorld:
+    return StandingWorld(size=world.size, age_s=max(0.0, job.now - world.since), has_stepped=job.progress.step_in_world is not None)
 
 
-def _phase(job: Job) -> WorldPhase:
+def _phase(job: JobState) -> WorldPhase:
     group = job.membership
     if job.accounting.closed:
         return WorldPhase.CLOSED
@@ -183,13 +183,13 @@ def _phase(job: Job) -> WorldPhase:
     return WorldPhase.RE_FORMING if group.is_draining else WorldPhase.RUNNING
 
 
-def _reason(job: Job) -> str:
+def _reason(job: JobState) -> str:
     group = job.membership
     if job.accounting.closed:
         return job.accounting.closed
     if group.round is None or not group.round.draining:
         return group.world.reason if group.world is not None else "no member has come yet"
-    here = sum(1 for m in group.members.values() if m.phase is Phase.READY)
+    here = sum(1 for m in group.members.values() if m.phase is MemberPhase.READY)
     text = f"{group.round.reason}: {here} at the barrier, at least {group.min} needed"
     missing = absent(group)
     if missing:
@@ -200,12 +200,12 @@ def _reason(job: Job) -> str:
     return text
 
 
-def _hang(job: Job) -> Hang | None:
+def _hang(job: JobState) -> Hang | None:
     found = job.hang_watch.found
     return replace(found, ago_s=max(0.0, job.now - job.hang_watch.found_at)) if found is not None else None
 
 
-def _rung(job: Job, world: CurrentWorld) -> str:
+def _rung(job: JobState, world: CurrentWorld) -> str:
     """Return how the processes came into this world. Agents say whether the fork server started them."""
     group = job.membership
     if world.rung != Rung.PLAIN or not group.started >= world.ranks.keys():
@@ -213,7 +213,7 @@ def _rung(job: Job, world: CurrentWorld) -> str:
     return Rung.WARM if group.warm >= world.ranks.keys() else Rung.PLAIN
 
 
-def _rescale(job: Job) -> Rescale | None:
+def _rescale(job: JobState) -> RescaleReport | None:
     world, at = job.membership.world, job.timings.phases
     if world is None or at is None:
         return None
@@ -228,7 +228,7 @@ def _rescale(job: Job) -> Rescale | None:
         if at.stepped is not None:
             marks["firstStep"] = at.stepped - at.started
     phases = {name: max(0, round(seconds * 1000)) for name, seconds in marks.items()}
-    return Rescale(
+    return RescaleReport(
         id=world.id,
         cause=world.cause,
         reason=clipped(world.reason),

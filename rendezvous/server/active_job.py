@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol
 
-from elastic.membership.training import Answer, Report
+from elastic.membership.training import Report, ReportAnswer
 from elastic.membership.wire import View
-from rendezvous.engine import Event, Job, leave_notice, view
+from rendezvous.engine import Event, JobState, leave_notice, view
 from rendezvous.engine.messages.in_place import Put
 from rendezvous.server.exchange import Exchange
 from rendezvous.server.fault import FaultLadder
@@ -58,7 +58,7 @@ class ActiveJob:
         "wake_at",
     )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobState) -> None:
         self.job = job
         self.links: dict[str, tuple[str, Link]] = {}
         self.reports: dict[str, tuple[Report, float]] = {}
@@ -101,16 +101,16 @@ class ActiveJob:
             self.status_rate = Rate(clock, messages_per_s=A_SECOND, burst=AT_ONCE)
         return self.status_rate.allows_message()
 
-    def answer(self, name: str, now: float) -> Answer:
+    def answer(self, name: str, now: float) -> ReportAnswer:
         """Return the answer to a report of this member: what the rendezvous asks of it."""
         member = self.job.membership.members.get(name)
         if member is None:
-            return Answer()
+            return ReportAnswer()
         seen = view(self.job, name)
         notice = leave_notice(self.job.membership, name, now=now)
         is_due = notice is not None and not (notice.when_replaced and notice.by <= now)
         left_s = max(0.0, round(notice.by - now, 3)) if notice is not None and is_due else None
-        return Answer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
+        return ReportAnswer(stop=bool(seen.reform or seen.closed), reason=seen.reform or seen.closed, checkpoint_s=left_s)
 
     def put(self, name: str, incarnation: str, message: Put) -> bool:
         """Pass a value on to the members of the world. Return whether it is a value of the world's exchange, new or repeated."""
@@ -146,7 +146,7 @@ class ActiveJob:
         for _, link in links.values():
             link.close()
 
-    def start_over(self, job: Job) -> None:
+    def start_over(self, job: JobState) -> None:
         """Begin again with this state. All live members and the controller report what they know."""
         self.job, self.inbox, self.is_due, self.asks = job, [], False, True
         self.touched = job.now

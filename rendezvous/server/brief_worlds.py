@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.wire import Wire
-from rendezvous.engine import Job, summary
+from rendezvous.engine import JobState, summary
 
 LONGEST = 64 * 1024
 """Bytes of the longest answer."""
@@ -40,7 +40,7 @@ class BriefWorld(Wire, frozen=True, omit_defaults=False):
     truncated: bool
 
 
-def brief(job: Job) -> BriefWorld:
+def brief(job: JobState) -> BriefWorld:
     """Return the job's world in brief, in at most LONGEST bytes."""
     seen = summary(job)
     names = tuple(_fitting(member.name for member in sorted(seen.members, key=lambda member: member.rank)))
@@ -83,7 +83,7 @@ class BriefWorlds:
             self._waiting.discard(uid)
         return uid not in self._taken
 
-    async def answer(self, request: web.Request, job: Job) -> web.StreamResponse:
+    async def answer(self, request: web.Request, job: JobState) -> web.StreamResponse:
         """Send the answer, and return once the peer has taken it. Abort the connection of a peer that does not."""
         body = _encode(brief(job))
         response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})

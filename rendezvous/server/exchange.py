@@ -6,7 +6,7 @@ The server passes them on and decides nothing by them. A job may give so much fo
 from collections import Counter
 
 from elastic.membership.wire import KEYS_A_MESSAGE, Keys, Values
-from rendezvous.engine import Job
+from rendezvous.engine import JobState
 from rendezvous.engine.messages.in_place import VALUE_LENGTH, Put, Stage
 
 MOST_VALUES = 16
@@ -30,7 +30,7 @@ class Exchange:
         self._given: Counter[str] = Counter()
         self._length = 0
 
-    def put(self, job: Job, name: str, message: Put) -> bool:
+    def put(self, job: JobState, name: str, message: Put) -> bool:
         """Keep a member's value. Return False if it is no news, the member is not in the world of this round, or has given too much.
 
         The exchange of a world goes on while its members train, also while they hold: a program forms groups of its own.

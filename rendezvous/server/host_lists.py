@@ -11,7 +11,7 @@ from collections.abc import Callable
 from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherReport
 from elastic.membership.limits import longest_json
 from elastic.membership.phases import WorldPhase
-from elastic.membership.training import Progress, Signal
+from elastic.membership.training import TrainingProgress, TrainingSignal
 from rendezvous.hosts.listing import GRACE_S, HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
 from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
 
@@ -96,20 +96,20 @@ class HostLists:
         job = self._jobs.get(uid)
         return answer(job, self.version(uid)) if job is not None else None
 
-    def signal(self, uid: str) -> Signal | None:
+    def signal(self, uid: str) -> TrainingSignal | None:
         """Return the reports of the training program through its launcher."""
         told = self.progress(uid)
         if told is None:
             return None
-        return Signal(member=RANK_0, age_s=told.age_s, generation=told.generation, step=told.step, values=told.values)
+        return TrainingSignal(member=RANK_0, age_s=told.age_s, generation=told.generation, step=told.step, values=told.values)
 
-    def progress(self, uid: str) -> Progress | None:
+    def progress(self, uid: str) -> TrainingProgress | None:
         """Return the same for the autoscaler; None if the launcher reports no steps."""
         job = self._jobs.get(uid)
         report = job.report if job is not None else None
         if job is None or report is None or report.step is None:
             return None
-        return Progress(
+        return TrainingProgress(
             job=uid,
             generation=report.assignment,
             phase=WorldPhase.RUNNING,

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.hosts import HostFacts
-from elastic.membership.training import Answer, Progress, Report, Signal
-from elastic.membership.wire import Expectation, FromMember, Join, World
+from elastic.membership.training import Report, ReportAnswer, TrainingProgress, TrainingSignal
+from elastic.membership.wire import Expectation, FromMember, Join, WorldReport
 from rendezvous.engine import (
     Cut,
     Effect,
     Event,
     Expected,
-    Job,
+    JobState,
     Limits,
     Lost,
     Publish,
@@ -158,13 +158,13 @@ class Hub:
     def version(self) -> int:
         return self._news.version
 
-    def job(self, uid: str) -> Job | None:
+    def job(self, uid: str) -> JobState | None:
         return active.job if (active := self._jobs.get(uid)) is not None else None
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JobState]:
         return [active.job for active in self._jobs.values()]
 
-    def world(self, uid: str) -> World | None:
+    def world(self, uid: str) -> WorldReport | None:
         return self._world(active) if (active := self._jobs.get(uid)) is not None else None
 
     def changed_since(self, version: int) -> tuple[list[str], list[str]]:
@@ -172,13 +172,13 @@ class Hub:
         changed, gone = self._news.since(version)
         return changed, [uid for uid in gone if uid not in self._jobs]
 
-    def since(self, version: int) -> list[World]:
+    def since(self, version: int) -> list[WorldReport]:
         """Return the worlds that changed after this version of the hub."""
         changed, gone = self.changed_since(version)
         worlds = [self._world(self._jobs[uid]) for uid in changed]
-        return worlds + [World(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
+        return worlds + [WorldReport(job=uid, generation=0, phase="forgotten", forgotten=True) for uid in gone]
 
-    def _world(self, active: ActiveJob) -> World:
+    def _world(self, active: ActiveJob) -> WorldReport:
         world, hosts = summary(active.job), self.hosts.state(active.job.uid)
         asks = world.asks or (active.asks and active.job.membership.expectation is None)
         return replace(world, hosts=hosts, fault=active.fault.reason, asks=asks)
@@ -189,10 +189,10 @@ class Hub:
 
     # --- training signals ---
 
-    def report(self, uid: str, report: Report) -> Answer:
+    def report(self, uid: str, report: Report) -> ReportAnswer:
         """Keep a worker's newest report, and answer what the rendezvous asks of it. Reports of non-members are not kept."""
         if (active := self._jobs.get(uid)) is None or report.member not in active.job.membership.members:
-            return Answer()
+            return ReportAnswer()
         active.keep(report, self._clock())
         if report.generation and report.step is not None:
             self._step_reported(active, report.generation, report.step)
@@ -216,14 +216,14 @@ class Hub:
             self._step_reported(active, generation, told.step)
         self.progress.reported(uid, is_end=told.is_complete and not known.is_complete)
 
-    def signals(self, uid: str) -> list[Signal]:
+    def signals(self, uid: str) -> list[TrainingSignal]:
         """Return the newest report of each worker of a job."""
         active = self._jobs.get(uid)
         if (through_launcher := self.hosts.signal(uid)) is not None:
             return [through_launcher]
         return signals_of(active.reports, self._clock()) if active is not None else []
 
-    def progress_since(self, version: int) -> list[Progress]:
+    def progress_since(self, version: int) -> list[TrainingProgress]:
         """Return the progress of the jobs for which the feed has news after this version."""
         changed, gone = self.progress.since(version)
         there, now = [active for uid in changed if (active := self._jobs.get(uid)) is not None], self._clock()

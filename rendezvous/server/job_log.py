@@ -2,12 +2,12 @@
 
 import logging
 
-from rendezvous.engine import Job
+from rendezvous.engine import JobState
 
 log = logging.getLogger(__name__)
 
 
-def log_changes(before: Job, after: Job) -> None:
+def log_changes(before: JobState, after: JobState) -> None:
     was, group = before.membership, after.membership
     world, forming = group.world, group.round
     if world is not None and not world.adopted and (was.world is None or world.id != was.world.id):

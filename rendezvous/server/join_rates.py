@@ -7,7 +7,7 @@ number of members that the job has.
 from collections.abc import Callable
 
 from elastic.membership.bounds import MAX_MEMBERS
-from rendezvous.engine import Job
+from rendezvous.engine import JobState
 from rendezvous.engine.presented import members_of
 from rendezvous.server.metered import Use
 
@@ -29,7 +29,7 @@ class JoinRates:
         self._used: dict[str, Use] = {}
         """The use of each job. The job that joined longest ago is first."""
 
-    def allows(self, uid: str, job: Job | None) -> bool:
+    def allows(self, uid: str, job: JobState | None) -> bool:
         """Return whether a member of this job may join now, and count it if so."""
         now, members = self._clock(), members_of(job) if job is not None else 0
         used = self._used.pop(uid, None) or Use(now)
@@ -41,7 +41,7 @@ class JoinRates:
         used.add(1.0)
         return True
 
-    def _at_once(self, job: Job | None, members: int, *, now: float) -> float:
+    def _at_once(self, job: JobState | None, members: int, *, now: float) -> float:
         """Return how many joins the job may make at once."""
         is_unknown = job is None or job.membership.expectation is None
         if is_unknown and now < self._up_since + FIRST_MINUTE_S:

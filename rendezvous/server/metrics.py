@@ -8,13 +8,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from rendezvous.engine import Job, summary
+from rendezvous.engine import JobState, summary
 
 
 class Membership(Collector):
     """Count jobs by phase, members by phase, restarts by cause, and decisions that failed."""
 
-    def __init__(self, jobs: Callable[[], Iterable[Job]], counts: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, jobs: Callable[[], Iterable[JobState]], counts: Callable[[], tuple[int, int]]) -> None:
         self._jobs = jobs
         self._counts = counts
 
@@ -43,7 +43,7 @@ def _gauge(name: str, text: str, label: str, counts: Counter[str]) -> GaugeMetri
     return family
 
 
-def metrics_of(jobs: Callable[[], Iterable[Job]], *, counts: Callable[[], tuple[int, int]]) -> Callable[[], tuple[bytes, str]]:
+def metrics_of(jobs: Callable[[], Iterable[JobState]], *, counts: Callable[[], tuple[int, int]]) -> Callable[[], tuple[bytes, str]]:
     """Return a function that renders the metrics and their content type. `counts`: of failed decisions and of dropped states."""
     registry = CollectorRegistry()
     registry.register(Membership(jobs, counts))

@@ -6,7 +6,7 @@ Only a real job has a token, so the jobs are real. Nobody says when such a job e
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from rendezvous.server.metered import Rate
 from rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told, TrainerStatus, told_now
 
@@ -53,12 +53,12 @@ class OtherJobs:
         """Drop this job, because its members have come or it is gone."""
         self._jobs.pop(uid, None)
 
-    def progress(self, uid: str) -> Progress | None:
+    def progress(self, uid: str) -> TrainingProgress | None:
         """Return the progress of this job, which has no phase: nothing is known of its workers."""
         if (other := self._jobs.get(uid)) is None:
             return None
         told = other.told
-        return Progress(
+        return TrainingProgress(
             job=uid,
             step=told.step,
             highest=told.step,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from elastic.membership.hosts import MAX_VALUES
-from elastic.membership.training import Progress, Report, Signal
-from rendezvous.engine import Job, summary
+from elastic.membership.training import Report, TrainingProgress, TrainingSignal
+from rendezvous.engine import JobState, summary
 from rendezvous.server.news import News
 from rendezvous.server.other_jobs import OtherJobs
 from rendezvous.server.trainer_status import Told, TrainerStatus
@@ -60,10 +60,12 @@ class ProgressFeed:
             self._held.discard(uid)
             self._news.publish(uid)
 
-    def gone(self, uid: str) -> Progress:
+    def gone(self, uid: str) -> TrainingProgress:
         """Return the last message about a job that is gone."""
         told = self._last.get(uid, Told())
-        return Progress(job=uid, forgotten=True, step=told.step, values=told.values, percent=told.percent, remaining_s=told.remaining_s)
+        return TrainingProgress(
+            job=uid, forgotten=True, step=told.step, values=told.values, percent=told.percent, remaining_s=told.remaining_s
+        )
 
     def reported(self, uid: str, *, is_end: bool) -> None:
         """Note a report of the job's program. The end of training is news at once."""
@@ -91,7 +93,7 @@ class ProgressFeed:
             self._news.forget(uid)
 
 
-def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, now: float) -> Progress:
+def progress_of(job: JobState, reports: dict[str, tuple[Report, float]], told: Told, now: float) -> TrainingProgress:
     """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world.
 
     `told` is what the program reports in the form of Kubeflow Trainer. Its step counts if no worker reports one.
@@ -99,7 +101,7 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, 
     seen = summary(job)
     size = seen.standing.size if seen.standing is not None else 0
     zero = job.membership.world.by_rank[0] if size and job.membership.world is not None else None
-    known = Progress(
+    known = TrainingProgress(
         job=job.uid,
         generation=seen.generation,
         phase=seen.phase,
@@ -121,9 +123,9 @@ def progress_of(job: Job, reports: dict[str, tuple[Report, float]], told: Told, 
     return msgspec.structs.replace(known, step=newest.step, age_s=max(0.0, round(now - at, 3)), values=values)
 
 
-def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[Signal]:
+def signals_of(reports: dict[str, tuple[Report, float]], now: float) -> list[TrainingSignal]:
     """Return the newest report of each worker."""
     return [
-        Signal(member=name, age_s=round(now - at, 3), generation=report.generation, step=report.step, values=report.values)
+        TrainingSignal(member=name, age_s=round(now - at, 3), generation=report.generation, step=report.step, values=report.values)
         for name, (report, at) in reports.items()
     ]

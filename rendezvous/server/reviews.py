@@ -24,15 +24,15 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ReviewPlaces:
     """How many tokens may wait for their review or be under review: of one address, and of all."""
 
     of_address: int
     of_all: int
 
 
-STRANGERS = Places(of_address=8, of_all=64)
-CLAIMANTS = Places(of_address=4, of_all=256)
+STRANGERS = ReviewPlaces(of_address=8, of_all=64)
+CLAIMANTS = ReviewPlaces(of_address=4, of_all=256)
 """The places of tokens that name an account of the control plane. It takes 64 addresses to fill them."""
 
 
@@ -58,7 +58,7 @@ class Review:
 class Lane:
     """Places for tokens that wait for their review, few of them for each address."""
 
-    def __init__(self, name: str, most: Places) -> None:
+    def __init__(self, name: str, most: ReviewPlaces) -> None:
         self._name, self._most = name, most
         self._of_address: Counter[str] = Counter()
         self.places = asyncio.Semaphore(AT_ONCE)

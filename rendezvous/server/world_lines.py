@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from elastic.membership import limits
-from elastic.membership.wire import Decoder, World, encode, unreadable
+from elastic.membership.wire import Decoder, WorldReport, encode, unreadable
 from elastic.membership.world_changes import WorldChange, changes
 from rendezvous.server.hub import Hub
 from rendezvous.server.metered import Use
@@ -22,7 +22,7 @@ JOB_BYTES_PER_S = 512 * 2**10
 CHECKED = 256 * 2**10
 """A longer line is sent without checking that it can be read: the controller checks it too."""
 
-_worlds = Decoder[World](World)
+_worlds = Decoder[WorldReport](WorldReport)
 _changes = Decoder[Any](WorldChange)
 
 
@@ -33,7 +33,7 @@ class WorldLines:
         self._hub = hub
         self._clock = clock
         self._only_changes = only_changes
-        self._told: dict[str, tuple[World, int]] = {}
+        self._told: dict[str, tuple[WorldReport, int]] = {}
         """By job: its world as the controller knows it, and how many lines told it."""
         self._sent: dict[str, Use] = {}
         self._late: dict[str, None] = {}
@@ -63,9 +63,9 @@ class WorldLines:
         for uid in gone:
             self._sent.pop(uid, None)
             self._unreadable.pop(uid, None)
-            yield from self._lines(World(job=uid, generation=0, phase="forgotten", forgotten=True))
+            yield from self._lines(WorldReport(job=uid, generation=0, phase="forgotten", forgotten=True))
 
-    def _lines(self, world: World) -> Iterator[bytes]:
+    def _lines(self, world: WorldReport) -> Iterator[bytes]:
         """Yield the lines about one job. A short line replaces a world that no controller could read: it costs only that job."""
         before, lines = self._told.pop(world.job, (None, 0)) if not world.forgotten else (None, 0)
         try:

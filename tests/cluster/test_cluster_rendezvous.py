@@ -1,10 +1,10 @@
-"""What a real API server makes of the rendezvous server's questions, and of the objects of the backend c10d."""
+"""Check that a real API server answers the rendezvous server's questions, and takes the objects of the backend c10d."""
 
 from account_tokens import ONLY_THE_CONTROLLER_MAY, account_token, who_may_control
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES
-from rendezvous.c10d import Store, store_network_policy, store_pod, store_service
+from rendezvous.c10d import C10dStore, store_network_policy, store_pod, store_service
 
 STRICT = {"fieldValidation": "Strict"}
 
@@ -17,7 +17,7 @@ async def test_pod_service_and_network_policy_of_a_store_are_taken_as_they_are(k
     await account_token(kube, "default", namespace=namespace)  # pods need the account; a controller manager may not have made it yet
     job = await kube.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job"}}, namespace=namespace)
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "job", "uid": job["metadata"]["uid"], "controller": True}
-    store = Store(
+    store = C10dStore(
         job_name="train",
         namespace=namespace,
         job_uid=job["metadata"]["uid"],
@@ -34,7 +34,7 @@ async def test_pod_service_and_network_policy_of_a_store_are_taken_as_they_are(k
 
 
 def contains(whole: object, part: object) -> bool:
-    """Whether nothing of the part was dropped or changed, whatever a server added by its defaults."""
+    """Return whether the whole holds the part unchanged. A server may have added defaults."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(key in whole and contains(whole[key], value) for key, value in part.items())
     if isinstance(part, list):

@@ -18,7 +18,7 @@ from elastic.api.names import JOB_NAME
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Event, Happening, JobKey, Line, Outcome, follow
+from elastic.kube.following import Event, FollowedJob, Happening, Line, Outcome, follow
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
 from elastic.local import LocalCluster
@@ -55,7 +55,7 @@ class ElasticRun:
 
     cluster: LocalCluster
     kube: Kube
-    key: JobKey
+    key: FollowedJob
     training: Watched
 
     async def step(self, step: int, *, world: int) -> None:
@@ -201,5 +201,5 @@ async def elastic_run(
         assert not left
 
 
-async def _follow(kube: Kube, key: JobKey, training: Watched) -> None:
+async def _follow(kube: Kube, key: FollowedJob, training: Watched) -> None:
     training.end(await follow(kube, key, training.hear))

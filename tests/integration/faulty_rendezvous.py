@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rendezvous import main
-from rendezvous.engine import Effect, Event, Job, step_all
+from rendezvous.engine import Effect, Event, JobState, step_all
 from rendezvous.server import hub
 
 
-def faulty(job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+def faulty(job: JobState, events: Iterable[Event], now: float) -> tuple[JobState, tuple[Effect, ...]]:
     path = Path(os.environ["FAULTS"])
     left = int(path.read_text() or 0) if path.exists() else 0
     if job.uid == "job" and left:

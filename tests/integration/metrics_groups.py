@@ -1,6 +1,7 @@
-"""The two metrics groups as tests of their availability meet them.
+"""Prepare a cluster for tests of the two metrics groups' availability.
 
-What an installation brings, who stands behind the service, whether they are discovered, and whether a namespace goes.
+The functions create the objects of an installation and the endpoints of its service. They also tell whether the groups are discovered,
+and whether a namespace can still be deleted.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from elastic.kube.resources import (
     Resource,
 )
 from elastic.local import LocalCluster
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
-PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+PLACE = CertificateName(namespace="elastic-system", name="elastic-autoscaler-metrics")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")
 PYTORCH = KINDS["PyTorchJob"]
 JOBS = Resource("kubeflow.org", "v1", PYTORCH.plural, kind=PYTORCH.name)
@@ -42,7 +43,7 @@ PATIENCE_S = 90.0
 
 @contextlib.contextmanager
 def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]:
-    """The kubeconfig of the laptop's, or of a real one, as the fixture's parameter says. options: of the laptop cluster."""
+    """Yield the kubeconfig of the laptop's API server or of a real one, as the fixture's parameter says. `options` go to the laptop's."""
     if request.param == "own":
         with LocalCluster(control_plane=False, **options) as cluster:
             yield cluster.kubeconfig
@@ -52,7 +53,7 @@ def api_server(request: pytest.FixtureRequest, **options: Any) -> Iterator[Path]
 
 
 async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
-    """Asks again and again; what the API server refuses may pass."""
+    """Wait until a claim holds. Errors of the API server may pass, so ask again after them."""
     last = ""
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -73,7 +74,7 @@ async def ensure(kube: Kube, resource: Resource, body: Object, *, namespace: str
 
 
 async def furnish(kube: Kube) -> None:
-    """What the autoscaler's processes find in a cluster."""
+    """Create the objects that the autoscaler's processes expect in a cluster."""
     await ensure(kube, NAMESPACES, {"metadata": {"name": PLACE.namespace}})
     await ensure(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(PYTORCH))
     await until("jobs are served", lambda: kube.list(JOBS, namespace="default"))
@@ -83,7 +84,7 @@ async def furnish(kube: Kube) -> None:
 
 
 async def clear(kube: Kube) -> None:
-    """Leaves nothing behind that holds up another test's namespaces."""
+    """Delete everything that would hold up the namespaces of other tests."""
     for group, versions in VERSIONS.items():
         for version in versions:
             with contextlib.suppress(KubeError):
@@ -94,7 +95,7 @@ async def clear(kube: Kube) -> None:
 
 
 async def publish(kube: Kube, name: str, port: int) -> None:
-    """As the endpoints of a ready pod."""
+    """Publish a port of this machine as the endpoints of a ready pod."""
     piece = {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": PLACE.name}},
         "addressType": "IPv4",
@@ -126,7 +127,7 @@ async def discovered(kube: Kube) -> bool:
 
 
 async def leave(kube: Kube, name: str) -> None:
-    """A namespace with something in it is deleted, and may take its time."""
+    """Create a namespace with an object in it, and begin to delete it."""
     await kube.create(NAMESPACES, {"metadata": {"name": name}})
     await ensure(kube, SERVICES, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}, namespace=name)
     await kube.delete(NAMESPACES, name)
@@ -140,6 +141,6 @@ async def gone(kube: Kube, name: str) -> None:
 
 
 async def deleted(kube: Kube, name: str) -> None:
-    """A namespace with something in it goes."""
+    """Create a namespace with an object in it, delete it, and wait until it is gone."""
     await leave(kube, name)
     await gone(kube, name)

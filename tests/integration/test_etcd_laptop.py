@@ -1,6 +1,6 @@
-"""A job that meets in the installation's etcd on the laptop, with the controller in it.
+"""Run a job that meets in the installation's etcd on the laptop.
 
-Workers come, go and die while others train, its login opens no other job's records, and nothing is left of the job.
+Workers come, leave and die while others train. The job's login opens no other job's records, and nothing is left of the job at its end.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from laptop import until
 
 from elastic.api.words import Cause
 from elastic.etcd.accounts import Accounts
-from elastic.etcd.store import Refused
+from elastic.etcd.store import StoreRefused
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, needs_etcd, pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ async def has_pods(run: ElasticRun, count: int) -> bool:
 
 
 async def told_of_world(run: ElasticRun, size: int) -> dict[str, Any] | None:
-    """The status once it tells of a world of that size: the workers' log is ahead of it."""
+    """Return the status once it tells of a world of that size, or None. It lags behind the workers' log."""
     elastic = await run.elastic()
     return elastic if elastic.get("worldSize") == elastic.get("lastRescale", {}).get("toSize") == size else None
 
@@ -62,19 +62,19 @@ async def test_a_job_grows_loses_a_worker_and_shrinks_without_a_charge_and_leave
 
 
 async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -> None:
-    """With it another job's records can neither be listed, written, deleted nor watched, and no user can be seen."""
+    """Check that the job's login cannot list, write, delete or watch another job's records, and cannot list users."""
     async with store_of(cluster) as administrator, store_of(cluster, run.key.uid) as own:
         assert set(await keys_under(own, prefix_of(run))) > {"world", "expected"}
         assert await administrator.put(OTHERS + "world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await keys_under(own, OTHERS)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await own.put(OTHERS + "expected", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await own.remove(OTHERS)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await anext(aiter(own.watch(OTHERS, 1)))
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await Accounts(own, password="").jobs()
         assert await keys_under(administrator, OTHERS) == ["world"]
         await administrator.remove(OTHERS)

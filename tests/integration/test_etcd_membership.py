@@ -1,6 +1,6 @@
-"""The controller's side of rendezvous in real etcds, beside records that a test writes as agents do.
+"""Run the controller's side of rendezvous in real etcds, next to records that a test writes as agents do.
 
-Members of etcd die, restart, compact and refuse, one etcd is silent for ever, and no job waits for another one's etcd.
+Members of etcd die, restart, compact and refuse. One etcd is silent for ever. No job waits for another job's etcd.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from laptop import until
 
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
-from elastic.etcd.place import Access, Place
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.place import Access, EtcdPlace
+from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.thread import EtcdThread
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
@@ -30,26 +30,26 @@ TOKEN, USER, PASSWORD = "a token", "trainer", "secret"
 
 
 class Controller:
-    """The thread that serves all etcds, and what it reported."""
+    """The thread that serves all etcds, and the worlds that it reported."""
 
     def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.secrets = secrets or {}
         self.thread = EtcdThread(token_for=lambda uid: TOKEN, read_secret=self.read)
-        self.worlds: dict[str, wire.World] = {}
+        self.worlds: dict[str, wire.WorldReport] = {}
 
     async def read(self, namespace: str, name: str) -> Mapping[str, str]:
         if name not in self.secrets:
-            raise Refused(f"Secret {name} cannot be read: not found")
+            raise StoreRefused(f"Secret {name} cannot be read: not found")
         return self.secrets[name]
 
     async def expect(self, job: str, etcd: Etcd, *members: str, secret: str = "") -> None:
-        """As the controller does: again and again until it has arrived."""
+        """Try again and again until the expectation has arrived, as the controller does."""
         await until(lambda: self.has_written(job, etcd, *members, secret=secret), f"what is expected of {job} is written")
 
     async def has_written(self, job: str, etcd: Etcd, *members: str, secret: str = "", port: int = 0) -> bool:
         ports = [port] if port else etcd.ports
         endpoints = tuple(f"127.0.0.1:{one}" for one in ports)
-        self.thread.meet_at(job, Place(endpoints=endpoints, prefix=f"/elastic-training/{job}/", namespace="default", secret=secret))
+        self.thread.meet_at(job, EtcdPlace(endpoints=endpoints, prefix=f"/elastic-training/{job}/", namespace="default", secret=secret))
         try:
             await self.thread.expect(job, wire.Expectation(members=members, min=1, max=3))
         except Away:
@@ -76,7 +76,7 @@ async def controller(secrets: Mapping[str, Mapping[str, str]] | None = None) -> 
 
 
 def seat(etcd: Etcd, job: str, *, generation: int, index: int = 0, user: str = "") -> None:
-    """A world of one member, as the member writes it."""
+    """Write a world of one member, as the member writes it."""
     seal, prefix = Seal(TOKEN, job), f"/elastic-training/{job}/"
     member = Member("w0", "uid/1.1", "10.0.0.1:1", entered=generation, after=generation - 1)
     world = World(generation, (Seat("w0", "uid/1.1"),), "10.0.0.1:1", "the first members have come; 1 member", "start")
@@ -194,7 +194,7 @@ async def test_records_go_with_the_job(etcd: Etcd) -> None:
         assert etcd.keys("/elastic-training/job/") == []
 
 
-async def test_a_token_that_etcd_forgot_or_that_changed_users_end_is_asked_for_anew(etcd: Etcd) -> None:
+async def test_a_token_is_asked_for_again_after_etcd_forgot_it_or_users_changed(etcd: Etcd) -> None:
     etcd.ask_for_passwords(USER, PASSWORD, "/elastic-training/job/")
     async with controller({"login": {"user": USER, "password": PASSWORD}}) as following:
         await following.expect("job", etcd, "w0", secret="login")
@@ -213,13 +213,13 @@ async def test_a_user_may_neither_read_nor_write_nor_watch_under_another_prefix(
     store = GrpcStore(Channels(), (f"127.0.0.1:{etcd.ports[0]}",), Access(user=USER, password=PASSWORD), is_tls=False)
     try:
         assert await store.put("/elastic-training/mine/world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await store.put("/elastic-training/yours/world", b"{}", lease=0, unchanged=0)
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await keys_under(store, "/elastic-training/yours/")
-        with pytest.raises(Refused, match="permission denied"):
+        with pytest.raises(StoreRefused, match="permission denied"):
             await store.remove("/elastic-training/yours/")
-        with pytest.raises(Refused, match=r"^etcdserver: permission denied$"):
+        with pytest.raises(StoreRefused, match=r"^etcdserver: permission denied$"):
             await anext(aiter(store.watch("/elastic-training/yours/", 1)))
     finally:
         await store.close()

@@ -1,4 +1,7 @@
-"""How elastic jobs end on a cluster: nobody is waited for who comes when the work is done, and a failed job keeps what tells why."""
+"""End elastic jobs on a cluster.
+
+No job waits for a worker that comes after the work is done, and a failed job keeps the pods and logs that tell why.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from elastic.api.job import Object
 from elastic.api.names import JOB_NAME
 from elastic.kube import connect
 from elastic.kube.client import Kube
-from elastic.kube.following import JobKey
+from elastic.kube.following import FollowedJob
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
 from elastic.local import LocalCluster
@@ -49,7 +52,7 @@ def job(name: str, script: str, *, workers: int, **policy: object) -> Object:
 class Run:
     """One job and its pods."""
 
-    def __init__(self, cluster: LocalCluster, kube: Kube, key: JobKey) -> None:
+    def __init__(self, cluster: LocalCluster, kube: Kube, key: FollowedJob) -> None:
         self.cluster, self.kube, self.key = cluster, kube, key
 
     async def status(self) -> Object:
@@ -57,7 +60,7 @@ class Run:
         return found
 
     async def state(self) -> str:
-        """The type of the last condition, as kubectl get shows it."""
+        """Return the type of the last condition, as kubectl get shows it."""
         return str([c["type"] for c in (await self.status()).get("conditions", [])][-1:])
 
     async def pods(self) -> dict[str, Object]:
@@ -90,7 +93,7 @@ async def running(cluster: LocalCluster, wanted: Object) -> AsyncIterator[Run]:
 
 
 async def test_a_worker_that_is_lost_shortly_before_the_end_does_not_keep_the_job_running(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its peers had finished before its container was back, and then it waited for ever at the rendezvous."""
+    """The worker's peers had finished before its container was back, and then it waited for ever at the rendezvous."""
     tmp_path.chmod(0o777)
     async with running(cluster, job("late", UNTIL_ASKED.format(folder=tmp_path), workers=3)) as run:
         await until(lambda: len(list(tmp_path.glob("late-worker-*"))) == 3, "all train", within_s=WITHIN_S)

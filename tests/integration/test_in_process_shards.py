@@ -16,7 +16,7 @@ from in_process_jobs import SCRIPT, Job, compare
 from torch_agents import Server, serving, wait_until
 
 from elastic.local.ports import free_port
-from elastic.membership.wire import Leaving
+from elastic.membership.wire import LeaveOrder
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
@@ -61,7 +61,7 @@ def test_replicas_of_two_shards_come_go_and_lose_a_shard(job: Job) -> None:
     assert pids(job, "w0") == survivors
 
     at = time.time()
-    job.expect("w2", leaving=(Leaving(member="w0", by_s=30.0),))
+    job.expect("w2", leaving=(LeaveOrder(member="w0", by_s=30.0),))
     job.agents.wait_for_world(2, after=at)  # of shards that came with random weights
     job.finish()
     job.ends("w2", size=SHARDS)

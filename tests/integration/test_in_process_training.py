@@ -12,7 +12,7 @@ import pytest
 from in_process_jobs import Job
 from torch_agents import Server, serving, wait_until
 
-from elastic.membership.wire import Leaving
+from elastic.membership.wire import LeaveOrder
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
@@ -53,7 +53,7 @@ def test_a_job_grows_loses_a_process_a_pod_and_a_stopped_worker_and_shrinks(job:
     job.agents.wait_for_world(2, after=at)
 
     at = time.time()
-    job.expect("w0", leaving=(Leaving(member="w1", by_s=30.0),))
+    job.expect("w0", leaving=(LeaveOrder(member="w1", by_s=30.0),))
     job.agents.wait_for_world(1, after=at)
 
     assert job.pid("w0") == survivor

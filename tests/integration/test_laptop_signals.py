@@ -1,4 +1,7 @@
-"""Every signal that `elastic node reclaim` plays, on a node with one of a job's two workers: what the table says of it is what happens."""
+"""Play every signal that `elastic node reclaim` knows on a node with one of a job's two workers.
+
+The job does what the table of signals says.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,31 @@ from elastic.local import LocalCluster
 from elastic.local.agent.asking import NotDone, ask_agents
 from elastic.local.agent.control import Add, Kill
 from elastic.local.reclaim import PLAYABLE, as_seen, show
-from elastic.signals.signal import Meaning, On, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning, On
 from elastic.signals.table import BUILT_IN
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, pytest.mark.timeout(400)]
 PATIENCE_S = 100.0
 KEPT_BY_THE_CLUSTER = "node-unreachable"
-"""Its taint goes where the node is not silent; test_laptop_losses has a silent one."""
+"""A signal whose taint the cluster removes if the node is not silent. test_laptop_losses plays it on a silent node."""
 GONE = [row for row in BUILT_IN if row.meaning is Meaning.GONE and row.on is On.NODE_TAINT and row.name != KEPT_BY_THE_CLUSTER]
 NEW = [row for row in BUILT_IN if row.meaning is Meaning.INFORM and row.effect == Effect.NO_EXECUTE]
-"""On nodes that are not yet open to pods. On another node the taint ends them, which says more than the signal."""
+"""Signals on nodes that are not yet open to pods. On another node their taint would end the pods."""
 LOST_IN_S = 20
-"""From a signal to the loss of its node: enough to leave, and long enough to see that the worker left before."""
+"""Seconds from a signal to the loss of its node: enough for a worker to leave before, and for the test to see that."""
 
 
 @dataclass(frozen=True)
 class Doomed:
-    """A job that trains with two workers, one of them on a node with the name of the signal. There is room for another on node-1 only."""
+    """A job that trains with two workers, one of them on a node with the name of the signal. Only node-1 has room for another worker."""
 
     run: ElasticRun
-    signal: Signal
+    signal: DisruptionSignal
     worker: str
     before: dict[str, tuple[str, int]]
 
     async def is_replaced(self) -> None:
-        """There are two pods: the other worker's, and a new one."""
+        """Check that the worker's pod is gone, and that there are two pods again."""
 
         async def are_others() -> bool:
             pods = await self.run.pods()
@@ -58,7 +61,7 @@ class Doomed:
         await until(are_others, f"{self.worker} has a successor", within_s=PATIENCE_S)
 
     async def ends_as(self, outcome: str) -> None:
-        """The newest disruption of the status is this one, of one worker, and it is over."""
+        """Wait until the newest disruption of the status is this signal's, of one worker, and has ended with this outcome."""
         name = self.signal.name
 
         async def has_ended() -> bool:
@@ -73,7 +76,7 @@ class Doomed:
         return [(entry["member"], entry["signal"]) for entry in found] == [(self.worker, self.signal.name)]
 
     async def reclaim(self, *words: str) -> None:
-        """The command as typed, in a thread."""
+        """Run the command in a thread, with the arguments that a user types."""
         typed = ["node", "reclaim", self.signal.name, "--like", self.signal.name, *words, "--data-dir", str(self.run.cluster.data_dir)]
         await asyncio.to_thread(elastic.main, typed, standalone_mode=False)
 
@@ -87,18 +90,18 @@ class Doomed:
 
 @pytest.fixture(scope="module")
 def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Each node has room for one worker, and no node is called silent while a test runs."""
+    """Yield a cluster whose nodes have room for one worker each. No node counts as silent while a test runs."""
     with ground.cluster(tmp_path_factory.mktemp("signals"), nodes=2, gpus=1, node_grace_s=600.0) as running:
         yield running
 
 
 async def spare(kube: Kube, *, is_open: bool) -> None:
-    """node-1 takes a worker, or none. A cordon would be a signal itself."""
+    """Open node-1 to a worker, or close it. A taint does it, because a cordon would itself be a signal."""
     await set_taint(kube, "node-1", Taint("example.com/closed", is_removed=is_open))
 
 
 @contextlib.asynccontextmanager
-async def doomed(signal: Signal, cluster: LocalCluster) -> AsyncIterator[Doomed]:
+async def doomed(signal: DisruptionSignal, cluster: LocalCluster) -> AsyncIterator[Doomed]:
     node = signal.name
     async with connect(cluster.kubeconfig) as kube:
         await spare(kube, is_open=False)
@@ -118,7 +121,7 @@ async def doomed(signal: Signal, cluster: LocalCluster) -> AsyncIterator[Doomed]
 
 
 @pytest.mark.parametrize("signal", PLAYABLE.values(), ids=lambda row: row.name)
-async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster, signal: Signal) -> None:
+async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster, signal: DisruptionSignal) -> None:
     async with doomed(signal, cluster) as job:
         if signal.meaning is Meaning.INFORM:
             await informs(job)
@@ -130,8 +133,8 @@ async def test_a_signal_is_taken_back_and_then_comes_true(cluster: LocalCluster,
 
 
 @pytest.mark.parametrize("signal", GONE, ids=lambda row: row.name)
-async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: LocalCluster, signal: Signal) -> None:
-    """Nobody on the node can end its pod: that stays until the node is no more."""
+async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: LocalCluster, signal: DisruptionSignal) -> None:
+    """Nobody on the node can end its pod. The pod stays until the node is deleted."""
     async with doomed(signal, cluster) as job:
         run = job.run
         await job.needs(1)
@@ -146,8 +149,8 @@ async def test_a_worker_of_a_node_that_is_called_gone_is_replaced(cluster: Local
 
 
 @pytest.mark.parametrize("signal", NEW, ids=lambda row: row.name)
-async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCluster, signal: Signal) -> None:
-    """The node's first pods come after its taint. Nothing is announced, and nobody leaves."""
+async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCluster, signal: DisruptionSignal) -> None:
+    """The node's first pods come after its taint has gone. No disruption is announced, and no worker leaves."""
     node = f"new-{signal.name}"
     played = as_seen(signal, now=datetime.now(UTC), left_s=None)
     async with connect(cluster.kubeconfig) as kube:
@@ -171,7 +174,7 @@ async def test_a_worker_comes_to_a_new_node_once_its_taint_goes(cluster: LocalCl
 
 
 async def informs(job: Doomed) -> None:
-    """The job does nothing, and an Event says so where it is news."""
+    """Check that the job does nothing, and that an Event tells of the signal if the table calls it news."""
     run, worlds = job.run, job.run.training.worlds
     for take_back in ([], ["--take-back"]):
         await job.reclaim(*take_back)
@@ -184,7 +187,7 @@ async def informs(job: Doomed) -> None:
 
 
 async def is_taken_back(job: Doomed) -> None:
-    """The worker is needed, and there is no room for another: it trains on, and stays. The command does not end the node then."""
+    """Check that a needed worker without room for another one trains on after the signal is taken back. The command keeps the node."""
     run, worlds = job.run, job.run.training.worlds
     played = asyncio.create_task(job.reclaim(*(("--seconds", "60") if job.signal.meaning is Meaning.LEAVE else ())))
     await until(job.is_leaving, f"{job.worker} is leaving", within_s=PATIENCE_S)
@@ -202,7 +205,7 @@ async def is_taken_back(job: Doomed) -> None:
 
 
 async def drives_out(job: Doomed) -> None:
-    """The other goes on without the worker while its node is still there."""
+    """Check that the other worker goes on without this one while the node is still there."""
     run = job.run
     played = asyncio.create_task(job.reclaim("--seconds", str(LOST_IN_S)))
     await run.world(1)
@@ -215,7 +218,7 @@ async def drives_out(job: Doomed) -> None:
 
 
 async def exchanges(job: Doomed) -> None:
-    """No step is made without a second worker, and the node stays."""
+    """Check that the worker is replaced without a step of one worker alone, and that the node stays."""
     run, worlds, steps = job.run, job.run.training.worlds, len(job.run.training.steps)
     await job.reclaim()
     await run.new_world(2, after=worlds)

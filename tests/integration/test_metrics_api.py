@@ -1,6 +1,6 @@
-"""The metrics API of the autoscaler behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS).
+"""Serve the autoscaler's metrics API behind the laptop's API server, and behind a real one if there is one (KUBEBUILDER_ASSETS).
 
-The autoscaling loop of each acts on `desired_workers`, and no namespace is held up when everything is uninstalled.
+The autoscaling loop of each acts on `desired_workers`. No namespace is held up when everything is uninstalled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from real_servers import machine_address
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 from autoscale.serving.registration import Registration
 from autoscale.serving.server import MetricsApi
@@ -58,22 +58,22 @@ async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
 
 @dataclass
 class Known:
-    """What the autoscaler knows of jobs, as a test has it."""
+    """The autoscaler's knowledge of jobs, as a test sets it."""
 
-    found: dict[JobKey, JobFigures] = field(default_factory=dict)
+    found: dict[JobName, JobFigures] = field(default_factory=dict)
     is_known: bool = False
     pods: list[PodSeen] = field(default_factory=list)
 
     def workers(self, uid: str) -> list[PodSeen]:
         return [pod for pod in self.pods if pod.owner == uid]
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return self.found.get(key)
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
         return [job for key, job in self.found.items() if namespace in (None, key.namespace)]
 
-    def want(self, key: JobKey, wanted: int, *, replicas: int, throughput: float | None = None) -> None:
+    def want(self, key: JobName, wanted: int, *, replicas: int, throughput: float | None = None) -> None:
         bounds = Bounds(1, 40)
         self.found[key] = JobFigures(
             key=key, uid=key.name, replicas=replicas, bounds=bounds, working=replicas, wanted=wanted, throughput=throughput
@@ -119,10 +119,10 @@ async def serving(kube: Kube) -> AsyncIterator[Serving]:
 
 
 class Scaled:
-    """A job, its HorizontalPodAutoscaler as the controller makes it, and what there is of its workers."""
+    """A job, its HorizontalPodAutoscaler as the controller makes it, and its workers' pods."""
 
     def __init__(self, kube: Kube, known: Known, name: str) -> None:
-        self._kube, self._known, self.key = kube, known, JobKey(PYTORCH.name, "default", name)
+        self._kube, self._known, self.key = kube, known, JobName(PYTORCH.name, "default", name)
 
     async def make(self, replicas: int, *, is_exact: bool, metric: Object | None = None) -> None:
         template = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}
@@ -142,7 +142,7 @@ class Scaled:
         await self._kube.create(HORIZONTAL_POD_AUTOSCALERS, hpa, namespace="default")
 
     async def follow(self, replicas: int) -> None:
-        """Its controller and its workers: as many as are asked for."""
+        """Play the job's controller and workers: bring the pods to the wanted number."""
         selector = f"training.kubeflow.org/job-name={self.key.name}"
         status = {"replicaStatuses": {"Worker": {"active": replicas, "selector": selector}}}
         await self._kube.patch(JOBS, self.key.name, {"status": status}, namespace="default", subresource="status")
@@ -162,7 +162,7 @@ class Scaled:
         self._known.want(self.key, wanted, replicas=size)
 
     async def looks(self) -> Object:
-        """The status after the controller has looked again."""
+        """Return the status after the controller has looked again."""
         before = (await self.hpa()).get("status")
 
         async def has_looked() -> bool:
@@ -187,7 +187,7 @@ async def test_a_stock_autoscaler_goes_from_10_to_11_and_from_20_to_19(kube: Kub
     await asyncio.gather(one.reaches(11, wanted=11, replicas=10), two.reaches(19, wanted=19, replicas=20))
 
     async def is_active() -> bool:
-        """Its status follows the change of the job."""
+        """Return whether the autoscaler's status has followed the change of the job."""
         conditions = ((await one.hpa()).get("status") or {}).get("conditions") or ()
         return {c["type"]: c["reason"] for c in conditions}.get("ScalingActive") == "ValidMetricFound"
 
@@ -212,7 +212,7 @@ async def test_without_tolerance_a_swallowed_step_is_rounded_or_waits_in_words(k
 
 
 async def test_a_stock_autoscaler_acts_on_what_each_worker_does(kube: Kube, serving: Serving) -> None:
-    """A metric of type Pods: 20 a second by two workers, where each should do 4."""
+    """The metric has the type Pods: two workers make 20 a second, and each should make 4."""
     one = Scaled(kube, serving.known, f"pods-{uuid.uuid4().hex[:6]}")
     serving.known.want(one.key, 2, replicas=2, throughput=20.0)
     for index in range(2):
@@ -244,8 +244,8 @@ async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(ku
     await deleted(kube, f"early-{uuid.uuid4().hex[:6]}")
 
 
-async def test_who_may_not_read_values_is_refused_also_where_it_calls_us_itself(kube: Kube, serving: Serving) -> None:
-    serving.known.want(JobKey("PyTorchJob", "default", "x"), 3, replicas=2)
+async def test_a_user_who_may_not_read_values_is_refused_also_at_our_own_port(kube: Kube, serving: Serving) -> None:
+    serving.known.want(JobName("PyTorchJob", "default", "x"), 3, replicas=2)
     port = serving.replicas[1].port
     path = f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers"
     trust = ssl.create_default_context()
@@ -295,7 +295,7 @@ async def test_a_group_that_another_adapter_has_is_left_to_it_and_is_ours_again_
     assert "ownerReferences" not in there["metadata"], "it does not go with us"
 
     async def is_withdrawn() -> bool:
-        """A version that changes meanwhile, as by a word on its availability, is left to the next look."""
+        """Look again. A look skips a version that changed meanwhile, for example because its availability was written."""
         await registration.trust(b"other")
         return await kube.find(API_SERVICES, new) is None
 

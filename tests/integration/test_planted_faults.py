@@ -20,7 +20,7 @@ from laptop import until
 from elastic.cli import main
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
-from elastic.kube.following import JobKey
+from elastic.kube.following import FollowedJob
 from elastic.kube.resources import PODS
 from elastic.kube.submission import Submission
 from elastic.local import LocalCluster
@@ -60,7 +60,7 @@ def job_with(name: str, *, workers: int = 2, replicas: int | None = None, contai
 class Planted:
     """One job with a fault."""
 
-    def __init__(self, cluster: LocalCluster, kube: Kube, key: JobKey) -> None:
+    def __init__(self, cluster: LocalCluster, kube: Kube, key: FollowedJob) -> None:
         self.kube, self.key = kube, key
         self._kubeconfig = str(cluster.kubeconfig)
         self._layout = Layout(cluster.data_dir)

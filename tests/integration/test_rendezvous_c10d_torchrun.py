@@ -1,6 +1,6 @@
-"""Stock torchrun with the store process of the backend c10d: workers come and go, worker-0 included, and the job trains on.
+"""Run stock torchrun with the store process of the backend c10d.
 
-test_controller_c10d shows the same in pods.
+Workers come and leave, also worker-0, and the job trains on. test_controller_c10d shows the same in pods.
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from torch_agents import Agents, Server, grow_and_lose_worker_0
 
-from rendezvous.c10d import Store, c10d_env, store_pod
+from rendezvous.c10d import C10dStore, c10d_env, store_pod
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 
-STORE = Store(
+STORE = C10dStore(
     job_name="train",
     namespace="team",
     job_uid="0d9f",
@@ -28,7 +28,7 @@ STORE = Store(
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
-    """The store pod's only process, run as its pod says."""
+    """Run the store pod's only process as its pod says, and yield its endpoint."""
     (container,) = store_pod(STORE)["spec"]["containers"]
     environment = dict(os.environ) | {entry["name"]: entry.get("value", "127.0.0.1") for entry in container["env"]}
     environment |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "ELASTIC_STORE_PORT": "0"}
@@ -51,7 +51,7 @@ def test_the_store_serves_keys_and_ends_cleanly(endpoint: str) -> None:
 
 @pytest.mark.full
 def test_stock_torchrun_grows_and_outlives_worker_0(endpoint: str, tmp_path: Path) -> None:
-    server = Server(tmp_path)  # not started: nothing of ours runs here but the store
+    server = Server(tmp_path)  # not started: of our programs only the store runs here
     agents = Agents(tmp_path / "job", server, job=STORE.job_uid)
     env = {entry["name"]: entry["value"] for entry in c10d_env(STORE, rendezvous_id=STORE.job_uid)} | {"PET_RDZV_ENDPOINT": endpoint}
     try:

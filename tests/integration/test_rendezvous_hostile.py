@@ -18,7 +18,7 @@ from torch_agents import Server, serving, wait_until
 
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import job_token
-from elastic.membership.wire import MAX_HELD, World
+from elastic.membership.wire import MAX_HELD, WorldReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -117,7 +117,7 @@ def resident_kb(server: Server) -> int:
 def test_a_hostile_member_does_not_touch_the_job_beside_it(server: Server) -> None:
     seed = int(time.time())
     print(f"seed {seed}")
-    hostile, heard, opened = Hostile(server, seed), list[World](), list[float]()
+    hostile, heard, opened = Hostile(server, seed), list[WorldReport](), list[float]()
     ended = threading.Event()
 
     async def listen() -> None:

@@ -24,7 +24,7 @@ from elastic.local.installation import ensure_installation
 from elastic.membership import limits
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import control_token, job_token
-from elastic.membership.wire import Expectation, Leaving, World
+from elastic.membership.wire import Expectation, LeaveOrder, WorldReport
 from elastic_worker import report
 from elastic_worker.agent import presence
 from elastic_worker.report import Reporter
@@ -108,7 +108,7 @@ def test_an_older_leaders_expectation_is_refused(server: Server) -> None:
 
 
 def test_the_controller_hears_of_every_world_over_a_restart_of_the_server(server: Server) -> None:
-    heard: list[World] = []
+    heard: list[WorldReport] = []
     opened: list[float] = []
     stop = threading.Event()
 
@@ -175,7 +175,7 @@ def test_training_signals_are_answered_and_readable(server: Server) -> None:
         assert {"detect", "notice", "drain", "round", "start", "firstStep"} == set(world.rescale.phases)
         first._is_over = True  # keeps working, so that it can be told to stop
         first._thread.join()
-        server.expect("job", Expectation(members=("w1",), min=1, max=2, leaving=(Leaving(member="w0", by_s=40, cause="disruption"),)))
+        server.expect("job", Expectation(members=("w1",), min=1, max=2, leaving=(LeaveOrder(member="w0", by_s=40, cause="disruption"),)))
         wait_until(lambda: bool(first.presence.view.reform), what="the leaver is told")
         wait_until(lambda: reporter.send(12).stop, what="the worker is told to stop")
         answer = reporter.send(12)

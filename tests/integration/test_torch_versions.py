@@ -17,7 +17,7 @@ from training_changes import Changes
 from training_lab import forking, lab
 
 from elastic.membership.wire import Budget, Expectation
-from rendezvous.c10d import PROGRAM, Store, c10d_env
+from rendezvous.c10d import PROGRAM, C10dStore, c10d_env
 
 PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
 
@@ -100,7 +100,7 @@ def test_worlds_change_while_the_processes_live_on(tmp_path: Path) -> None:
 
 def test_torchs_own_backend_grows_and_outlives_worker_0(tmp_path: Path) -> None:
     agents = Agents(tmp_path / "job", Server(tmp_path), job="c10d", python=PYTHON)
-    store = Store(job_name="train", namespace="team", job_uid="c10d", owner={}, template={}, selector={})
+    store = C10dStore(job_name="train", namespace="team", job_uid="c10d", owner={}, template={}, selector={})
     environment = os.environ | {"ELASTIC_STORE_PORT": "0", "ELASTIC_POD_IP": "127.0.0.1"}
     process = subprocess.Popen([PYTHON, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

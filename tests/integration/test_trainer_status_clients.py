@@ -14,7 +14,7 @@ from example_jobs import environment
 
 from elastic.local.installation import ensure_installation
 from elastic.membership.tokens import Role, job_token, load_keys
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.membership.wire import Expectation, Join
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
@@ -71,8 +71,8 @@ class Served:
             "KUBEFLOW_TRAINER_SERVER_TOKEN": str(token),
         }
 
-    def progress(self) -> Progress:
-        async def read() -> Progress:
+    def progress(self) -> TrainingProgress:
+        async def read() -> TrainingProgress:
             (progress,) = self.hub.progress_since(-1)
             return progress
 

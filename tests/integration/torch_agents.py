@@ -19,7 +19,7 @@ from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
-from elastic.membership.wire import Decoder, Expectation, World, encode
+from elastic.membership.wire import Decoder, Expectation, WorldReport, encode
 from rendezvous.delivery import WRAPPER
 
 PATIENCE_S = 120.0
@@ -156,9 +156,9 @@ class Server:
         status, text = self.call("PUT", f"/v1/jobs/{job}/expectation", token=control_token(self.key), body=body)
         assert status == 204, text
 
-    def world(self, job: str) -> World | None:
+    def world(self, job: str) -> WorldReport | None:
         status, text = self.call("GET", f"/v1/jobs/{job}/world", token=control_token(self.key))
-        return Decoder[World](World).decode(text) if status == 200 else None
+        return Decoder[WorldReport](WorldReport).decode(text) if status == 200 else None
 
 
 class Agents:

@@ -21,7 +21,7 @@ from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
 from autoscale.watching.observer import Observer
 from elastic.api.scaling import MANAGER
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 AUTOSCALER = MANAGER
 LEAST_GAP_S = 1.0
@@ -65,7 +65,7 @@ class Autoscaler:
         for task in self._tasks:
             task.cancel()
 
-    async def progress(self) -> AsyncIterator[Progress]:
+    async def progress(self) -> AsyncIterator[TrainingProgress]:
         """As RendezvousClient does, over all restarts of the server."""
         hub, version = self._server.hub, -1
         while True:

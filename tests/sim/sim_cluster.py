@@ -19,7 +19,7 @@ from sim_time import now, stamp
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NODES, POD_DISRUPTION_BUDGETS, PODS, VOLCANO_POD_GROUPS, Object
 from elastic.local.reclaim import PLAYABLE, Played, as_seen
-from elastic.signals.signal import Meaning, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning
 
 SLOTS = 4
 UNREACHABLE_S, EVICTED_S = 40.0, 70.0
@@ -84,7 +84,7 @@ class Cluster:
         loop.call_later(UNREACHABLE_S, self._taint, name, UNREACHABLE)
         loop.call_later(seconds, self.take_back, name)
 
-    def reclaim_node(self, name: str, signal: Signal | None = None, *, after_s: float | None = None) -> None:
+    def reclaim_node(self, name: str, signal: DisruptionSignal | None = None, *, after_s: float | None = None) -> None:
         """Give a cloud's notice; the machine goes when its time is up."""
         signal = signal or self._draw.choice(LEAVES)
         left_s = signal.lead_s if after_s is None else after_s
@@ -94,7 +94,7 @@ class Cluster:
             self._loses(pod)
         self._show(name, as_seen(signal, now=now(), left_s=left_s))
 
-    def warn_node(self, name: str, signal: Signal | None = None) -> None:
+    def warn_node(self, name: str, signal: DisruptionSignal | None = None) -> None:
         """Let a cloud say that a machine may go; it stays."""
         signal = signal or self._draw.choice(WARNINGS)
         if signal.meaning is Meaning.PREPARE:

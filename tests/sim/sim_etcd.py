@@ -1,7 +1,7 @@
-"""Jobs of the simulation that meet in an etcd of their user's.
+"""Simulate jobs that meet in an etcd of their user's.
 
-The etcd, the agents with the real presence and decision in them, and a controller's way there with the real follower. An etcd that is away
-may forget no lease meanwhile, as one that restarts, or end all of them, as one that was stopped.
+It has the etcd, the agents with their real presence and decisions, and a controller's connection with the real follower. While an etcd is
+away, it keeps all leases, like a restarting one, or lets them end, like one that stands still.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from sim_ends import Ended
 
 from elastic.api.job import Object
 from elastic.etcd.membership import EtcdMembership
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Away
 from elastic.membership.tokens import Role
-from elastic.membership.wire import Expectation, World
+from elastic.membership.wire import Expectation, WorldReport
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.presence import EtcdPresence
 from elastic_worker.etcd.records import WORLD, Seal
@@ -34,24 +34,24 @@ AWAY_RETRY_S = 0.5
 
 
 def token_of(job_uid: str) -> str:
-    """As the controllers of the simulation make it."""
+    """Return a job's token, as the simulated controllers derive it."""
     return f"{Role.AGENT} token of {job_uid}"
 
 
 class SimEtcd(FakeEtcd):
-    """What one job has written. Whoever watches is woken by a change."""
+    """The records of one job. A change wakes the watches and the agents."""
 
     def __init__(self, job_uid: str) -> None:
         super().__init__()
         self.is_away = self.ends_leases = False
         self.agents: list[EtcdAgent] = []
         self.met: list[EtcdAgent] = []
-        """All that ever came."""
+        """All agents that ever came."""
         self._uid = job_uid
         self._changed = asyncio.Event()
 
     def world(self) -> Sealed | None:
-        """The record of the world."""
+        """Return the record of the world, or None."""
         key = self.keys.get(f"/elastic-training/{self._uid}/{WORLD}")
         record = Seal(token_of(self._uid), self._uid).open(WORLD, base64.b64decode(key.value)) if key is not None else None
         return record if isinstance(record, Sealed) else None
@@ -84,13 +84,13 @@ class SimEtcd(FakeEtcd):
 
 
 class Etcds:
-    """Those of all jobs of a simulated life."""
+    """The etcds of all jobs of a simulated life."""
 
     def __init__(self) -> None:
         self._by_job: dict[str, SimEtcd] = {}
         self.is_away = self.ends_leases = False
         self.cut_off = 0
-        """How many members lost their lease though they lived."""
+        """Number of times that a living agent was cut off from its etcd."""
 
     def of(self, job_uid: str) -> SimEtcd:
         if job_uid not in self._by_job:
@@ -127,7 +127,7 @@ class Etcds:
 
 
 class EtcdAgent:
-    """torchrun's agent with the backend elastic-etcd, in one run of a container. `ended` hears the exit code when it ends by itself."""
+    """torchrun's agent with the backend elastic-etcd, in one run of a container. `ended` gets its exit code if it ends by itself."""
 
     def __init__(self, settings: Settings, incarnation: str, etcds: Etcds, draw: random.Random, ended: Ended) -> None:
         self.is_over = self.is_ready = self.is_finishing = False
@@ -146,7 +146,7 @@ class EtcdAgent:
         self._later(self._draw.uniform(0.1, 2.0), self._come, 0)
 
     def stop(self, *, says_so: bool) -> None:
-        """The process is ended from outside."""
+        """End the process from outside."""
         if self in self._etcd.agents:
             self._etcd.agents.remove(self)
             if says_so and not self.is_over:
@@ -157,7 +157,7 @@ class EtcdAgent:
         self.is_over = True
 
     def fail(self, *, generation: int | None = None) -> bool:
-        """A worker process ends by itself. False where none was running (then)."""
+        """Let a worker process fail. Return False if none was running, or not in that generation."""
         if not self.is_working or generation not in (None, self._generation):
             return False
         self._presence.report_state("failed", generation=self._generation, status=1)
@@ -166,7 +166,7 @@ class EtcdAgent:
         return True
 
     def finish(self) -> None:
-        """The training program has done its work."""
+        """Let the training program finish its work."""
         if self.is_working:
             self.is_finishing = True
             self._presence.report_state("finished", generation=self._generation)
@@ -174,7 +174,7 @@ class EtcdAgent:
             self._later(3.0, self._exit, 0)
 
     def cut_off(self, seconds: float) -> None:
-        """Only this agent does not reach the etcd."""
+        """Cut off only this agent from the etcd."""
         self._is_cut = True
         self._etcds.cut_off += 1
         self._later(seconds, self._reach_again)
@@ -197,7 +197,7 @@ class EtcdAgent:
         self._link.is_cut = self._is_cut or self._etcds.is_away
 
     def _come(self, generation: int) -> None:
-        """To the barrier."""
+        """Come to the barrier."""
         if generation == self._generation and not self.is_over and not self.is_ready and not self.is_finishing:
             self.is_ready = True
             self._presence.announce_ready(after=generation, store=f"{self._name}:{generation}")
@@ -248,7 +248,7 @@ class EtcdAgent:
 
 
 def agent_of(pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, draw: random.Random, ended: Ended) -> EtcdAgent:
-    """The agent in a pod, as its environment asks for. `process` names it."""
+    """Return the agent in a pod, as its environment asks for. `process` names its run."""
     name, uid, job_uid = pod["metadata"]["name"], pod["metadata"]["uid"], env["PET_RDZV_ID"]
     given = {MEMBER: name, POD_UID: uid, POD_IP: "10.0.0.1", TOKEN: token_of(job_uid)}
     options: dict[str, Any] = dict(item.split("=", 1) for item in env["PET_RDZV_CONF"].split(",") if item)
@@ -260,7 +260,7 @@ def agent_of(pod: Object, env: dict[str, str], *, process: str, etcds: Etcds, dr
 
 
 class _Way(InMemory):
-    """One controller's."""
+    """One controller's connection to an etcd, while that controller reaches it."""
 
     def __init__(self, etcd: SimEtcd, is_there: Callable[[], bool]) -> None:
         super().__init__(etcd)
@@ -278,17 +278,17 @@ class _Way(InMemory):
 
 
 class EtcdReach:
-    """The etcds as a controller process reaches them that may stand still or die; as elastic.etcd.thread, in the loop of all."""
+    """The etcds as seen by a controller process that may stand still or die. It replaces elastic.etcd.thread, in the simulation's loop."""
 
     def __init__(self, etcds: Etcds, awake: asyncio.Event, is_alive: Callable[[], bool]) -> None:
         self._etcds, self._awake, self._is_alive = etcds, awake, is_alive
-        self._places: dict[str, Place] = {}
-        self._heard: asyncio.Queue[World] = asyncio.Queue()
+        self._places: dict[str, EtcdPlace] = {}
+        self._heard: asyncio.Queue[WorldReport] = asyncio.Queue()
         self.membership = EtcdMembership(
             visit=self._visit, token_for=token_of, emit=self._heard.put_nowait, clock=asyncio.get_running_loop().time, worked_s=lambda: 0.0
         )
 
-    def meet_at(self, job_uid: str, place: Place) -> None:
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None:
         self._places[job_uid] = place
 
     async def expect(self, job_uid: str, expectation: Expectation) -> None:
@@ -302,7 +302,7 @@ class EtcdReach:
         self._places.pop(job_uid, None)
         return step
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[WorldReport]:
         if on_open is not None:
             on_open()
         try:
@@ -313,7 +313,7 @@ class EtcdReach:
         finally:
             await self.membership.close()
 
-    async def _visit(self, place: Place) -> _Way:
+    async def _visit(self, place: EtcdPlace) -> _Way:
         await self._awake.wait()
         way = _Way(self._etcds.of(place.prefix.rstrip("/").rpartition("/")[2]), self._is_there)
         if not self._is_there():

@@ -10,12 +10,12 @@ from sim_api import Api, set_workers
 from sim_autoscaler import Autoscaler
 from sim_time import now
 
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.jobs import JOBS
-from controller.facts.keys import owner_uid
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.api.scaling import DESIRED
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, PODS
 from elastic.local.controllers.autoscaling.decision import Scale, Seen, decide, needs_metrics
@@ -62,9 +62,9 @@ class HpaController:
 def _answer(metric: Object, job: Object, autoscaler: Autoscaler) -> Answer:
     if (metric.get("external") or {}).get("metric", {}).get("name") != DESIRED:
         return NO_METRIC
-    figures = autoscaler.book.of(JobKey(job["kind"], job["metadata"]["namespace"], job["metadata"]["name"]))
+    figures = autoscaler.book.of(JobName(job["kind"], job["metadata"]["namespace"], job["metadata"]["name"]))
     return [1000 * figures.wanted] if figures is not None else NO_METRIC
 
 
 def _is_worker(pod: Object, *, of: str) -> bool:
-    return owner_uid(pod["metadata"]) == of and pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower()
+    return controller_uid(pod["metadata"]) == of and pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower()

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from sim_api import Api
 from sim_rendezvous import SimServer
 
-from controller.facts.keys import owner_uid
 from elastic.api.job import Object
 from elastic.api.names import REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS
 from elastic.membership.hosts import LauncherReport
 from rendezvous.server.host_lists import HostLists
@@ -56,7 +56,7 @@ class Launchers:
             launcher = self._launchers.get(uid)
             if launcher is None:
                 launcher = self._launchers[uid] = Launcher(uid, reports=self._draw.random() < 0.7)
-            self._step(launcher, owner_uid(pod["metadata"]), running)
+            self._step(launcher, controller_uid(pod["metadata"]), running)
 
     def at_work(self, pod_uid: str) -> bool:
         """Return whether worker processes with a rank run in this pod."""
@@ -66,7 +66,7 @@ class Launchers:
         """Yield the hosts that the driver of each of the job's launchers has given ranks to."""
         pods = {pod["metadata"]["uid"]: pod for pod in self._api.all(PODS)}
         for uid, launcher in self._launchers.items():
-            if uid in pods and owner_uid(pods[uid]["metadata"]) == job_uid:
+            if uid in pods and controller_uid(pods[uid]["metadata"]) == job_uid:
                 yield launcher.assigned
 
     def _step(self, launcher: Launcher, job_uid: str, running: dict[str, Object]) -> None:

@@ -33,8 +33,8 @@ from controller.facts.snapshot import KeyPair
 from controller.running.metrics import Metrics
 from controller.running.reconcile import Reconciler
 from controller.watching.observe import Observer, resources_of
-from elastic.etcd.store import Away, Refused
-from elastic.membership.wire import Expectation, World
+from elastic.etcd.store import Away, StoreRefused
+from elastic.membership.wire import Expectation, WorldReport
 from elastic.runtime.election import Election, LeaseLost
 from elastic.runtime.fence import FencedWriter
 from elastic.runtime.terminating import ConsiderateWriter
@@ -78,7 +78,7 @@ class Controller:
         self._membership = etcds.membership
         self._link = Links(
             RendezvousLink(FencedServer(reach, self._left_s) if elects else reach, errors=(Unreachable,), clock=self._now),
-            RendezvousLink(FencedServer(etcds, self._left_s) if elects else etcds, errors=(Away, Refused), clock=self._now),
+            RendezvousLink(FencedServer(etcds, self._left_s) if elects else etcds, errors=(Away, StoreRefused), clock=self._now),
             etcds,
         )
         self._reconciler = Reconciler(
@@ -219,7 +219,7 @@ class _Reach:
         await self._awake.wait()
         await self._server.lead(term, by=self._name)
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[WorldReport]:
         async for world in self._server.worlds(on_open, by=self._name):
             await self._awake.wait()
             yield world

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from sim_etcd import Etcds
 
-from elastic.membership.wire import Expectation, World
-from rendezvous.engine import Effect, Event, Job, step_all
+from elastic.membership.wire import Expectation, WorldReport
+from rendezvous.engine import Effect, Event, JobState, step_all
 from rendezvous.engine.invariants import broken
 from rendezvous.server.hub import ActiveJob, Hub
 
@@ -37,7 +37,7 @@ class SimHub(Hub):
     `faults` gets each invariant that a step broke, and each decision that raised: the hub itself survives them.
     """
 
-    def __init__(self, instance: str, faults: list[str], *, watch: Callable[[Job, Job], None] | None = None) -> None:
+    def __init__(self, instance: str, faults: list[str], *, watch: Callable[[JobState, JobState], None] | None = None) -> None:
         super().__init__(instance=instance, clock=asyncio.get_running_loop().time)
         self._faults, self._watch = faults, watch
         self.step_all = self._checked_step  # type: ignore[method-assign]
@@ -46,7 +46,7 @@ class SimHub(Hub):
         self._late: list[Callable[[], object]] = []
         self._unread: list[Callable[[], object]] = []
 
-    def _checked_step(self, job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+    def _checked_step(self, job: JobState, events: Iterable[Event], now: float) -> tuple[JobState, tuple[Effect, ...]]:
         try:
             after, effects = step_all(job, events, now)
         except Exception as error:
@@ -127,7 +127,7 @@ class SimServer:
         """Etcds in which jobs of that backend meet."""
         self.expected: dict[str, list[tuple[str, Expectation]]] = {}
         """Expectations of each job, with the process that sent them."""
-        self.watchers: list[Callable[[World], None]] = []
+        self.watchers: list[Callable[[WorldReport], None]] = []
         self._broken = asyncio.Event()
         self.hub = self._new_hub()
 
@@ -183,7 +183,7 @@ class SimServer:
         self.starts += 1
         return SimHub(f"s{self.starts}", self.faults, watch=self._see)
 
-    def _see(self, before: Job, after: Job) -> None:
+    def _see(self, before: JobState, after: JobState) -> None:
         if self.living is not None:
             self.living.see(before, after)
 
@@ -211,7 +211,7 @@ class SimServer:
         await self._reach(by)
         return self.hub.forget(job_uid)
 
-    async def worlds(self, on_open: Callable[[], None] | None = None, *, by: str) -> AsyncIterator[World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None, *, by: str) -> AsyncIterator[WorldReport]:
         while True:
             await asyncio.sleep(REACH_S)
             if self.is_down or self._is_kept_from(by):

@@ -7,15 +7,15 @@ from sim_api import Api
 from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
-from controller.facts.keys import owner_uid
 from controller.frameworks import FRAMEWORKS
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.api.words import CleanPodPolicy, Through
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
-from elastic.membership.wire import World
+from elastic.membership.wire import WorldReport
 from elastic_worker.etcd.records import World as Sealed
 
 AT_WORK = ("Pending", "Running")
@@ -27,7 +27,7 @@ def wrongs(api: Api, server: SimServer, raw: Object | None) -> list[str]:
         return [f"pod {p['metadata']['name']} is left of a job that is gone" for p in api.all(PODS)]
     job, _ = parse(raw, stored=True)
     uid = raw["metadata"]["uid"]
-    pods = [pod for pod in api.all(PODS) if owner_uid(pod["metadata"]) == uid and REPLICA_TYPE in pod["metadata"]["labels"]]
+    pods = [pod for pod in api.all(PODS) if controller_uid(pod["metadata"]) == uid and REPLICA_TYPE in pod["metadata"]["labels"]]
     true = [c.type for c in job.status.conditions if c.status == "True"]
     if "Succeeded" in true or "Failed" in true:
         return [*_conditions(true, never=("Running", "Restarting")), *_over(api, job, pods)]
@@ -47,7 +47,7 @@ def silences(api: Api, raw: Object | None) -> Iterator[str]:
     true = {c.type for c in job.status.conditions if c.status == "True"}
     if true & {"Succeeded", "Failed", "Suspended"} or job.elastic is None or not job.kind.native_elastic:
         return
-    pods = [pod for pod in api.all(PODS) if owner_uid(pod["metadata"]) == raw["metadata"]["uid"]]
+    pods = [pod for pod in api.all(PODS) if controller_uid(pod["metadata"]) == raw["metadata"]["uid"]]
     workers = [pod for pod in pods if pod["metadata"]["labels"].get(REPLICA_TYPE) == WORKER.lower()]
     active = sum(pod["status"]["phase"] == "Running" and not is_deleting(pod) for pod in workers)
     words = f"Waiting for workers: {active} of at least {job.least_workers} running."
@@ -136,7 +136,7 @@ def _membership(api: Api, server: SimServer, job: Job, names: set[str]) -> Itera
         yield f"the status says that {elastic.leaving} leave"
     if lasting := [entry for entry in elastic.disruptions if entry.ended_at is None]:
         yield f"the status says that disruptions last: {lasting}"
-    world: World | Sealed | None = server.hub.world(job.metadata.uid)
+    world: WorldReport | Sealed | None = server.hub.world(job.metadata.uid)
     members = {seat.name for seat in world.members} if world is not None else set()
     if elastic.backend == "etcd":
         world = server.etcds.of(job.metadata.uid).world()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim_trainer import At, Trainer
 
-from rendezvous.engine import Job, Phase
+from rendezvous.engine import JobState, MemberPhase
 from rendezvous.engine.in_place import ATTEMPTS, FORM_S, FORM_S_A_WORKER, HELLO_S, PLANNED_S, RECEIVE_S
 from rendezvous.engine.messages.in_place import Stage
 
@@ -236,7 +236,7 @@ class LivingWorlds:
 
     # --- the server
 
-    def see(self, before: Job, after: Job) -> None:
+    def see(self, before: JobState, after: JobState) -> None:
         """Note how each world is formed."""
         world, stage = after.membership.world, before.in_place.stage
         if world is None or world.adopted or (before.membership.world is not None and before.membership.world.id == world.id):
@@ -264,7 +264,7 @@ class LivingWorlds:
                     self.breach("no wait is longer than its bound", words)
 
 
-def _overdue(job: Job, now: float) -> Iterator[tuple[str, str]]:
+def _overdue(job: JobState, now: float) -> Iterator[tuple[str, str]]:
     """Yield the waits of a job that have not ended in time, or may take longer than they should."""
     known, group = job.in_place, job.membership
     if (
@@ -277,7 +277,7 @@ def _overdue(job: Job, now: float) -> Iterator[tuple[str, str]]:
         return
     round, stage = group.round, known.stage
     world = group.world
-    at_work = [m.name for m in group.members.values() if world is not None and m.name in world.ranks and m.phase is Phase.RUNNING]
+    at_work = [m.name for m in group.members.values() if world is not None and m.name in world.ranks and m.phase is MemberPhase.RUNNING]
     if known.attempts > ATTEMPTS:
         yield "attempts", f"{known.attempts} attempts to form a world"
     if stage in (Stage.HOLD, Stage.STOP, Stage.ABORT) and round is not None:

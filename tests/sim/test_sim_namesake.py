@@ -4,8 +4,9 @@ import asyncio
 
 from test_sim_rest import KIND, Scene, named, played
 
-from controller.facts.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS
 from elastic.api.names import REPLICA_TYPE
+from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS, SERVICES
 
 
@@ -17,7 +18,7 @@ def test_a_job_made_anew_under_its_name_takes_nothing_over_from_the_former() -> 
         former = scene.api.get(JOBS[KIND], "again")["metadata"]["uid"]
         scene.api.delete(JOBS[KIND], "again", actor="user")
         scene.api.create(JOBS[KIND], named("again"), actor="user")
-        assert {owner_uid(pod["metadata"]) for pod in scene.api.all(PODS)} == {former}
+        assert {controller_uid(pod["metadata"]) for pod in scene.api.all(PODS)} == {former}
         await asyncio.sleep(1.0)
         status = scene.api.get(JOBS[KIND], "again").get("status") or {}
         assert not any(count.get("active") for count in (status.get("replicaStatuses") or {}).values())
@@ -26,7 +27,7 @@ def test_a_job_made_anew_under_its_name_takes_nothing_over_from_the_former() -> 
         assert mine != former
         for resource in (PODS, SERVICES):
             found = [item for item in scene.api.all(resource) if REPLICA_TYPE in item["metadata"]["labels"]]
-            assert [owner_uid(item["metadata"]) for item in found] == [mine] * 3
+            assert [controller_uid(item["metadata"]) for item in found] == [mine] * 3
         assert scene.conditions("again")[-1] == "PyTorchJobRunning"
 
     played(story())

@@ -14,9 +14,10 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_storm import no_errors_logged
 
-from controller.facts.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
+from elastic.api.owners import controller_uid
 from elastic.kube.resources import CONFIG_MAPS, EVENTS, PODS, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, Resource
 
 MPI, TORCH = "MPIJob", "PyTorchJob"
@@ -68,7 +69,7 @@ def test_an_mpi_job_gets_no_right_to_another_jobs_pods() -> None:
         await asyncio.sleep(30.0)
         mine = scene.create(MPI)
         await asyncio.sleep(60.0)
-        owners = {pod["metadata"]["name"]: owner_uid(pod["metadata"]) for pod in scene.api.all(PODS)}
+        owners = {pod["metadata"]["name"]: controller_uid(pod["metadata"]) for pod in scene.api.all(PODS)}
         assert owners[f"{NAME}-worker-0"] == theirs
         assert list(scene.exec_names()) == [name for name, owner in sorted(owners.items()) if owner == mine and "worker" in name]
         assert f"pods {NAME}-worker-0 already exists; it belongs to PyTorchJob {NAME}" in scene.message(MPI)
@@ -146,7 +147,7 @@ def test_a_job_whose_pod_lost_its_owner_says_which_and_what_to_do(policy: Object
         assert words in scene.message(TORCH)
         scene.api.remove(PODS, f"{NAME}-worker-1")
         await asyncio.sleep(90.0)
-        assert owner_uid(scene.api.get(PODS, f"{NAME}-worker-1")["metadata"]) == scene.api.get(JOBS[TORCH], NAME)["metadata"]["uid"]
+        assert controller_uid(scene.api.get(PODS, f"{NAME}-worker-1")["metadata"]) == scene.api.get(JOBS[TORCH], NAME)["metadata"]["uid"]
         assert "It waits" not in scene.message(TORCH)
 
     sim_time.run(story())

@@ -17,7 +17,7 @@ from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS
 from elastic.local.reclaim import PLAYABLE
-from elastic.signals.signal import Meaning, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning
 
 LONGEST_START_S = 115.0
 NEVER_S = 100_000.0
@@ -46,7 +46,7 @@ class Reclaimed(Drained):
         self,
         workers: int,
         policy: Object,
-        signal: Signal,
+        signal: DisruptionSignal,
         *,
         seed: int,
         is_together: bool = True,
@@ -116,7 +116,7 @@ class Kept(Reclaimed):
         assert not self.server.lost_steps, f"no steps are lost: {self.server.lost_steps}"
 
 
-def reclaimed(kind: type[Reclaimed], job: str, signal: Signal, **more: object) -> Reclaimed:
+def reclaimed(kind: type[Reclaimed], job: str, signal: DisruptionSignal, **more: object) -> Reclaimed:
     made: list[Reclaimed] = []
 
     async def life() -> None:
@@ -132,7 +132,7 @@ def reclaimed(kind: type[Reclaimed], job: str, signal: Signal, **more: object) -
 
 
 @pytest.mark.parametrize("signal", PATIENT, ids=lambda row: row.name)
-def test_with_a_minute_or_more_the_state_of_the_last_workers_passes_on(signal: Signal) -> None:
+def test_with_a_minute_or_more_the_state_of_the_last_workers_passes_on(signal: DisruptionSignal) -> None:
     reclaimed(Kept, "two of two", signal, seed=1)
 
 
@@ -149,19 +149,19 @@ def test_it_passes_on_also_where_training_reports_no_steps(job: str) -> None:
 
 @pytest.mark.parametrize("job", STATEFUL)
 @pytest.mark.parametrize("signal", WARNS, ids=lambda row: row.name)
-def test_a_mere_warning_exchanges_the_workers_and_loses_nothing(job: str, signal: Signal) -> None:
+def test_a_mere_warning_exchanges_the_workers_and_loses_nothing(job: str, signal: DisruptionSignal) -> None:
     reclaimed(Kept, job, signal, seed=3)
 
 
 @pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
-def test_with_seconds_the_others_are_called_at_once(signal: Signal) -> None:
+def test_with_seconds_the_others_are_called_at_once(signal: DisruptionSignal) -> None:
     """15 s at GKE: the others stop their work within a second; how long torchrun takes to stop is the agents' (up to 3 s here)."""
     storm = reclaimed(Kept, "three, at least one", signal, seed=4, is_together=False)
     assert storm.reformed_after_s < 1.0 + 3.0 + 0.5
 
 
 @pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
-def test_where_there_is_no_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: Signal) -> None:
+def test_where_there_is_no_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: DisruptionSignal) -> None:
     reclaimed(Reclaimed, "two of two", signal, seed=5)
 
 

@@ -11,9 +11,10 @@ from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
 from controller.acting.status_debounce import PATIENCE_S
-from controller.facts.keys import JOBS, owner_uid
+from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
+from elastic.api.owners import controller_uid
 from elastic.kube.resources import EVENTS, PODS, SECRETS
 
 SECRET = f"{NAME}-elastic"
@@ -31,7 +32,7 @@ class Secretive(Scene):
         if write.resource == PODS and write.before is None:
             secret, job = self.api.find(SECRETS, SECRET), self.api.find(JOBS[KIND], NAME)
             assert job is not None
-            self.well_begun.append(secret is not None and owner_uid(secret["metadata"]) == job["metadata"]["uid"])
+            self.well_begun.append(secret is not None and controller_uid(secret["metadata"]) == job["metadata"]["uid"])
 
     async def begin(self) -> None:
         self.api.create(JOBS[KIND], elastic_job(), actor="user")

@@ -1,8 +1,9 @@
-"""A dashboard over objects that a test names, with a real server on a real port and no API server behind it."""
+"""Serve a dashboard over objects that a test names, from a real server on a real port, without an API server."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from cli_api import job, pod, running
 
 from dashboard.history.book import Book
 from dashboard.serving.changes import Reclaims
 from dashboard.serving.guard import Guard
 from dashboard.serving.news import NODES, News
-from dashboard.serving.server import Server, Settings
+from dashboard.serving.server import Server, ServingSettings
 from dashboard.serving.sessions import LaptopSessions, Sessions
 from dashboard.serving.stream import Streams
 from dashboard.serving.views import Views
@@ -66,6 +68,11 @@ class Scene:
         self.observer.job_gone = self._changed
         self.observer.nodes_changed = lambda: self.news.tell(NODES)
         self._version = 0
+        self.objects: dict[tuple[str, str], Object] = {}
+        """The jobs by namespace and name, as the small API server has them."""
+        self.log = "first line\nsecond line\n"
+        self.lists: dict[str, Object] = {}
+        """Lists of the small API server by their path."""
         self.observer.subscribe()
         self.put(*objects)
 
@@ -78,6 +85,8 @@ class Scene:
             self._version += 1
             copy = {**found, "metadata": {**found["metadata"], "resourceVersion": str(self._version)}}
             self._cache(found["kind"])._put(copy)
+            if found["kind"] in KINDS:
+                self.objects[found["metadata"]["namespace"], found["metadata"]["name"]] = copy
 
     def drop(self, found: Object) -> None:
         self._cache(found["kind"])._drop((found["metadata"].get("namespace", ""), found["metadata"]["name"]))
@@ -93,19 +102,35 @@ class Scene:
         sessions: Sessions | None = None,
         allows_changes: bool = False,
         command_options: str = "",
-        api: str = "http://127.0.0.1:9",
+        api: str = "",
         reclaim: tuple[str, ...] = (),
         is_logged_in: bool = True,
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """A browser's session with a server over this scene."""
+        """Serve this scene, and yield a session with the server. Without `api`, a small API server answers for the jobs."""
+        async with contextlib.AsyncExitStack() as opened_api:
+            api = api or await opened_api.enter_async_context(small_api(self))
+            async with self._served(folder, kube(api), sessions, allows_changes, command_options, reclaim, is_logged_in) as browser:
+                yield browser
+
+    @asynccontextmanager
+    async def _served(
+        self,
+        folder: Path,
+        own: Kube,
+        sessions: Sessions | None,
+        allows_changes: bool,
+        command_options: str,
+        reclaim: tuple[str, ...],
+        is_logged_in: bool,
+    ) -> AsyncIterator[aiohttp.ClientSession]:
         server = Server(
             observer=self.observer,
             views=self.views,
             streams=self.streams,
-            sessions=sessions or LaptopSessions(folder, kube(api)),
+            sessions=sessions or LaptopSessions(folder, own),
             guard=Guard(),
             reclaims=Reclaims(reclaim),
-            settings=Settings(allows_changes=allows_changes, command_options=command_options),
+            settings=ServingSettings(allows_changes=allows_changes, command_options=command_options),
             is_ready=lambda: True,
         )
         opened = socket.create_server(("127.0.0.1", 0))
@@ -116,6 +141,33 @@ class Scene:
                 token = OneTimeToken(folder / "token").current()
                 assert (await browser.get(f"/login?token={token}", allow_redirects=False)).status == 303
             yield browser
+
+
+@asynccontextmanager
+async def small_api(shown: Scene) -> AsyncIterator[str]:
+    """Yield the address of an API server that has the scene's jobs, one log for all pods, and the lists that the scene has."""
+
+    async def answer(request: web.Request) -> web.Response:
+        words = request.path.strip("/").split("/")
+        if words[-1] == "log":
+            return web.Response(text=shown.log)
+        found = shown.lists.get(request.path) or (shown.objects.get((words[-3], words[-1])) if len(words) > 2 else None)
+        if found is None:
+            gone = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "there is no such object"}
+            return web.json_response(gone, status=404)
+        return web.json_response(found)
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
 
 
 __all__ = ["Scene", "event", "job", "kube", "node", "owned", "pod", "running"]

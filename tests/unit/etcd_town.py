@@ -10,14 +10,14 @@ from etcd_agents import Job as Agents
 from etcd_store import JOB, PREFIX, TOKEN, InMemory
 
 from elastic.etcd.membership import EtcdMembership
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Store
 from elastic.membership import wire
 
 sys.path.append(str(Path(__file__).parents[1] / "sim"))
 from sim_time import run
 
-PLACE = Place(endpoints=("etcd:2379",), prefix=PREFIX)
+PLACE = EtcdPlace(endpoints=("etcd:2379",), prefix=PREFIX)
 
 
 class Town:
@@ -29,7 +29,7 @@ class Town:
         self.all.append(self)
         self.job = Agents(**rules)
         self.way = InMemory(self.job.etcd)
-        self.worlds: list[wire.World] = []
+        self.worlds: list[wire.WorldReport] = []
         self.membership = EtcdMembership(
             visit=self.visit, token_for=lambda uid: TOKEN, emit=self.worlds.append, clock=self.now, worked_s=lambda: 0.0
         )
@@ -37,11 +37,11 @@ class Town:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def visit(self, place: Place) -> Store:
+    async def visit(self, place: EtcdPlace) -> Store:
         return self.way
 
     @property
-    def world(self) -> wire.World:
+    def world(self) -> wire.WorldReport:
         return self.worlds[-1]
 
     async def expect(self, *members: str, **fields: Any) -> None:

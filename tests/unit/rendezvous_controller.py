@@ -7,7 +7,7 @@ from rendezvous_group import Group
 
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import log_of
-from controller.facts.snapshot import Pod, World
+from controller.facts.snapshot import Pod, WorldSeen
 from elastic.api.job import ElasticStatus
 from elastic.membership.wire import Budget, Charge, Ended, Expectation
 from rendezvous.engine import summary
@@ -48,7 +48,7 @@ class Controller:
     def hear(self) -> None:
         """Write down in one piece what the server tells now."""
         told, known = summary(self._group.job), self.status
-        world = World(
+        world = WorldSeen(
             generation=told.generation, members=frozenset(), unacknowledged_restarts=told.unacknowledged_restarts, explained=told.explained
         )
         status = restart_accounting.with_reported_restarts(known, world)

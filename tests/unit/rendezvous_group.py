@@ -4,7 +4,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.engine import Cut, Event, Expected, Job, Limits, Lost, Publish, Refuse, Said, SendView, Tick, Wake, begin, step, summary
+from rendezvous.engine import (
+    Cut,
+    Event,
+    Expected,
+    JobState,
+    Limits,
+    Lost,
+    Publish,
+    Refuse,
+    Said,
+    SendView,
+    Tick,
+    Wake,
+    begin,
+    step,
+    summary,
+)
 from rendezvous.engine.invariants import broken
 from rendezvous.engine.messages.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 
@@ -98,7 +114,7 @@ class Group:
         self.limits = limits or Limits()
         self.now = 1000.0
         self.starts = 0
-        self.job: Job
+        self.job: JobState
         self.agents: dict[str, Agent] = {}
         self.sealed: dict[str, tuple[str | None, ...]] = {}
         self.new_worlds: list[tuple[tuple[str | None, ...], Expectation | None]] = []

@@ -20,7 +20,16 @@ from written_jobs import Mistake, job, job_names, mistakes
 
 from elastic.api import KINDS
 from elastic.api.crd import crd, field_texts
-from elastic.api.job import ElasticPolicy, ElasticStatus, Options, ReplicaSpec, RestartBudget, RunPolicy, ScalingPolicy, SchedulingPolicy
+from elastic.api.job import (
+    ElasticPolicy,
+    ElasticStatus,
+    KindOptions,
+    ReplicaSpec,
+    RestartBudget,
+    RunPolicy,
+    ScalingPolicy,
+    SchedulingPolicy,
+)
 from elastic.local.apiserver.custom import Custom
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "crds"
@@ -104,7 +113,7 @@ def test_every_column_is_a_number_or_words(kind):
 
 
 @pytest.mark.parametrize(
-    "model", [ElasticPolicy, RunPolicy, SchedulingPolicy, ReplicaSpec, RestartBudget, ScalingPolicy, Options, ElasticStatus]
+    "model", [ElasticPolicy, RunPolicy, SchedulingPolicy, ReplicaSpec, RestartBudget, ScalingPolicy, KindOptions, ElasticStatus]
 )
 def test_every_field_a_user_may_write_says_what_it_is(model):
     described_by_their_own_type = {

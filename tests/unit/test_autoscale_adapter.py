@@ -1,4 +1,4 @@
-"""What docs/autoscaling.md has users write for prometheus-adapter names figures and labels that the autoscaler has."""
+"""Check that docs/autoscaling.md's rule for prometheus-adapter names figures and labels that the autoscaler exports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.running.metrics import Metrics
 from elastic.api.scaling import DESIRED
 
@@ -18,12 +18,12 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md"
 
 
 class One:
-    """Figures of one job."""
+    """The figures of one job."""
 
     is_known = True
-    found = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
+    found = JobFigures(key=JobName("PyTorchJob", "team", "train"), uid="u", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return self.found if key == self.found.key else None
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:

@@ -1,4 +1,4 @@
-"""What the metrics APIs answer from jobs' figures, whom they believe, and what they ask before they answer."""
+"""Check the answers of the metrics APIs from jobs' figures, and their questions to the API server about the caller's rights."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from multidict import CIMultiDict
 
 from autoscale.deciding.cluster import PodSeen
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.serving.access import Question, attributes
 from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS, Known, Reply, document, parsed, values
 from autoscale.serving.applied import applied
 from autoscale.serving.identity import Caller, Headers, told
-from autoscale.serving.tolerated import Answer
+from autoscale.serving.tolerated import ToleratedSize
 from autoscale.serving.values import NAMES
 from autoscale.watching.projections import shape_of
 
 NOW = 1_800_000_000.0
-ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
-TWO = replace(ONE, key=JobKey("JAXJob", "ns", "two"), wanted=None, throughput=None)
+ONE = JobFigures(key=JobName("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3, throughput=12.5)
+TWO = replace(ONE, key=JobName("JAXJob", "ns", "two"), wanted=None, throughput=None)
 
 
 @dataclass
 class Book:
-    """Figures as a test has them."""
+    """The figures that a test sets."""
 
     all: Sequence[JobFigures] = (ONE, TWO)
     is_known: bool = True
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return next((job for job in self.all if job.key == key), None)
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
@@ -42,7 +42,7 @@ class Book:
 def ask(path: str, book: Book | None = None, pods: Sequence[PodSeen] = (), **query: str) -> Reply:
     asked = parsed(path)
     assert asked is not None
-    known = Known(book or Book(), lambda job: Answer(job.wanted or 0, "why"), lambda uid: [pod for pod in pods if pod.owner == uid])
+    known = Known(book or Book(), lambda job: ToleratedSize(job.wanted or 0, "why"), lambda uid: [pod for pod in pods if pod.owner == uid])
     return values(asked, query, known, now=NOW)
 
 
@@ -94,7 +94,7 @@ def names(found: Reply) -> list[str]:
 
 
 def test_a_custom_metric_of_all_jobs_is_of_those_that_the_selector_chooses_by_their_labels() -> None:
-    book = Book([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobKey("PyTorchJob", "ns", "plain")), TWO])
+    book = Book([replace(ONE, labels={"team": "a", "tier": "x"}), replace(ONE, key=JobName("PyTorchJob", "ns", "plain")), TWO])
     for selector, chosen in (("team=a", ["one"]), ("team in (a,b),tier", ["one"]), ("!team", ["plain"]), ("team=b", []), ("job=one", [])):
         assert names(ask(f"{JOBS}/*/throughput", book, labelSelector=selector)) == chosen, selector
     assert names(ask(f"{JOBS}/*/throughput", book)) == ["one", "plain"]
@@ -124,7 +124,7 @@ def worker(name: str, *, owner: str = "1", namespace: str = "ns", **more: Any) -
 
 
 def test_the_workers_that_a_selector_chooses_have_their_part_of_the_throughput() -> None:
-    """As the controller of HorizontalPodAutoscalers asks for a metric of type Pods, and takes the mean."""
+    """The controller of HorizontalPodAutoscalers asks like this for a metric of type Pods, and takes the mean."""
     pods = [worker("one-0"), worker("one-1")]
     query = {"labelSelector": "training.kubeflow.org/job-name=one", "metricLabelSelector": ""}
     found = ask(f"{PODS}/*/throughput", pods=pods, **query)
@@ -200,7 +200,7 @@ WHOLE = replace(ONE, efficiency=0.9, marginal_efficiency=0.8, goodput=0.7, resca
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_has_the_time_at_which_it_was_measured(name: str) -> None:
-    """All had the time of the answer, also a throughput from before the last three changes of size."""
+    """All values had the time of the answer, also a throughput from before the last three changes of size."""
     expected = "2027-01-15T07:00:00Z" if name in MEASURED else "2027-01-15T08:00:00Z"
     (external,) = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/{name}", Book([WHOLE])).body["items"]
     (custom,) = ask(f"{JOBS}/one/{name}", Book([WHOLE])).body["items"]

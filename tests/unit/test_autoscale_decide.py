@@ -14,9 +14,9 @@ from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.jobs import Outcome
 from autoscale.deciding.remembering import memory_of, record_of
-from autoscale.deciding.signals import Bounds, Decision, Hand, Memory, Signals, Work
+from autoscale.deciding.signals import Bounds, Hand, Memory, Signals, SizeDecision, Work
 from autoscale.deciding.trials import LONGEST_PAUSE_S
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import PolicyName, ScalingPolicy, Window, as_text, from_text
 
 
@@ -41,7 +41,7 @@ def test_a_users_autoscaler_beside_a_policy_is_named_with_what_to_do(who: str):
 def test_a_number_that_is_held_ends_with_a_lower_hold_seconds(who: str):
     """Nothing tells that the HorizontalPodAutoscaler which set it is gone: the user can say so."""
 
-    def decided(hold_s: int) -> Decision:
+    def decided(hold_s: int) -> SizeDecision:
         memory = Memory(sizes=measured(LINEAR), hand=Hand(count=2, until=NOON + 3000, who=who))
         return decide(signals(LINEAR, memory=memory, working=2, policy=ScalingPolicy(hold_seconds=hold_s)), 2, NOON)
 
@@ -124,7 +124,7 @@ def test_a_change_that_was_decided_stands_until_the_job_has_it():
     assert (full.count, full.wanted) == (3, 3), "but not without room"
     there = decide(signals(LINEAR, working=4, memory=again.memory), 4, NOON + 30)
     assert (there.count, there.memory.asked) == (4, None)
-    figures = JobFigures(key=JobKey("PyTorchJob", "team", "train"), uid="u", replicas=3, bounds=Bounds(1, 8), working=3, wanted=4)
+    figures = JobFigures(key=JobName("PyTorchJob", "team", "train"), uid="u", replicas=3, bounds=Bounds(1, 8), working=3, wanted=4)
     restarted = memory_of(from_text(as_text(record_of(Outcome(first, figures), NOON))))
     assert decide(replace(seen, memory=restarted), 3, NOON + 15).wanted == 4
 

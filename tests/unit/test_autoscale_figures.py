@@ -1,4 +1,4 @@
-"""What a round tells of each job to those who serve its figures."""
+"""Check the figures of each job that a round gives to the metrics page and the metrics APIs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from autoscale_jobs import NOON
 from test_autoscale_round import state
 from test_autoscale_seen import raw_job
 
-from autoscale.deciding.jobs import JobSeen, JobState
+from autoscale.deciding.jobs import JobState, ScaledJob
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.figures import JobFigures
 from autoscale.watching.projections import job_seen
@@ -23,14 +23,14 @@ def test_selectors_find_the_labels_and_the_sizes_of_the_job_as_it_was_written() 
     raw["metadata"]["labels"] = {"team": "a"}
     raw["spec"]["elasticPolicy"] |= {"minReplicas": 2, "maxReplicas": 8, "allowedSizes": [2, 4, 8]}
     seen = job_seen(raw)
-    assert isinstance(seen, JobSeen)
+    assert isinstance(seen, ScaledJob)
     found = figures_of(JobState(seen=seen))
     assert found.labels == {"team": "a"}
     assert (found.bounds.above(5), found.bounds.below(8)) == (8, 4)
 
 
 def test_a_throughput_is_of_the_time_when_so_many_workers_were_measured_last() -> None:
-    """After a restart, or back at a former size, it is the one of then."""
+    """After a restart, or back at a former size, the throughput has the time of its last measurement."""
     one = state("one", 2, rates={1: 100.0, 2: 180.0})
     sizes = tuple(replace(known, at=NOON - 600 * known.size) for known in one.memory.sizes)
     found = figures_of(replace(one, memory=replace(one.memory, sizes=sizes)))

@@ -1,4 +1,4 @@
-"""The page `/metrics` of the autoscaler: the room of the cluster, and figures and names as nobody would wish them."""
+"""Check the autoscaler's page `/metrics`: the room of the cluster, and extreme figures and names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from test_autoscale_round import node, pod
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen
 from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.running.metrics import GAUGES, Metrics
 from autoscale.serving.answers import CUSTOM, EXTERNAL, Asked, Known, Reply, values
-from autoscale.serving.tolerated import Answer
+from autoscale.serving.tolerated import ToleratedSize
 from autoscale.serving.values import NAMES
 
 Labels = Mapping[str, str]
 NOW = 1_800_000_000.0
-ONE = JobFigures(key=JobKey("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
+ONE = JobFigures(key=JobName("PyTorchJob", "ns", "one"), uid="1", replicas=2, bounds=Bounds(1, 8), working=2, wanted=3)
 ODD = ('a"b', "a\\b", "a\nb", 'a\\"} 1\nelastic_job_workers{job="x"', "\t,=}{#", "\N{SNOWMAN}", "")
 WILD = (math.nan, math.inf, -math.inf)
 
@@ -32,7 +32,7 @@ class Book:
     all: Sequence[JobFigures] = ()
     is_known: bool = True
 
-    def of(self, key: JobKey) -> JobFigures | None:
+    def of(self, key: JobName) -> JobFigures | None:
         return next((job for job in self.all if job.key == key), None)
 
     def jobs(self, namespace: str | None = None) -> Sequence[JobFigures]:
@@ -40,7 +40,7 @@ class Book:
 
 
 def page(*jobs: JobFigures, nodes: Sequence[NodeSeen] = (), pods: Sequence[PodSeen] = ()) -> dict[str, list[tuple[Labels, float]]]:
-    """What Prometheus reads from it: by name, the series with their values."""
+    """Return what Prometheus reads from the page: the series with their values, by name."""
     registry = CollectorRegistry()
     Metrics(registry, Book(jobs), leads=lambda: True, sent={}, cluster=lambda: (nodes, pods))
     found: dict[str, list[tuple[Labels, float]]] = {}
@@ -76,7 +76,7 @@ def test_a_pod_is_without_room_until_it_has_a_node() -> None:
 
 @pytest.mark.parametrize("text", ODD)
 def test_a_name_with_any_sign_in_it_is_one_label_of_one_series(text: str) -> None:
-    odd = replace(ONE, key=JobKey("PyTorchJob", text, text), seconds={text: 1.0})
+    odd = replace(ONE, key=JobName("PyTorchJob", text, text), seconds={text: 1.0})
     found = page(odd, nodes=[node("n", 4, **{"karpenter.sh/nodepool": text})])
     assert found["elastic_job_workers"] == [({"namespace": text, "kind": "PyTorchJob", "job": text}, 2.0)]
     ((labels, _),) = found["elastic_job_spent_seconds_total"]
@@ -98,7 +98,7 @@ def test_huge_and_tiny_values_are_told_as_they_are() -> None:
 
 def answer(group: str, job: JobFigures, metric: str, *, name: str = "*") -> Reply:
     asked = Asked(group, "v1beta1", job.key.namespace, "pytorchjobs.kubeflow.org" if group == CUSTOM else "", name, metric)
-    return values(asked, {}, Known(Book([job]), lambda job: Answer(job.wanted or 0), lambda uid: ()), now=NOW)
+    return values(asked, {}, Known(Book([job]), lambda job: ToleratedSize(job.wanted or 0), lambda uid: ()), now=NOW)
 
 
 @pytest.mark.parametrize("group", [CUSTOM, EXTERNAL])
@@ -123,7 +123,7 @@ def test_a_value_is_a_quantity_to_the_thousandth(amount: float, text: str) -> No
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("group", [CUSTOM, EXTERNAL])
 def test_the_metrics_apis_tell_a_name_with_any_sign_in_it_as_it_is(group: str, text: str) -> None:
-    odd = replace(ONE, key=JobKey("PyTorchJob", text, text))
+    odd = replace(ONE, key=JobName("PyTorchJob", text, text))
     reply = json.loads(json.dumps(answer(group, odd, "training_workers").body, allow_nan=False))
     (item,) = reply["items"]
     assert (item["metricLabels"]["job"] if group == EXTERNAL else item["describedObject"]["name"]) == text

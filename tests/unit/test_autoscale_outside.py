@@ -18,9 +18,9 @@ from test_autoscale_round import node, pod, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
+from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
 from autoscale.deciding.round import Setting
-from autoscale.figures import JobFigures, JobKey
+from autoscale.figures import JobFigures, JobName
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
@@ -28,7 +28,7 @@ from autoscale.serving.values import value
 from elastic.api.scaling import ANNOTATION, MANAGER, PolicyName, ProgressSource, PrometheusProgress, Window, from_text
 from elastic.api.words import Through
 from elastic.kube.resources import Resource
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 sys.path.append(str(Path(__file__).parents[1] / "sim"))
 from sim_time import run
@@ -45,7 +45,7 @@ MOST = 4
 class Town:
     """A c10d job whose pods follow its number of workers, on a virtual clock. It is the API server and the caches in one."""
 
-    seen: JobSeen
+    seen: ScaledJob
     steps_a_second: Callable[[int], float]
     free: int = 8
     prices: bool = False
@@ -57,10 +57,10 @@ class Town:
 
     # --- what the caches show
 
-    def jobs(self) -> list[JobSeen]:
+    def jobs(self) -> list[ScaledJob]:
         return [self.seen]
 
-    def job(self, key: JobKey) -> JobSeen | None:
+    def job(self, key: JobName) -> ScaledJob | None:
         return self.seen if key == self.seen.key else None
 
     def unscaled(self) -> list[Unscaled]:
@@ -91,7 +91,7 @@ class Town:
         return body
 
     def scale(self, replicas: int, manager: str) -> None:
-        self.seen = replace(self.seen, replicas=replicas, owners=(Owner(manager, True),))
+        self.seen = replace(self.seen, replicas=replicas, owners=(SizeOwner(manager, True),))
 
     async def logs(self, name: str, **asked: Any) -> AsyncIterator[bytes]:
         while asyncio.get_running_loop().time() >= self.away_until:
@@ -308,7 +308,7 @@ def test_the_stream_of_worlds_wins_over_the_pods_that_run() -> None:
     book, seen = Book(is_ready=lambda: True), state("one", 3).seen
     book.states([seen], now=0.0)
     book.read(seen, step=1, samples=None, working=3, now=0.0, monotonic=0.0)
-    book.heard(Progress(job=seen.uid, generation=7, phase="running", size=2), seen=seen, now=1.0, monotonic=1.0)
+    book.heard(TrainingProgress(job=seen.uid, generation=7, phase="running", size=2), seen=seen, now=1.0, monotonic=1.0)
     book.read(seen, step=2, samples=None, working=3, now=2.0, monotonic=2.0)
     (known,) = book.states([seen], now=3.0)
     assert known.training.progress is not None
@@ -319,7 +319,7 @@ def test_what_the_program_of_such_a_job_reports_says_nothing_of_its_workers() ->
     """Its reports in the form of Kubeflow Trainer come through the stream as well, and end an hour after the last one."""
     book, seen = Book(is_ready=lambda: True), state("one", 3).seen
     book.states([seen], now=0.0)
-    for progress in (Progress(job=seen.uid, step=5, highest=5), Progress(job=seen.uid, forgotten=True)):
+    for progress in (TrainingProgress(job=seen.uid, step=5, highest=5), TrainingProgress(job=seen.uid, forgotten=True)):
         book.read(seen, step=1, samples=None, working=3, now=0.0, monotonic=0.0)
         book.heard(progress, seen=seen, now=1.0, monotonic=1.0)
         (known,) = book.states([seen], now=2.0)

@@ -12,16 +12,26 @@ from autoscale_jobs import NOON, measured
 
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
 from autoscale.deciding.curve import Curve
-from autoscale.deciding.jobs import JobSeen, JobState, Unscaled
+from autoscale.deciding.jobs import JobState, ScaledJob, Unscaled
 from autoscale.deciding.remembering import is_news, memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
 from autoscale.deciding.signals import Bounds, Hand, Memory
 from autoscale.deciding.training import Mark, Spent, Training
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.watching.projections import node_seen, shape_of
-from elastic.api.scaling import LONGEST_RECORD, Decision, PolicyName, Record, ScalingPolicy, SizeRecord, TrialRecord, as_text, from_text
-from elastic.membership.training import Progress
+from elastic.api.scaling import (
+    LONGEST_RECORD,
+    Decision,
+    DecisionRecord,
+    PolicyName,
+    ScalingPolicy,
+    SizeRecord,
+    TrialRecord,
+    as_text,
+    from_text,
+)
+from elastic.membership.training import TrainingProgress
 
 WORKER = {"spec": {"containers": [{"name": "pytorch", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}
 
@@ -46,15 +56,15 @@ def pod(name: str, *, on: str = "", owner: str = "", index: int = -1, priority: 
 
 
 def state(name: str, replicas: int, *, rates: dict[int, float] | None = None, least: int = 1, most: int = 8, **policy: Any) -> JobState:
-    seen = JobSeen(
-        key=JobKey("PyTorchJob", "default", name),
+    seen = ScaledJob(
+        key=JobName("PyTorchJob", "default", name),
         uid=f"uid-{name}",
         policy=ScalingPolicy(**policy),
         bounds=Bounds(least, most),
         replicas=replicas,
         shape=shape_of(WORKER),
     )
-    progress = Progress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
+    progress = TrainingProgress(job=seen.uid, generation=1, phase="running", size=replicas, step=5, highest=5)
     training = Training(progress=progress, heard_at=0.0, last=Mark(0.0, 5.0, "samples", 5, (progress.generation, progress.size)))
     return JobState(seen=seen, training=training, memory=Memory(sizes=measured(rates or {})))
 
@@ -255,7 +265,7 @@ def test_an_autoscaler_of_one_namespace_says_that_it_sees_no_nodes(grows: bool) 
     cost, sponge = state("cost", 1, rates=LINEAR, policy=PolicyName.COST, price_label="price"), state("sponge", 1, **SPONGE)
     grown = state("grown", 1, rates={1: 100.0})
     tries = replace(grown, memory=Memory(sizes=measured({1: 100.0, 2: 101.0}), tried_at=0.0, changed_at=0.0, grew=True))
-    tries = replace(tries, seen=replace(tries.seen, key=JobKey("PyTorchJob", "default", "tries"), uid="uid-tries"))
+    tries = replace(tries, seen=replace(tries.seen, key=JobName("PyTorchJob", "default", "tries"), uid="uid-tries"))
     states = [cost, sponge, grown, tries]
     setting = Setting(grows=grows, sees_nodes=False)
     found = decide_all(states, (), running(*states), setting=setting, now=NOON, monotonic=1.0)
@@ -349,7 +359,7 @@ def test_a_new_process_knows_what_a_change_cost_and_mixes_in_what_it_measures() 
     (known,) = book.states([seen], now=NOON)
     assert known.training.rescale_s == 40.0
     for at, phase, size, step in ((0.0, "re-forming", 0, None), (5.0, "running", 2, None), (10.0, "running", 2, 6)):
-        progress = Progress(job=seen.uid, generation=2, phase=phase, size=size, step=step, highest=5)
+        progress = TrainingProgress(job=seen.uid, generation=2, phase=phase, size=size, step=step, highest=5)
         book.heard(progress, seen=seen, now=NOON, monotonic=at)
     (known,) = book.states([seen], now=NOON)
     assert known.training.rescale_s == pytest.approx(0.7 * 40 + 0.3 * 10)
@@ -361,7 +371,7 @@ def test_a_new_process_knows_what_a_change_cost_and_mixes_in_what_it_measures() 
 def test_another_cost_of_a_change_is_news(old: float | None, new: float | None, is_told: bool) -> None:
     one = state("one", 2)
 
-    def record(rescale_s: float | None, now: float) -> Record:
+    def record(rescale_s: float | None, now: float) -> DecisionRecord:
         return record_of(outcome_of(replace(one, training=replace(one.training, rescale_s=rescale_s))), now)
 
     assert is_news(record(new, NOON + 3600), record(old, NOON)) == is_told
@@ -374,7 +384,7 @@ def test_that_progress_is_heard_is_written_before_the_next_figures() -> None:
     heard = replace(deaf, training=replace(deaf.training, heard_at=NOON))
     deaf = replace(deaf, training=Training())
 
-    def record(one: JobState, now: float) -> Record:
+    def record(one: JobState, now: float) -> DecisionRecord:
         return record_of(outcome_of(one), now)
 
     assert "no progress is known" in record(deaf, NOON).decision.reason
@@ -385,7 +395,7 @@ def test_that_progress_is_heard_is_written_before_the_next_figures() -> None:
 
 def test_a_record_never_takes_more_than_its_room() -> None:
     sizes = tuple(SizeRecord(size, 123456.789 * size, 0.123456, 64) for size in range(8000, 8008))
-    longest = Record(
+    longest = DecisionRecord(
         decision=Decision(
             workers=9999,
             reason="\u00e9\u0001" * 120,

@@ -1,4 +1,4 @@
-"""The autoscaler's loop around its decisions: what is written, in which order, and what is not."""
+"""Check which objects the autoscaler's loop writes after a decision, and in which order."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from test_autoscale_round import LINEAR, node, running, state
 
 from autoscale.acting.scaler import Scaler
 from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
+from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
 from autoscale.deciding.measures import Measured
 from autoscale.deciding.round import Setting
 from autoscale.deciding.signals import Memory
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics
 from autoscale.running.rounds import Rounds
 from autoscale.running.troubles import AGAIN_S, PATIENCE_S, Troubles
 from autoscale.watching import sources
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, ProgressSource, Record, ScalingPolicy, from_text
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, DecisionRecord, PolicyName, ProgressSource, ScalingPolicy, from_text
 from elastic.api.words import Through
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Resource
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 
 @dataclass
 class Api:
-    """Takes writes as an API server does; `refusals` answers the next ones of a subresource."""
+    """An API server that takes writes. `refusals` answer the next writes of a subresource."""
 
     writes: list[tuple[str, Any]] = field(default_factory=list)
     refusals: dict[str, list[KubeError]] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     log: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
-    """What rank 0 prints; a line is done once it was read."""
+    """The output of rank 0. A line is done once it was read."""
 
     async def patch(self, resource: Resource, name: str, body: Any, *, subresource: str | None = None, **more: Any) -> Any:
         where = subresource or "job"
@@ -66,15 +66,15 @@ class Api:
 
 @dataclass
 class Cluster:
-    """What the caches show."""
+    """The content of the caches."""
 
-    seen: JobSeen
+    seen: ScaledJob
     free: int = 8
 
-    def jobs(self) -> list[JobSeen]:
+    def jobs(self) -> list[ScaledJob]:
         return [self.seen]
 
-    def job(self, key: JobKey) -> JobSeen | None:
+    def job(self, key: JobName) -> ScaledJob | None:
         return self.seen if key == self.seen.key else None
 
     def unscaled(self) -> list[Unscaled]:
@@ -88,7 +88,7 @@ class Cluster:
 
 
 class Loop:
-    """A job with one worker that scales linearly: everything speaks for a second one."""
+    """A loop with one job. The job has one worker and scales linearly, so that everything speaks for a second worker."""
 
     def __init__(self, *, leads: bool = True, **changes: Any) -> None:
         self.api = Api()
@@ -102,13 +102,13 @@ class Loop:
         seen = self.cluster.seen
         self.book.states([seen], now=0.0)
         self.book.heard(
-            Progress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, now=NOON, monotonic=1e9
+            TrainingProgress(job=seen.uid, generation=1, phase="running", size=1, step=4, highest=4), seen=seen, now=NOON, monotonic=1e9
         )
-        self.book.written(seen, seen.record or Record(decision=Decision()), Memory())
+        self.book.written(seen, seen.record or DecisionRecord(decision=Decision()), Memory())
         self.book._entries[seen.uid].memory = Memory(sizes=measured({1: LINEAR[1]}))
 
     async def once(self) -> None:
-        """A round, and what follows from it."""
+        """Run one round, and the work that follows from it."""
         self.rounds._round(1_800_000_000.0)
         work = asyncio.create_task(self.rounds.work())
         while len(self.rounds._queue) or self.rounds._queue._working:  # noqa: ASYNC110
@@ -130,8 +130,8 @@ async def test_the_reason_is_written_before_the_number_and_an_event_follows() ->
     assert event["message"].startswith("Scaled from 1 to 2 workers: each worker up to 2 is expected to bring")
 
 
-async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrote() -> None:
-    loop = Loop(leads=False, record=Record(decision=Decision(workers=5, reason="the leader says so")))
+async def test_a_standby_writes_nothing_and_answers_what_the_leader_wrote() -> None:
+    loop = Loop(leads=False, record=DecisionRecord(decision=Decision(workers=5, reason="the leader says so")))
     await loop.once()
     assert loop.api.writes == []
     figures = loop.book.of(loop.cluster.seen.key)
@@ -141,10 +141,12 @@ async def test_who_does_not_lead_writes_nothing_and_answers_what_the_leader_wrot
 
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_number_that_a_user_sets_is_answered_at_once_by_each_replica(leads: bool) -> None:
-    """A HorizontalPodAutoscaler asks any of them, and undid what was set before the leader had written of it."""
-    loop = Loop(leads=leads, policy=replace_policy(through=Through.HPA), record=Record(decision=Decision(workers=1, reason="as before")))
+    """A HorizontalPodAutoscaler asks any replica, and it undid a user's number before the leader had written about it."""
+    loop = Loop(
+        leads=leads, policy=replace_policy(through=Through.HPA), record=DecisionRecord(decision=Decision(workers=1, reason="as before"))
+    )
     await loop.once()
-    loop.cluster.seen = replace(loop.cluster.seen, replicas=5, owners=(Owner("kubectl", True),))
+    loop.cluster.seen = replace(loop.cluster.seen, replicas=5, owners=(SizeOwner("kubectl", True),))
     loop.rounds.saw(loop.cluster.seen)
     for _ in range(2):
         figures = loop.book.of(loop.cluster.seen.key)
@@ -164,7 +166,7 @@ async def test_through_an_hpa_the_number_is_left_to_it() -> None:
 
 
 async def test_a_job_that_rests_has_no_figures() -> None:
-    """Of a job that was over the metrics told workers and throughput until somebody deleted it."""
+    """The metrics told workers and throughput of a finished job until somebody deleted it."""
     loop = Loop()
     await loop.once()
     assert loop.book.jobs()
@@ -187,7 +189,7 @@ async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
 
 
 async def test_a_standby_answers_for_a_job_whose_log_is_read_also_when_the_leader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the leader read logs and pages, and of policy hpa it writes nothing: half of the answers were missing, and all after its end."""
+    """Only the leader read logs and pages, and writes nothing for the policy hpa. Standbys had no answer, even after the leader's end."""
     monkeypatch.setattr(sources, "LEAST_GAP_S", 0.0)
     policy, source = replace_policy(policy=PolicyName.HPA), ProgressSource(log_pattern="step {step}")
     leader, standby = replicas = [Loop(leads=leads, policy=policy, progress=source) for leads in (True, False)]
@@ -233,7 +235,7 @@ async def test_what_keeps_a_policy_from_deciding_is_a_warning_of_the_job_once() 
             )
 
 
-def test_words_that_change_all_the_time_are_told_now_and_then_and_what_comes_back_anew() -> None:
+def test_a_trouble_whose_words_change_is_told_now_and_then_and_told_again_when_it_returns() -> None:
     troubles = Troubles()
     for now in range(0, 3600, 5):
         assert troubles.is_told("a", f"error {now}", now) == (now < PATIENCE_S or (now - PATIENCE_S) % AGAIN_S != 0)
@@ -245,7 +247,7 @@ def test_words_that_change_all_the_time_are_told_now_and_then_and_what_comes_bac
     assert troubles.to_tell("a") == ""
 
 
-async def test_a_job_that_changed_meanwhile_is_decided_about_anew() -> None:
+async def test_a_job_that_changed_meanwhile_is_decided_about_again() -> None:
     loop = Loop()
     loop.api.refusals["scale"] = [KubeError(code=409, reason="Conflict", message="changed")]
     await loop.once()
@@ -287,7 +289,7 @@ async def test_a_defect_about_one_job_ends_nothing(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_noise_costs_no_writes(seed: int) -> None:
-    """The decision and the first certain measure are written, and for half a day nothing more. test_sim_rest plays all processes."""
+    """The decision and the first certain measure are written. For half a day nothing more follows. test_sim_rest plays all processes."""
     from benchmarks.autoscale_round import written_at
 
     times = written_at(hours=12, seed=seed)
@@ -296,9 +298,9 @@ def test_noise_costs_no_writes(seed: int) -> None:
 
 
 async def test_a_job_about_which_nothing_can_be_decided_ends_no_round_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Its memory is what a hostile annotation was before rates had bounds."""
+    """Its memory is what a hostile annotation could hold before rates had bounds."""
     loop = Loop()
-    bad = replace(loop.cluster.seen, key=JobKey("PyTorchJob", "evil", "bad"), uid="uid-bad")
+    bad = replace(loop.cluster.seen, key=JobName("PyTorchJob", "evil", "bad"), uid="uid-bad")
     jobs = [bad, loop.cluster.seen]
     loop.cluster.jobs = lambda: jobs  # type: ignore[method-assign]
     loop.book.states(jobs, now=0.0)

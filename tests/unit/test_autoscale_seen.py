@@ -1,4 +1,4 @@
-"""What is read of jobs, pods and their owners from the API, and what the controller copies of a decision."""
+"""Check the facts that are read of jobs, pods and their owners from the API, and the controller's copy of a decision."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from autoscale_jobs import NOON
 from test_autoscale_round import WORKER, node, state
 from written_jobs import job as job_file
 
-from autoscale.deciding.jobs import JobSeen, Owner, Unscaled
+from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.watching.observer import Observer
-from autoscale.watching.projections import job_seen, owners_of, pod_seen, shape_of
+from autoscale.watching.projections import job_seen, pod_seen, shape_of, size_owners
 from controller.deciding.autoscaling import recorded
 from elastic.api import parse
 from elastic.api.job import ElasticStatus
-from elastic.api.scaling import ANNOTATION, MANAGER, Decision, PolicyName, Record, ScalingPolicy, as_text
+from elastic.api.scaling import ANNOTATION, MANAGER, Decision, DecisionRecord, PolicyName, ScalingPolicy, as_text
 from elastic.api.words import Through
 
 
@@ -70,7 +70,7 @@ def test_a_job_without_a_policy_is_seen_with_its_minimum_and_not_scaled() -> Non
         observer._jobs["PyTorchJob"]._put(raw)
     assert [(one.uid, one.least) for one in observer.unscaled()] == [("plain", plain["spec"]["elasticPolicy"]["minReplicas"])]
     assert [seen.uid for seen in observer.jobs()] == ["u"]
-    assert observer.job(JobKey("PyTorchJob", "default", "plain")) is None
+    assert observer.job(JobName("PyTorchJob", "default", "plain")) is None
     assert observer.job_of_uid("plain") is None
 
 
@@ -117,75 +117,75 @@ def fields(replicas: bool = True) -> dict[str, Any]:
     return {"f:spec": {"f:pytorchReplicaSpecs": {"f:Worker": {"f:replicas": {}} if replicas else {}}}}
 
 
-def test_who_set_the_number_of_workers_stands_in_the_managed_fields() -> None:
+def test_the_managed_fields_tell_who_set_the_number_of_workers() -> None:
     entries = [
         {"manager": "kubectl", "time": "t1", "fieldsV1": fields(replicas=False)},
         {"manager": "kubectl-scale", "time": "t2", "subresource": "scale", "fieldsV1": fields()},
     ]
     raw = {"metadata": {"managedFields": entries}}
-    assert owners_of(raw, ("pytorchReplicaSpecs", "Worker", "replicas")) == (Owner("kubectl-scale", True, "t2"),)
+    assert size_owners(raw, ("pytorchReplicaSpecs", "Worker", "replicas")) == (SizeOwner("kubectl-scale", True, "t2"),)
 
 
-def seen_by(*owners: Owner, replicas: int = 2, hold: int = 600) -> JobSeen:
+def seen_by(*owners: SizeOwner, replicas: int = 2, hold: int = 600) -> ScaledJob:
     return replace(state("one", replicas, hold_seconds=hold).seen, owners=owners)
 
 
-def held(book: Book, seen: JobSeen, now: float) -> int | None:
+def held(book: Book, seen: ScaledJob, now: float) -> int | None:
     (one,) = book.states([seen], now=now)
     return one.memory.hand.count if one.memory.hand is not None and now < one.memory.hand.until else None
 
 
 def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() -> None:
     book = Book(is_ready=lambda: True)
-    created = seen_by(Owner("kubectl-client-side-apply", False))
+    created = seen_by(SizeOwner("kubectl-client-side-apply", False))
     assert held(book, created, NOON) is None, "the number that the job began with"
-    ours = seen_by(Owner(MANAGER, True, "t1"), replicas=3)
+    ours = seen_by(SizeOwner(MANAGER, True, "t1"), replicas=3)
     assert held(book, ours, NOON + 1) is None
-    edited = seen_by(Owner("kubectl-edit", False, "t2"), replicas=5)
+    edited = seen_by(SizeOwner("kubectl-edit", False, "t2"), replicas=5)
     assert held(book, edited, NOON + 2) == 5
     assert held(book, edited, NOON + 500) == 5
     assert held(book, edited, NOON + 700) is None, "held for as long as the policy says, once"
-    again = seen_by(Owner("kubectl", True, "t3"), replicas=5)
+    again = seen_by(SizeOwner("kubectl", True, "t3"), replicas=5)
     assert held(book, again, NOON + 800) == 5, "set anew"
 
 
 def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_brought_back() -> None:
     """On a real server the HorizontalPodAutoscaler looked within a second after `kubectl scale`, and no round had seen the number."""
     book = Book(is_ready=lambda: True)
-    by_hpa = through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=3))
+    by_hpa = through_hpa(seen_by(SizeOwner("kube-controller-manager", True), replicas=3))
     assert held(book, by_hpa, NOON) is None
-    book.saw(through_hpa(seen_by(Owner("kubectl", True), replicas=5)), now=NOON + 1)
+    book.saw(through_hpa(seen_by(SizeOwner("kubectl", True), replicas=5)), now=NOON + 1)
     book.saw(by_hpa, now=NOON + 1.1)
     assert held(book, by_hpa, NOON + 2) == 5
-    assert held(book, through_hpa(seen_by(Owner("kube-controller-manager", True), replicas=5)), NOON + 16) == 5
+    assert held(book, through_hpa(seen_by(SizeOwner("kube-controller-manager", True), replicas=5)), NOON + 16) == 5
     assert held(book, by_hpa, NOON + 602) is None
 
 
 def test_a_users_hpa_that_the_policy_goes_through_by_now_holds_no_number() -> None:
-    """Who did what the warning says was warned on, and kept the number, until holdSeconds had passed."""
+    """A user who followed the warning was still warned, and the number was held, until holdSeconds had passed."""
     book = Book(is_ready=lambda: True)
-    beside = seen_by(Owner("kube-controller-manager", True), replicas=5)
+    beside = seen_by(SizeOwner("kube-controller-manager", True), replicas=5)
     assert held(book, beside, NOON) == 5
     assert held(book, through_hpa(beside), NOON + 1) is None
 
 
 def test_our_own_number_ends_a_users() -> None:
     book = Book(is_ready=lambda: True)
-    assert held(book, seen_by(Owner("kubectl", True), replicas=5), NOON) == 5
-    assert held(book, seen_by(Owner(MANAGER, True), replicas=3), NOON + 1) is None
+    assert held(book, seen_by(SizeOwner("kubectl", True), replicas=5), NOON) == 5
+    assert held(book, seen_by(SizeOwner(MANAGER, True), replicas=3), NOON + 1) is None
 
 
-def through_hpa(seen: JobSeen) -> JobSeen:
+def through_hpa(seen: ScaledJob) -> ScaledJob:
     return replace(seen, policy=msgspec.structs.replace(seen.policy, through=Through.HPA))
 
 
 def test_a_user_who_scales_a_job_before_the_autoscaler_ever_did_is_respected() -> None:
-    assert held(Book(is_ready=lambda: True), seen_by(Owner("kubectl", True, "t")), NOON) == 2
+    assert held(Book(is_ready=lambda: True), seen_by(SizeOwner("kubectl", True, "t")), NOON) == 2
 
 
 def test_a_restarted_autoscaler_still_knows_a_number_that_a_user_set() -> None:
-    record = Record(decision=Decision(workers=5), was_ours=True, hand=5, hand_until=NOON + 300)
-    seen = replace(seen_by(Owner("kubectl-edit", False, "t"), replicas=5), record=record)
+    record = DecisionRecord(decision=Decision(workers=5), was_ours=True, hand=5, hand_until=NOON + 300)
+    seen = replace(seen_by(SizeOwner("kubectl-edit", False, "t"), replicas=5), record=record)
     book = Book(is_ready=lambda: True)
     assert held(book, seen, NOON) == 5
     assert held(book, seen, NOON + 301) is None
@@ -221,7 +221,7 @@ def test_workers_are_found_by_their_job_with_the_labels_that_selectors_ask_for()
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_owner(is_scaled: bool) -> None:
-    """With the uid of another tenant's job, such a pod told steps for it, and two that found no room took one of its workers."""
+    """A pod with the uid of another tenant's job told steps for it, and two such pods without room took one of its workers."""
     kube: Any = None
     observer = Observer(kube, kinds=["PyTorchJob"])
     raw = raw_job()
@@ -238,22 +238,22 @@ def test_a_pod_of_another_namespace_is_no_worker_of_a_job_that_it_names_as_its_o
 
 
 def test_nothing_is_kept_of_the_needs_of_templates_that_are_gone() -> None:
-    """A template may hold a megabyte, and be changed without end."""
+    """A template may hold a megabyte, and users may change it without end."""
     known = weakref.ref(shape_of({"spec": {"nodeSelector": {"only": "here"}}}))
     gc.collect()
     assert known() is None
 
 
-# --- what the controller copies
+# --- the controller's copy of a decision
 
 
 def test_the_controller_copies_the_decision_and_nothing_that_it_cannot_read() -> None:
     raw = raw_job()
     decision = Decision(workers=3, reason="because", throughput="12.3", efficiency_percent=87)
-    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
+    raw["metadata"]["annotations"] = {ANNOTATION: as_text(DecisionRecord(decision=decision))}
     assert recorded(parse(raw)[0], ElasticStatus()).autoscaler == decision
     raw["metadata"]["annotations"] = {ANNOTATION: json.dumps({"decision": {"workers": 10**9}})}
     assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None
-    raw["metadata"]["annotations"] = {ANNOTATION: as_text(Record(decision=decision))}
+    raw["metadata"]["annotations"] = {ANNOTATION: as_text(DecisionRecord(decision=decision))}
     del raw["spec"]["elasticPolicy"]["scalingPolicy"]
     assert recorded(parse(raw)[0], ElasticStatus(autoscaler=decision)).autoscaler is None

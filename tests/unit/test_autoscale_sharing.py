@@ -1,4 +1,4 @@
-"""Who gets free room and who gives some back, whatever jobs report."""
+"""Check which jobs get free room, and which give some back, for any reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
 from autoscale.deciding.curve import Curve, speedup
 from autoscale.deciding.sharing import Claim, granted
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from elastic.kube.placement import Candidate
 
 GPU = Shape("gpu", {"gpu": 1.0, "pods": 1.0}, {"spec": {}})
@@ -20,8 +20,8 @@ def node(name: str, gpus: int, *, taints: tuple[dict[str, str], ...] = ()) -> No
     return NodeSeen(Candidate(name=name, labels={}, taints=taints, offers={}, unschedulable=False, pods=()), {"gpu": gpus, "pods": 110.0})
 
 
-def key(name: str, namespace: str = "a") -> JobKey:
-    return JobKey("PyTorchJob", namespace, name)
+def key(name: str, namespace: str = "a") -> JobName:
+    return JobName("PyTorchJob", namespace, name)
 
 
 def claim(
@@ -88,7 +88,7 @@ def test_a_tenant_that_lies_gets_no_more_than_its_namespaces_share() -> None:
 
 
 def test_what_small_namespaces_leave_is_shared_by_those_that_want_more() -> None:
-    """It went to the best report without end: of 40 GPUs an honest namespace got 5 and a lying one 29."""
+    """All of it went to the best report: of 40 GPUs an honest namespace got 5 and a lying one 29."""
     small = [claim(f"small{i}", 1, namespace=f"small{i}", gain=lambda n: 0.5) for i in range(6)]
     honest = claim("honest", 100, namespace="honest", gain=lambda n: 0.6)
     liars = [claim(f"liar{i}", 100, namespace="liar", gain=lambda n: 1e9) for i in range(3)]
@@ -100,7 +100,7 @@ def test_what_small_namespaces_leave_is_shared_by_those_that_want_more() -> None
 
 
 def test_what_jobs_that_want_no_more_hold_counts_as_their_namespaces_share() -> None:
-    """A namespace with many small jobs got a share anew for those that still grew."""
+    """A namespace with many small jobs got another share for its jobs that still grew."""
     full = claim("full", 0, namespace="one", held=4)
     found = granted(
         Room([node("n", 4)], ()), [full, claim("more", 4, namespace="one"), claim("new", 4, namespace="two", gain=lambda n: 0.1)]
@@ -108,7 +108,7 @@ def test_what_jobs_that_want_no_more_hold_counts_as_their_namespaces_share() -> 
     assert found == {full.key: 0, key("more", "one"): 0, key("new", "two"): 4}
 
 
-def test_namespaces_take_turns_also_where_their_jobs_wait_for_their_minimum() -> None:
+def test_namespaces_take_turns_also_if_their_jobs_wait_for_their_minimum() -> None:
     liar = [claim(f"liar{i}", 1, namespace="liar", gain=lambda n: 1e9, replicas=0, held=0) for i in range(8)]
     honest = [claim(f"honest{i}", 1, namespace="honest", gain=lambda n: 0.1, replicas=0) for i in range(2)]
     found = granted(Room([node("n", 4)], ()), [*liar, *honest])
@@ -127,7 +127,7 @@ jobs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.floats(0, 1e
 
 @given(st.lists(jobs, max_size=6), st.integers(0, 60))
 def test_no_report_takes_from_another_namespace_what_is_its_equal_share(spaces: list[list[tuple[int, int, float]]], free: int) -> None:
-    """Each namespace has at least the least of what it wants and of the level to which room fills all of them."""
+    """Each namespace gets what it wants, or at least the level to which the room fills all of them."""
     claims = [
         claim(f"job{i}", more, namespace=f"space{n}", held=held, gain=lambda n, gain=gain: gain)  # type: ignore[misc]
         for n, jobs in enumerate(spaces)

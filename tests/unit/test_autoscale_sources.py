@@ -1,4 +1,4 @@
-"""Progress of scripts that report none, from the log of rank 0 or a page of its pod."""
+"""Check the progress of scripts that report none, as read from the log of rank 0 or a page of its pod."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from aiohttp import web
 from test_autoscale_round import pod, state
 from test_kube_client import refusal, served
 
-from autoscale.deciding.jobs import JobSeen
+from autoscale.deciding.jobs import ScaledJob
 from autoscale.deciding.training import SAMPLES
-from autoscale.figures import JobKey
+from autoscale.figures import JobName
 from autoscale.running.book import Book
 from autoscale.watching import pages, sources
 from autoscale.watching.sources import Report, Sources, amount
 from elastic.api.scaling import ProgressSource, PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 PATIENCE_S = 30.0
 LOGGED = ProgressSource(log_pattern="step {step} * samples {samples}.")
 
 
 class Logs:
-    """What a pod logs, chunk by chunk; then nothing more comes."""
+    """The log of a pod, chunk by chunk. Then nothing more comes."""
 
     def __init__(self, *chunks: bytes, error: KubeError | None = None) -> None:
         self.chunks = chunks
@@ -50,16 +50,18 @@ class Logs:
         await asyncio.Event().wait()
 
 
-def job(source: ProgressSource) -> JobSeen:
+def job(source: ProgressSource) -> ScaledJob:
     return replace(state("one", 2).seen, progress=source, container="pytorch")
 
 
-async def heard(logs: Logs | Kube, seen: JobSeen, words: str = "", *, through_api: bool = False, **of_pod: Any) -> tuple[list[Report], str]:
-    """What a source says first, or all that it has said once its trouble has these words."""
+async def heard(
+    logs: Logs | Kube, seen: ScaledJob, words: str = "", *, through_api: bool = False, **of_pod: Any
+) -> tuple[list[Report], str]:
+    """Return a source's first report, or all its reports until its trouble has these words, and the trouble."""
     reports: list[Report] = []
     is_heard = asyncio.Event()
 
-    def hear(_: JobSeen, report: Report) -> None:
+    def hear(_: ScaledJob, report: Report) -> None:
         reports.append(report)
         is_heard.set()
 
@@ -137,7 +139,7 @@ STRANGER = "192.0.2.7"
 
 @contextlib.asynccontextmanager
 async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
-    """For the page of one-0 at port 8000."""
+    """Serve the page of the pod one-0 at port 8000, as an API server proxies it."""
 
     async def handler(request: web.Request) -> web.Response:
         assert request.raw_path == "/api/v1/namespaces/default/pods/one-0:8000/proxy/metrics"
@@ -147,7 +149,7 @@ async def api_server(answer: Callable[[], web.Response]) -> AsyncIterator[Kube]:
         yield kube
 
 
-async def test_a_page_is_read_through_the_api_server_where_so_chosen() -> None:
+async def test_a_page_is_read_through_the_api_server_if_so_chosen() -> None:
     async with api_server(lambda: web.Response(body=b"train_step_total 42\n")) as kube:
         reports, _ = await heard(kube, job(paged(8000)), through_api=True, address=STRANGER)
     assert reports == [Report(42, None)]
@@ -272,7 +274,7 @@ async def test_a_compressed_page_is_not_unpacked() -> None:
     assert "asked for as it is" in trouble
 
 
-async def test_of_a_flood_of_output_only_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_parts_of_a_flood_of_output_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pod that prints without end would keep the thread that scales all jobs busy."""
     monkeypatch.setattr(sources, "BURST", 1000)
     monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)
@@ -317,14 +319,14 @@ async def test_a_namespace_with_many_jobs_leaves_places_to_others(monkeypatch: p
     assert [asked["name"] for asked in logs.asked] == ["job-0-0", "one-0"]
 
 
-def job_of(namespace: str, name: str) -> JobSeen:
-    return replace(job(LOGGED), key=JobKey("PyTorchJob", namespace, name), uid=name)
+def job_of(namespace: str, name: str) -> ScaledJob:
+    return replace(job(LOGGED), key=JobName("PyTorchJob", namespace, name), uid=name)
 
 
 def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
     book, seen = Book(is_ready=lambda: True), job(LOGGED)
     book.states([seen], now=0.0)
-    book.heard(Progress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)
+    book.heard(TrainingProgress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)
     assert book.rank_zero(seen) == "one-1"
     for at, samples in ((1.0, 100.0), (20.0, 2000.0), (31.0, 3100.0)):
         book.read(seen, step=int(at), samples=samples, working=9, now=at, monotonic=at)

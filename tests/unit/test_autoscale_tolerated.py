@@ -1,4 +1,4 @@
-"""What desired_workers answers where a HorizontalPodAutoscaler's tolerance would swallow a step."""
+"""Check the answer of desired_workers if a HorizontalPodAutoscaler's tolerance would swallow a step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.deciding.signals import Bounds
-from autoscale.serving.tolerated import Answer, answered, passes
+from autoscale.serving.tolerated import ToleratedSize, answered, passes
 
 MOST = 300
 
 
-def told(wanted: int, current: int, *, most: int = 40, allowed: tuple[int, ...] = (), step: int = 1, is_exact: bool = False) -> Answer:
+def told(
+    wanted: int, current: int, *, most: int = 40, allowed: tuple[int, ...] = (), step: int = 1, is_exact: bool = False
+) -> ToleratedSize:
     least = min(allowed, default=step)
     bounds = Bounds(least, most, allowed, step)
     return answered(wanted, current, bounds=bounds, least=least, most=most, is_exact=is_exact)
 
 
 def test_an_exact_autoscaler_is_told_what_is_wanted() -> None:
-    assert told(11, 10, is_exact=True) == Answer(11)
-    assert told(19, 20, is_exact=True) == Answer(19)
+    assert told(11, 10, is_exact=True) == ToleratedSize(11)
+    assert told(19, 20, is_exact=True) == ToleratedSize(19)
 
 
 def test_growth_within_the_tolerance_goes_to_the_next_size_that_passes() -> None:
@@ -31,7 +33,7 @@ def test_growth_within_the_tolerance_goes_to_the_next_size_that_passes() -> None
     )
 
 
-def test_growth_waits_where_the_next_size_is_above_the_most() -> None:
+def test_growth_waits_if_the_next_size_is_above_the_most() -> None:
     found = told(11, 10, most=11)
     assert found.workers == 10
     assert found.words.endswith("the job may not have a size from 1 to 11 that it would act on, so it waits")
@@ -44,7 +46,7 @@ def test_a_step_back_that_would_come_back_waits() -> None:
 
 
 def test_two_sizes_never_lead_to_each_other() -> None:
-    """From 10 to 11 goes to 12; from 12 it must not go to 10, which an answer that looked one step ahead only let happen."""
+    """A step from 10 to 11 goes to 12. From 12 it must not go to 10, which an answer that looked only one step ahead let happen."""
     assert told(11, 10, most=12).workers == 12
     assert told(11, 12, most=12).workers == 12
 
@@ -55,16 +57,16 @@ def test_a_size_that_the_job_may_not_have_is_no_next_one() -> None:
     assert told(64, 60, most=100, step=4).workers == 68
 
 
-def test_growth_waits_where_the_next_size_that_the_job_may_have_is_too_far() -> None:
+def test_growth_waits_if_the_next_size_that_the_job_may_have_is_too_far() -> None:
     found = told(22, 20, allowed=(20, 22, 30))
     assert found.workers == 20
     assert found.words.endswith("it would go to 30 and not stay there, so it waits")
 
 
 def test_steps_outside_the_tolerance_are_told_as_they_are() -> None:
-    assert told(12, 10) == Answer(12)
-    assert told(3, 2) == Answer(3)
-    assert told(5, 0) == Answer(5)
+    assert told(12, 10) == ToleratedSize(12)
+    assert told(3, 2) == ToleratedSize(3)
+    assert told(5, 0) == ToleratedSize(5)
 
 
 @st.composite

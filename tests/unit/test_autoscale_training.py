@@ -1,13 +1,13 @@
-"""What the autoscaler makes of a job's progress: throughput, where the time went, and what a rescale cost."""
+"""Check the autoscaler's figures from a job's progress: its throughput, the use of its time, and the cost of a rescale."""
 
 import pytest
 
 from autoscale.deciding.training import WINDOW_S, Spent, Training, heard
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 
 class Told:
-    """A job of which messages come in."""
+    """A job that sends messages."""
 
     def __init__(self, **options: bool) -> None:
         self.now = 1000.0
@@ -22,7 +22,9 @@ class Told:
         self.now += after_s
         if step is not None:
             self.highest = max(step, self.highest or 0)
-        progress = Progress(job="job", generation=generation, phase=phase, size=size, step=step, highest=self.highest, values=dict(values))
+        progress = TrainingProgress(
+            job="job", generation=generation, phase=phase, size=size, step=step, highest=self.highest, values=dict(values)
+        )
         self.known, rate = heard(self.known, progress, self.now, **self.options)
         if rate is not None:
             self.rates.append(rate)
@@ -35,13 +37,13 @@ def test_the_throughput_is_that_of_a_window_and_begins_after_the_first_step() ->
     assert job.known.unit == "steps times workers"
 
 
-def test_samples_count_where_they_are_reported() -> None:
+def test_samples_count_if_they_are_reported() -> None:
     job = Told().says(0, 1, samples=100.0).says(WINDOW_S, 11, samples=740.0)
     assert job.rates == [64.0]
     assert job.known.unit == "samples"
 
 
-def test_steps_count_as_they_are_where_a_step_is_the_same_work_with_any_number_of_workers() -> None:
+def test_steps_count_as_they_are_if_a_step_is_the_same_work_with_any_number_of_workers() -> None:
     job = Told(counts_steps=True).says(0, 1).says(WINDOW_S, 21)
     assert job.rates == [2.0]
 
@@ -65,7 +67,7 @@ def test_nothing_is_measured_over_a_change_of_the_world() -> None:
 
 
 def test_nothing_is_measured_from_the_last_step_of_one_world_to_the_first_of_the_next() -> None:
-    """The new world is heard of before its first step: the time in between counted as training, and a worker's steps as those of two."""
+    """The new world is known before its first step. The time until that step counted as training, and a worker's steps as those of two."""
     job = Told().says(0, 40, size=1).says(WINDOW_S, 60, size=1)
     assert job.rates == [2.0]
     job.says(1, None, size=0, phase="re-forming").says(4, None, generation=2).says(8, 61, generation=2)
@@ -89,7 +91,9 @@ def test_each_second_goes_to_what_the_job_was_doing() -> None:
 def test_a_world_that_stands_and_makes_no_steps_has_stalled() -> None:
     job = Told().says(0, 1).says(1, 2)
     job.now += 100
-    job.known, _ = heard(job.known, Progress(job="job", generation=1, phase="running", size=2, step=2, age_s=100, highest=2), job.now)
+    job.known, _ = heard(
+        job.known, TrainingProgress(job="job", generation=1, phase="running", size=2, step=2, age_s=100, highest=2), job.now
+    )
     assert job.known.spent is Spent.STALLED
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autoscale.deciding.curve import Curve
 from autoscale.deciding.decide import decide
 from autoscale.deciding.measures import OLD_S, Measured, Sizes
-from autoscale.deciding.signals import Bounds, Decision, Memory, Signals, Trial
+from autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Trial
 from autoscale.deciding.trials import FIRST_PAUSE_S, LONGEST_PAUSE_S, REFUSED_S
 from elastic.api.scaling import ScalingPolicy
 
@@ -29,7 +29,7 @@ class Standing(NamedTuple):
     percent: int
     rescale_s: float
 
-    def decided(self) -> Decision:
+    def decided(self) -> SizeDecision:
         memory = replace(self.memory, sizes=self.sizes)
         seen = Signals(
             policy=ScalingPolicy(min_gain_percent=self.percent),

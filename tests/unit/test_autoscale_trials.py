@@ -19,7 +19,7 @@ from autoscale.deciding.jobs import JobState, Outcome
 from autoscale.deciding.measures import OLD_CHANGES, OLD_S, Measured, Sizes, with_rate
 from autoscale.deciding.remembering import memory_of, record_of
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Decision, Hand, Memory, Signals, Step, Trial
+from autoscale.deciding.signals import Hand, Memory, Signals, SizeDecision, Step, Trial
 from autoscale.deciding.trials import DOUBLINGS, DOUBT_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_S, REFUSED_S
 from elastic.api.scaling import LONGEST_RECORD, PolicyName, ScalingPolicy, as_text, from_text
 
@@ -310,7 +310,7 @@ def test_the_way_back_from_a_trial_is_wanted_until_the_job_has_gone_it(rate: flo
     """A HorizontalPodAutoscaler looked seconds after the decision, when the trial was forgotten: the job kept its workers."""
     then = NOON + 2 * HOUR_S
     _, memory, _ = trying(rate, now=then, spread=0.3)
-    memory = memory_of(from_text(as_text(record_of(outcome_with(Decision(count=2, wanted=2, reason="r", memory=memory)), then))))
+    memory = memory_of(from_text(as_text(record_of(outcome_with(SizeDecision(count=2, wanted=2, reason="r", memory=memory)), then))))
     for after_s in range(5, 300, 5):
         curve = Curve(memory.sizes, least=1, now=then)
         decision = decide(replace(signals(working=4, memory=memory), curve=curve), 4, then + after_s)
@@ -355,7 +355,7 @@ def test_an_autoscaler_that_restarts_takes_the_same_way(minutes: int) -> None:
     assert second.replicas == 8
 
 
-def outcome_with(decision: Decision) -> Outcome:
+def outcome_with(decision: SizeDecision) -> Outcome:
     return Outcome(decision, outcomes([stuck()], 4)["stuck"].figures)
 
 
@@ -364,7 +364,7 @@ def test_the_fit_and_a_trial_find_room_in_the_annotation() -> None:
     memory = Memory(
         sizes=sizes, changed_at=NOON + 0.1, reversals=16, trial=Trial(8007, 9999, NOON), tried_at=NOON + 0.1, trial_doublings=16
     )
-    decision = Decision(count=9999, wanted=9999, reason="r" * 250, memory=memory)
+    decision = SizeDecision(count=9999, wanted=9999, reason="r" * 250, memory=memory)
     text = as_text(record_of(outcome_with(decision), NOON, was_ours=True))
     assert len(text.encode()) <= LONGEST_RECORD
     read = memory_of(from_text(text))

@@ -1,4 +1,4 @@
-"""Trials among other jobs, and what the measures of old sizes are to jobs that try none."""
+"""Check trials among other jobs, and the use of old sizes' measures for jobs that try no size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from test_autoscale_trials import outcome_with, outcomes, stuck
 from autoscale.deciding.measures import OLD_S, with_rate
 from autoscale.deciding.remembering import is_news, record_of
 from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Decision, Memory
+from autoscale.deciding.signals import Memory, SizeDecision
 from elastic.api.scaling import PolicyName
 
 
@@ -41,7 +41,7 @@ CHEAP = {"policy": PolicyName.COST, "price_label": "price"}
 def test_policies_without_trials_count_on_no_size_because_its_neighbours_were_measured_long_ago(
     policy: dict[str, Any], wanted: int, days: float
 ) -> None:
-    """The bounds of the sizes between widened with age, and with them the estimates: a deadline would have been missed with 3 workers."""
+    """The bounds of sizes in between widened with age, and so did the estimates. With 3 workers a deadline would have been missed."""
     sizes = (*measured({1: 100.0, 2: 195.0}), *measured({4: 200.0, 8: 420.0}, at=NOON - days * OLD_S))
     one = state("one", 2, **policy)
     one = replace(one, memory=replace(one.memory, sizes=sizes))
@@ -51,12 +51,12 @@ def test_policies_without_trials_count_on_no_size_because_its_neighbours_were_me
 
 
 def test_the_size_measured_last_is_written_once_a_return() -> None:
-    """After a failed trial the record said that the larger size was measured last: a new process took the job for one that came back."""
+    """After a failed trial, the record named the larger size as the last one. A new process then believed that the job had come back."""
     sizes = measured({1: 100.0, 2: 200.0, 4: 210.0}, at=NOON - 600)
     sizes = with_rate(with_rate(sizes, size=4, rate=210.0, now=NOON - 90), size=4, rate=210.0, now=NOON - 80)
     old, news = None, []
     for turn in range(12):
-        decision = Decision(count=2, wanted=2, reason="r", memory=Memory(sizes=sizes))
+        decision = SizeDecision(count=2, wanted=2, reason="r", memory=Memory(sizes=sizes))
         new = record_of(outcome_with(decision), NOON + 10 * turn)
         if is_news(new, old):
             old = new

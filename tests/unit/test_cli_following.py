@@ -23,10 +23,10 @@ from elastic.client import verbs
 from elastic.client.sample import Sample
 from elastic.client.verbs import Found
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Condition, Happening, JobKey, Line, Outcome
+from elastic.kube.following import ConditionNews, FollowedJob, Happening, Line, Outcome
 from elastic.kube.paging import Listing
 
-JOB = JobKey(PYTORCH, "default", "train", "uid-train")
+JOB = FollowedJob(PYTORCH, "default", "train", "uid-train")
 AWAY = KubeError(code=0, reason="Unreachable", message="connection refused")
 
 
@@ -155,7 +155,7 @@ async def test_a_job_is_said_to_train_once_it_has_reported_a_step(monkeypatch: p
     met = Found(PYTORCH, job(status=running(backend="elastic", worldSize=3)))
     milestone = Milestone(None)
     assert str(await milestone.ahead(met)) == "has reported no step yet; 3 of 3 workers run"
-    milestone.hear(Condition("Running", "r", "it runs"))
+    milestone.hear(ConditionNews("Running", "r", "it runs"))
     assert (await milestone.ahead(met)).words == "has reported no step yet"
     milestone.hear(Line("train-worker-0", "hello"))
     assert str(await milestone.ahead(met)) == "runs on; 3 of 3 workers run"
@@ -235,7 +235,7 @@ async def printed(capsys: pytest.CaptureFixture[str], words: str) -> None:
 
 async def test_a_job_that_is_over_is_followed_to_its_end() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "reason": "r", "message": "it failed"}]}
-    assert await follow(Server(status=status), []) == (Outcome.FAILED, [Condition("Failed", "r", "it failed")])
+    assert await follow(Server(status=status), []) == (Outcome.FAILED, [ConditionNews("Failed", "r", "it failed")])
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dashboard_scene import Scene, job, kube, owned
 from kubernetes.client import ApiClient
 from msgspec.structs import replace
 
-from dashboard.serving.callers import Owner
+from dashboard.serving.callers import LaptopOwner
 from dashboard.serving.sessions import LaptopSessions, Session
 from elastic.cli import main
 from elastic.client import errors
@@ -26,7 +26,7 @@ from elastic.client.live import of_laptop
 from elastic.client.sample import Sample, samples, shortened
 from elastic.local.files import ClusterState, Layout
 from elastic.local.ports import free_port
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}
 
@@ -45,7 +45,7 @@ def trained() -> Scene:
         scene.now += 1
         step = int(scene.now) * 10
         values = {"loss": 0.03125}
-        told = Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step, values=values)
+        told = TrainingProgress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step, values=values)
         scene.book.hear(replace(told, percent=47, remaining_s=150.0))
     return scene
 
@@ -166,7 +166,7 @@ class OneToken(LaptopSessions):
     """As in a cluster: the token of the kubeconfig is shown with each request."""
 
     async def of(self, request):  # type: ignore[no-untyped-def]
-        return Session("s", Owner(self._owner.kube)) if request.headers.get("Authorization") == "Bearer mine" else None
+        return Session("s", LaptopOwner(self._owner.kube)) if request.headers.get("Authorization") == "Bearer mine" else None
 
 
 async def test_a_clusters_dashboard_is_asked_with_the_kubeconfigs_token(tmp_path: Path) -> None:

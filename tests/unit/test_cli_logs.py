@@ -12,7 +12,7 @@ from click.testing import Result
 
 from elastic.cli.jobs.logs import Printer, Wanted, _wanted
 from elastic.client.verbs import Found
-from elastic.kube.following import Condition, Line, Ranks
+from elastic.kube.following import ConditionNews, Line, Ranks
 
 NO_ROOM = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."}
 
@@ -34,7 +34,7 @@ def test_lines_of_a_rank_are_those_of_the_pod_that_has_it_then(capsys: pytest.Ca
         Line("train-worker-0", "two"),
         Ranks({}),
         Line("train-worker-0", "three"),
-        Condition("Succeeded", "r", "not this"),
+        ConditionNews("Succeeded", "r", "not this"),
     )]  # fmt: skip
     said = capsys.readouterr()
     assert said.out.splitlines() == ["train-worker-1 | one", "train-worker-0 | two", "train-worker-0 | three"]

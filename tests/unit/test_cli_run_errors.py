@@ -7,9 +7,9 @@ import pytest
 from elastic.api.kinds import KINDS
 from elastic.cli.folding import MOST_KNOWN, Folding
 from elastic.cli.run_printer import Printer
-from elastic.kube.following import JobKey, Line, Outcome, Ranks
+from elastic.kube.following import FollowedJob, Line, Outcome, Ranks
 
-JOB = JobKey(KINDS["PyTorchJob"], "default", "train", "uid")
+JOB = FollowedJob(KINDS["PyTorchJob"], "default", "train", "uid")
 START = "Traceback (most recent call last):"
 OWN = [START, '  File "train.py", line 3, in <module>', "ValueError: bad batch"]
 OF_PEER = [

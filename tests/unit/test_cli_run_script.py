@@ -16,11 +16,11 @@ from elastic.cli.folding import Folding
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
 from elastic.client.script_job import Workers, job_of, name_of
-from elastic.kube.following import Condition, JobKey, Line, Outcome, Ranks
+from elastic.kube.following import ConditionNews, FollowedJob, Line, Outcome, Ranks
 from elastic.kube.processes import processes_per_worker
 
 PYTORCH = KINDS["PyTorchJob"]
-JOB = JobKey(PYTORCH, "default", "train", "uid")
+JOB = FollowedJob(PYTORCH, "default", "train", "uid")
 USERS = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: bad batch"]
 AGENTS = [
     "E1122 10:00:00.123000 77 /lib/torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1)",
@@ -244,7 +244,7 @@ def test_of_a_failed_job_the_first_error_stands_last_with_its_rank(capsys: pytes
         for text in lines:
             printer.tell(JOB, Line(pod, text))
     reason = "a worker of train-worker-0 ended with status 1 (rank 1: ValueError: bad batch)"
-    printer.tell(JOB, Condition("Failed", "PyTorchJobFailed", reason))
+    printer.tell(JOB, ConditionNews("Failed", "PyTorchJobFailed", reason))
     printer.end(JOB, Outcome.FAILED)
     said = [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
     assert said[-5:] == [

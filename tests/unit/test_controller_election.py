@@ -8,7 +8,7 @@ from test_kube_client import refusal, served
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
-from elastic.runtime.election import Election, LeaseLost, Seen, Terms, free_in_s
+from elastic.runtime.election import Election, LeaseLost, LeaseSeen, Terms, free_in_s
 
 
 class OneLease:
@@ -54,7 +54,7 @@ def candidate(kube: Kube, me: str, clock: Clock) -> Election:
 
 @pytest.mark.parametrize(("holder", "age", "free"), [("", 0, True), ("me", 0, True), ("other", 14.9, False), ("other", 15, True)])
 def test_a_lease_is_free_when_it_is_ours_or_nobodys_or_has_run_out(holder: str, age: float, free: bool) -> None:
-    assert (free_in_s(Seen(holder, "t", 15, at=0), me="me", now=age) <= 0) is free
+    assert (free_in_s(LeaseSeen(holder, "t", 15, at=0), me="me", now=age) <= 0) is free
 
 
 def test_the_default_times_are_those_of_client_go() -> None:

@@ -30,7 +30,7 @@ class Server:
         self.said: asyncio.Queue[wire.Expectation] = asyncio.Queue()
         self.forgotten: list[str] = []
         self.last_steps: dict[str, int] = {}
-        self.worlds_to_tell: asyncio.Queue[wire.World] = asyncio.Queue()
+        self.worlds_to_tell: asyncio.Queue[wire.WorldReport] = asyncio.Queue()
         self.is_away = False
         self.open: Callable[[], None] | None = None
         self.is_listened_to = asyncio.Event()
@@ -50,7 +50,7 @@ class Server:
         self.forgotten.append(job_uid)
         return self.last_steps.pop(job_uid, None)
 
-    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.World]:
+    async def worlds(self, on_open: Callable[[], None] | None = None) -> AsyncIterator[wire.WorldReport]:
         self.open = on_open
         self.is_listened_to.set()
         while True:
@@ -62,7 +62,7 @@ def test_times_become_durations_and_causes_the_servers_words() -> None:
     said = expectation(
         tell(leaving=(leave,), ended=(End("a", "u", 3, Cause.OUT_OF_MEMORY),), restarts=(("outOfMemory", 2),), state_s=7.0), now=NOW
     )
-    assert said.leaving == (wire.Leaving(member="b", by_s=12.0, cause="plan"),)
+    assert said.leaving == (wire.LeaveOrder(member="b", by_s=12.0, cause="plan"),)
     assert said.ended == (wire.Ended(member="a", pod_uid="u", run=3, cause="outOfMemory"),)
     assert said.restarts == {"outOfMemory": 2}
     assert said.state_s == 7.0
@@ -218,7 +218,7 @@ async def test_a_controller_learns_that_the_server_has_forgotten_a_suspended_job
     async with asyncio.timeout(10):
         assert await changed.get() == "job"
     assert link.forgotten == {"job"}
-    server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running"))
+    server.worlds_to_tell.put_nowait(wire.WorldReport(job="job", generation=1, phase="running"))
     async with asyncio.timeout(10):
         assert await changed.get() == "job"
     assert not link.forgotten, "an agent of the former run has presented itself: the server must forget once more"
@@ -249,10 +249,10 @@ async def test_a_server_that_asks_hears_the_newest_message_about_that_job_again(
             await asyncio.sleep(0.01)
     server.is_away = False
     server.said = asyncio.Queue()
-    server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running", asks=True))
+    server.worlds_to_tell.put_nowait(wire.WorldReport(job="job", generation=1, phase="running", asks=True))
     async with asyncio.timeout(10):
         assert {(await server.said.get()).members for _ in range(2)} == {("a",), ("x",)}
-    server.worlds_to_tell.put_nowait(wire.World(job="unknown", generation=1, phase="running", asks=True))
+    server.worlds_to_tell.put_nowait(wire.WorldReport(job="unknown", generation=1, phase="running", asks=True))
     await asyncio.sleep(0.05)
     assert server.said.empty()
 
@@ -267,7 +267,7 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
     changed: asyncio.Queue[str] = asyncio.Queue()
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        world = wire.World(
+        world = wire.WorldReport(
             job="one",
             generation=4,
             phase="running",
@@ -293,11 +293,11 @@ async def test_a_server_that_was_restarted_hears_every_expectation_again() -> No
         running.cancel()
 
 
-async def heard(link: RendezvousLink, server: Server, changed: "asyncio.Queue[str]", *worlds: wire.World) -> None:
+async def heard(link: RendezvousLink, server: Server, changed: "asyncio.Queue[str]", *worlds: wire.WorldReport) -> None:
     """Wait until the link has heard of these, and of the one that follows them."""
     for world in (
         *worlds,
-        wire.World(job="last", generation=link.worlds["last"].generation + 1 if "last" in link.worlds else 1, phase="running"),
+        wire.WorldReport(job="last", generation=link.worlds["last"].generation + 1 if "last" in link.worlds else 1, phase="running"),
     ):
         server.worlds_to_tell.put_nowait(world)
     async with asyncio.timeout(10):
@@ -310,7 +310,7 @@ async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
     link = RendezvousLink(server, errors=(RuntimeError,))
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        world = wire.World(job="one", generation=4, phase="running", members=(wire.RankedMember(name="a", rank=0),))
+        world = wire.WorldReport(job="one", generation=4, phase="running", members=(wire.RankedMember(name="a", rank=0),))
         server.worlds_to_tell.put_nowait(world)
         async with asyncio.timeout(10):
             assert await changed.get() == "one"
@@ -330,12 +330,12 @@ async def test_a_world_that_cannot_be_read_keeps_what_was_known_and_says_so() ->
     link = RendezvousLink(server, errors=(RuntimeError,))
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        await heard(link, server, changed, wire.World(job="one", generation=4, phase="running"))
+        await heard(link, server, changed, wire.WorldReport(job="one", generation=4, phase="running"))
         await heard(link, server, changed, wire.unreadable("one", "it is too long"), wire.unreadable("new", "it is too long"))
         assert (link.worlds["one"].generation, link.worlds["one"].phase) == (4, "running")
         assert "it is too long" in link.worlds["one"].trouble
         assert "it is too long" in link.worlds["new"].trouble
-        await heard(link, server, changed, wire.World(job="one", generation=5, phase="running"))
+        await heard(link, server, changed, wire.WorldReport(job="one", generation=5, phase="running"))
         assert (link.worlds["one"].generation, link.worlds["one"].trouble) == (5, "")
     finally:
         running.cancel()
@@ -346,7 +346,7 @@ async def test_what_an_earlier_server_said_is_not_believed_of_the_next() -> None
     link = RendezvousLink(server, errors=(RuntimeError,))
     running = asyncio.create_task(link.run(changed.put_nowait))
     try:
-        await heard(link, server, changed, wire.World(job="one", generation=4, phase="running"))
+        await heard(link, server, changed, wire.WorldReport(job="one", generation=4, phase="running"))
         known = link.worlds
         assert server.open is not None
         server.open()
@@ -361,23 +361,27 @@ async def test_a_world_stands_since_it_was_formed_or_first_heard_of_by_our_own_c
     link = RendezvousLink(server, errors=(RuntimeError,), clock=lambda: clock[0])
     running = asyncio.create_task(link.run(heard.put_nowait))
 
-    async def hears(generation: int, standing: wire.Standing | None) -> datetime | None:
+    async def hears(generation: int, standing: wire.StandingWorld | None) -> datetime | None:
         seat = wire.RankedMember(name="a", rank=0, incarnation="uid/1")
         words = f"something new at {clock[0]}"
-        world = wire.World(job="one", generation=generation, phase="running", members=(seat,), standing=standing, reason=words)
+        world = wire.WorldReport(job="one", generation=generation, phase="running", members=(seat,), standing=standing, reason=words)
         server.worlds_to_tell.put_nowait(world)
         await heard.get()
         return link.worlds["one"].since
 
     try:
         async with asyncio.timeout(10):
-            assert await hears(1, wire.Standing(size=1, age_s=60.0)) == NOW - timedelta(seconds=60), "a new controller does not count anew"
+            assert await hears(1, wire.StandingWorld(size=1, age_s=60.0)) == NOW - timedelta(seconds=60), (
+                "a new controller does not count anew"
+            )
             clock[0] += timedelta(seconds=5)
-            assert await hears(1, wire.Standing(size=1, age_s=65.1, has_stepped=True)) == NOW - timedelta(seconds=60), "as first heard of"
+            assert await hears(1, wire.StandingWorld(size=1, age_s=65.1, has_stepped=True)) == NOW - timedelta(seconds=60), (
+                "as first heard of"
+            )
             assert await hears(2, None) == clock[0], "an older server"
             clock[0] += timedelta(seconds=5)
             assert await hears(2, None) == NOW + timedelta(seconds=5)
-            assert await hears(3, wire.Standing(size=2, age_s=1.0, has_stepped=True)) == NOW + timedelta(seconds=9)
+            assert await hears(3, wire.StandingWorld(size=2, age_s=1.0, has_stepped=True)) == NOW + timedelta(seconds=9)
         known = link.worlds["one"]
         assert (known.size, known.has_stepped, known.incarnations) == (2, True, {"a": "uid/1"})
     finally:

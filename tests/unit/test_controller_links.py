@@ -1,4 +1,7 @@
-"""Words about a job that meets in an etcd go there, all others to the rendezvous server; what is out of reach holds nothing up."""
+"""Check that messages about a job that meets in an etcd go there, and all others to the rendezvous server.
+
+An etcd that is out of reach holds nothing up.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,11 +11,11 @@ from test_controller_link import Server, tell
 
 from controller.acting.link import RendezvousLink
 from controller.acting.links import Links
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.membership import wire
 from elastic.membership.phases import WorldPhase
 
-PLACE = Place(endpoints=("etcd:2379",), prefix="/elastic-training/job/")
+PLACE = EtcdPlace(endpoints=("etcd:2379",), prefix="/elastic-training/job/")
 
 
 class Both:
@@ -20,12 +23,12 @@ class Both:
 
     def __init__(self) -> None:
         self.server, self.etcds = Server(), Server()
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, EtcdPlace] = {}
         self.changed: list[str] = []
         links = [RendezvousLink(each, errors=(RuntimeError,)) for each in (self.server, self.etcds)]
         self.links = Links(links[0], links[1], self)
 
-    def meet_at(self, job_uid: str, place: Place) -> None:
+    def meet_at(self, job_uid: str, place: EtcdPlace) -> None:
         self.places[job_uid] = place
 
 
@@ -41,7 +44,7 @@ async def both() -> AsyncIterator[Both]:
 
 
 async def a_few_turns() -> None:
-    """What is queued is taken at once; nothing here waits for time or the outside."""
+    """Let the links take what is queued. Nothing here waits for time or the outside."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -56,8 +59,8 @@ async def test_a_job_with_a_place_is_written_into_its_etcd(both: Both) -> None:
 
 
 async def test_worlds_of_both_are_known_and_a_job_is_forgotten_where_it_was_known(both: Both) -> None:
-    both.server.worlds_to_tell.put_nowait(wire.World(job="at-server", generation=1, phase="running"))
-    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=2, phase="running"))
+    both.server.worlds_to_tell.put_nowait(wire.WorldReport(job="at-server", generation=1, phase="running"))
+    both.etcds.worlds_to_tell.put_nowait(wire.WorldReport(job="in-etcd", generation=2, phase="running"))
     await a_few_turns()
     assert {uid: world.generation for uid, world in both.links.worlds.items()} == {"at-server": 1, "in-etcd": 2}
     both.links.forget("in-etcd")
@@ -71,7 +74,7 @@ async def test_the_last_step_of_a_job_comes_with_the_answer_that_it_is_forgotten
     both.server.last_steps, both.etcds.last_steps = {"at-server": 70, "other": 60}, {"in-etcd": 80}
     for each in (both.server, both.etcds):
         for uid in each.last_steps:
-            each.worlds_to_tell.put_nowait(wire.World(job=uid, generation=1, phase="running"))
+            each.worlds_to_tell.put_nowait(wire.WorldReport(job=uid, generation=1, phase="running"))
     await a_few_turns()
     both.changed.clear()
     for uid in ("at-server", "in-etcd", "other"):
@@ -88,9 +91,9 @@ async def test_the_last_step_of_a_job_comes_with_the_answer_that_it_is_forgotten
     assert dict(both.links.last_steps) == {}
 
 
-async def test_of_a_job_that_goes_before_the_answer_no_last_step_is_kept(both: Both) -> None:
+async def test_no_last_step_is_kept_of_a_job_that_goes_before_the_answer(both: Both) -> None:
     both.server.last_steps = {"job": 70}
-    both.server.worlds_to_tell.put_nowait(wire.World(job="job", generation=1, phase="running"))
+    both.server.worlds_to_tell.put_nowait(wire.WorldReport(job="job", generation=1, phase="running"))
     await a_few_turns()
     both.changed.clear()
     both.links.drop("job")
@@ -115,7 +118,9 @@ async def test_a_suspended_job_is_forgotten_where_it_meets_also_if_this_controll
 async def test_an_etcd_that_is_out_of_reach_is_not_waited_for(both: Both) -> None:
     both.etcds.is_away = True
     assert not both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)
-    both.etcds.worlds_to_tell.put_nowait(wire.World(job="in-etcd", generation=0, phase=WorldPhase.UNREACHED, reason="it does not answer"))
+    both.etcds.worlds_to_tell.put_nowait(
+        wire.WorldReport(job="in-etcd", generation=0, phase=WorldPhase.UNREACHED, reason="it does not answer")
+    )
     await a_few_turns()
     assert both.links.worlds["in-etcd"].trouble == "it does not answer"
     assert both.links.tell("in-etcd", tell(place=PLACE), is_awaited=True)

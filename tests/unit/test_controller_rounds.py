@@ -7,7 +7,7 @@ import pytest
 
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
-from controller.deciding.actions import Create, Delete, DeleteJob, Plan, Seen, normal
+from controller.deciding.actions import Create, Delete, DeleteJob, Plan, SeenVersion, normal
 from controller.facts.keys import Key
 from elastic.api.job import Condition, JobStatus
 from elastic.kube.errors import KubeError
@@ -204,7 +204,7 @@ async def test_nothing_is_done_by_a_plan_that_rests_on_a_pod_that_has_changed_si
     kube = Kube()
     kube.refuses, kube.lacks = False, lacks
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
-    plan = Plan((Delete(PODS, "train-worker-1", "uid-1"),), status=DONE, rests_on=(Seen(PODS, "train-rdzv", version),))
+    plan = Plan((Delete(PODS, "train-worker-1", "uid-1"),), status=DONE, rests_on=(SeenVersion(PODS, "train-rdzv", version),))
     outcome = await applier.carry_out(KEY, JOB, plan, old=JobStatus(), now=NOW)
     assert (outcome.status == DONE, bool(kube.deleted), not outcome.errors) == (holds, holds, holds)
 

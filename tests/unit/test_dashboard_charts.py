@@ -1,4 +1,4 @@
-"""The charts of a job's page in Debian's Chromium: what their axes, captions and tables say of its training."""
+"""Check the charts of a job's page in Debian's Chromium: their axes, captions and tables."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cli_api import running
 from dashboard_browser import JOB, NEEDS, looked_at
 from dashboard_scene import Scene, job
 
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 pytestmark = NEEDS
 
 
 def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions: Any = None) -> Scene:
-    """One that reports each 5 s."""
+    """Return a scene with a job that has reported its progress each 5 s."""
     status = running() if conditions is None else {**running(), "conditions": conditions}
     shown, step = Scene(), 0.0
     shown.now = 1_700_000_000.0
@@ -23,13 +23,13 @@ def trained(*, seconds: int, speed: float = 1.0, noise: float = 0.0, conditions:
     for at in range(0, seconds, 5):
         shown.now = 1_700_000_000.0 + at
         told = {"phase": "running", "size": 3, "step": int(step), "highest": int(step), "values": {"samples": step, "loss": 1.0 / (at + 1)}}
-        shown.book.hear(Progress(job="uid-train", generation=1, **told))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=1, **told))
         step += 5 * (speed + noise * (at // 10 % 2))
     return shown
 
 
 def section(title: str) -> str:
-    """Of a chart."""
+    """Return the JavaScript expression for a chart's section."""
     return f"[...document.querySelectorAll('.charts section')].find((one) => one.querySelector('h3').textContent === '{title}')"
 
 
@@ -41,7 +41,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
   fillText.call(this, text, ...place);
 };
 """
-"""What charts write on their axes, by their titles."""
+"""A script that collects the text on the axes of charts, by their titles."""
 
 
 async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) ->
 
 async def test_a_chart_says_which_line_is_which_and_the_values_where_one_points(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300), tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         workers, loss = (f"{section(title)}.querySelector('.caption')" for title in ("Workers", "Loss"))
-        await page.wait(f"{workers}.textContent === 'now in the world 3 wanted 3'")
+        await page.wait(f"{workers}.textContent === 'now training 3 asked for 3'")
         borders = f"[...{workers}.querySelectorAll('.stroke')].map((one) => getComputedStyle(one).borderTopStyle)"
         assert await page.ask(borders) == ["solid", "dashed"]
         newest = await page.ask(f"{loss}.textContent")
@@ -75,9 +75,9 @@ async def test_a_chart_says_which_line_is_which_and_the_values_where_one_points(
         await page.wait(f"{loss}.textContent === {newest!r}")
 
 
-async def test_what_is_over_was_last_and_is_not_now(tmp_path: Path) -> None:
+async def test_a_finished_jobs_values_are_last_ones_and_not_present_ones(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300, conditions=[{"type": "Succeeded", "status": "True"}]), tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         caption = f"{section('Speed')}.querySelector('.caption').textContent"
         await page.wait(f"{caption}.endsWith('samples/s')")
         assert (await page.ask(caption)).startswith("last ")
@@ -85,10 +85,10 @@ async def test_what_is_over_was_last_and_is_not_now(tmp_path: Path) -> None:
 
 
 async def test_a_charts_table_is_of_its_whole_time(tmp_path: Path) -> None:
-    """It had the newest 20 rows, and said that it had the chart's values."""
+    """The table had only the newest 20 rows, but said that it had the chart's values."""
     shown = trained(seconds=5400)
     async with looked_at(shown, tmp_path, JOB) as page:
-        await page.wait("document.querySelectorAll('canvas').length === 4")
+        await page.wait("document.querySelectorAll('canvas').length === 3")
         await page.ask(f"{section('Loss')}.querySelector('details').open = true")
         rows = f"[...{section('Loss')}.querySelectorAll('tbody tr')].map((one) => one.querySelector('th').textContent)"
         await page.wait(f"{rows}.length > 20")

@@ -1,4 +1,4 @@
-"""Who sees what at the dashboard of a cluster."""
+"""Check that the dashboard of a cluster shows each user only the objects that the API server would show."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ async def test_nobody_sees_more_than_the_api_server_would_show_them(judged, tmp_
 
 
 async def test_an_answer_costs_the_same_questions_whether_the_job_is_there_or_not(judged, tmp_path: Path):
-    """The API server was asked for the caller's rights only where there was a job of this name.
+    """The API server was asked for the caller's rights only if there was a job of this name.
 
-    Who may not read it learnt its name from the time of the answer, or from another answer where the API server had not answered.
+    A user without rights learnt the name from the time of the answer, or from another answer if the API server had not answered.
     """
     shown, api, sessions = judged
     questions = []
@@ -103,7 +103,7 @@ async def test_what_is_no_name_is_not_asked_for(judged, tmp_path: Path):
 
 
 async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_path: Path):
-    """Whoever may make pods and Events in one namespace may name a job of another in them."""
+    """A user who may create pods and Events in one namespace may name a job of another namespace in them."""
     shown, _, sessions = judged
     forged, said = owned(pod(0)), event("forged", message="pay here")
     for found in (forged, said):
@@ -120,7 +120,7 @@ async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_pat
 
 
 async def test_events_of_an_earlier_pod_of_the_same_name_are_not_shown(judged, tmp_path: Path):
-    """A job that was deleted and made again: its page told how the pods of the first one had ended."""
+    """The page of a job that was deleted and made again told how the pods of the first one had ended."""
     shown, _, sessions = judged
     of_pod = {"kind": "Pod", "namespace": "default", "name": "train-worker-0"}
     for name, uid in (("earlier", "uid-of-one-before"), ("present", pod(0)["metadata"]["uid"]), ("unnamed", "")):
@@ -147,7 +147,7 @@ async def test_a_stream_says_nothing_of_jobs_that_its_caller_never_saw(judged, t
 
 
 def claimed(subject: object, number: int = 0) -> str:
-    """A token as an API server accepts it; only what it says of its user matters here."""
+    """Return a token for a user. Only its claims about the user matter here."""
     payload = base64.urlsafe_b64encode(json.dumps({"iss": "https://here", "sub": subject, "jti": number}).encode()).decode().rstrip("=")
     return f"h.{payload}.s"
 
@@ -165,7 +165,7 @@ def test_accounts_of_one_namespace_are_one_user_and_a_token_that_says_nothing_is
     assert len({*mine, *others}) == 6
 
 
-async def test_who_gets_themself_many_tokens_ends_no_session_of_others(tmp_path: Path, monkeypatch):
+async def test_a_user_with_many_tokens_ends_no_session_of_others(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(sessions_module, "MOST_SESSIONS", 3)
     api = Api()
     api.answer = lambda method, url, body: (201, {"status": {"allowed": True}})  # type: ignore[method-assign]
@@ -182,7 +182,7 @@ async def test_who_gets_themself_many_tokens_ends_no_session_of_others(tmp_path:
 
 
 def test_no_user_takes_the_places_of_all_others():
-    places = stream_module.Places()
+    places = stream_module.StreamPlaces()
     with contextlib.ExitStack() as taken:
         for number in range(stream_module.MOST_OF_A_USER):
             taken.enter_context(places.taken(Session(f"token-{number}", cast("Caller", None), "mine"), list))
@@ -192,8 +192,8 @@ def test_no_user_takes_the_places_of_all_others():
     assert (places.count, len(places._taken)) == (0, 0)
 
 
-async def test_where_all_places_are_taken_who_has_most_gives_one_to_who_has_fewer(tmp_path: Path, monkeypatch):
-    """Two users took all of them, or one with accounts in two namespaces, and everybody else was told to close other pages."""
+async def test_if_all_places_are_taken_the_user_with_most_gives_one_to_a_user_with_fewer(tmp_path: Path, monkeypatch):
+    """Two users, or one with accounts in two namespaces, took all places. Everybody else was told to close other pages."""
     monkeypatch.setattr(stream_module, "MOST_CLIENTS", 4)
     api = Api()
     api.answer = lambda method, url, body: (201, {"status": {"allowed": True}})  # type: ignore[method-assign]
@@ -220,7 +220,7 @@ async def test_where_all_places_are_taken_who_has_most_gives_one_to_who_has_fewe
 
 
 def test_a_cookie_of_bytes_that_are_no_text_is_none():
-    """As the server reads them; it answered 500, with a traceback in its log."""
+    """The server answered 500 to a cookie with these bytes, with a traceback in its log."""
     assert not signed_cookie.is_good(b"key", "9999999999.\udcff", 0.0)
 
 

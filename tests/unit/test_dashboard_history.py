@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from dashboard.history import book as book_module
 from dashboard.history import store as store_module
-from dashboard.history.record import MOST_RESCALES, Record
+from dashboard.history.record import MOST_RESCALES, JobRecord
 from dashboard.history.series import GAPS_S, MOST_BYTES, ROWS, Row, Series
-from dashboard.history.store import Store, pause_s
+from dashboard.history.store import HistoryStore, pause_s
 from dashboard.watching.seen import job_seen
 from elastic.api.kinds import KINDS
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 PYTORCH = KINDS["PyTorchJob"]
 OVER = {"type": "Succeeded", "status": "True"}
@@ -115,7 +115,7 @@ def rescaled(number: int, **phases: int) -> dict:
 
 
 def test_a_rescale_whose_phases_become_known_later_is_counted_once():
-    record = Record()
+    record = JobRecord()
     for phases in ({"round": 100}, {"round": 100, "firstStep": 900}):
         record.see(job_seen(PYTORCH, job(status={"elastic": {"lastRescale": rescaled(1, **phases)}})), now=1.0)
     assert record.lost_ms == {"round": 100, "firstStep": 900}
@@ -123,7 +123,7 @@ def test_a_rescale_whose_phases_become_known_later_is_counted_once():
 
 
 def test_only_the_newest_rescales_are_kept_and_all_are_counted():
-    record = Record()
+    record = JobRecord()
     for number in range(MOST_RESCALES + 20):
         record.see(job_seen(PYTORCH, job(status={"elastic": {"lastRescale": rescaled(number, round=10)}})), now=float(number))
     assert next(iter(record.rescales)) == "r20"
@@ -131,13 +131,13 @@ def test_only_the_newest_rescales_are_kept_and_all_are_counted():
     assert record.lost_ms["round"] == 10 * (MOST_RESCALES + 20)
 
 
-def hear(record: Record, at: float, **progress) -> None:
+def hear(record: JobRecord, at: float, **progress) -> None:
     told = {"job": "uid-train", "generation": 1, "phase": "running", "size": 2, **progress}
-    record.hear(Progress(**told), job_seen(PYTORCH, job()), now=at, monotonic=at)
+    record.hear(TrainingProgress(**told), job_seen(PYTORCH, job()), now=at, monotonic=at)
 
 
 def test_samples_a_second_and_loss_come_from_reports():
-    record = Record()
+    record = JobRecord()
     for at in range(0, 60, 5):
         hear(record, float(at), step=at, highest=at, values={"samples": at * 100.0, "train_loss": 1.0 / (at + 1)})
     assert record.rate == pytest.approx(100.0)
@@ -149,7 +149,7 @@ def test_samples_a_second_and_loss_come_from_reports():
 
 
 def test_without_samples_steps_are_counted_once_for_all_workers():
-    record = Record()
+    record = JobRecord()
     for at in range(0, 60, 5):
         hear(record, float(at), step=at * 2, highest=at * 2)
     assert record.rate == pytest.approx(2.0)
@@ -157,7 +157,7 @@ def test_without_samples_steps_are_counted_once_for_all_workers():
 
 
 def test_no_speed_is_shown_of_a_world_that_is_not_there():
-    record = Record()
+    record = JobRecord()
     for at in range(0, 60, 5):
         hear(record, float(at), step=at, highest=at)
     hear(record, 61.0, size=0, phase="forming")
@@ -166,7 +166,7 @@ def test_no_speed_is_shown_of_a_world_that_is_not_there():
 
 def test_a_speed_is_shown_only_as_long_as_steps_come():
     """It stayed for ever when a job hung."""
-    record = Record()
+    record = JobRecord()
     for at in range(0, 60, 5):
         hear(record, float(at), step=at, highest=at)
     assert (record.stepped_at, record.step_due_s, record.is_late(70.0)) == (55.0, 15.0, False)
@@ -180,7 +180,7 @@ def test_a_speed_is_shown_only_as_long_as_steps_come():
 
 
 def test_a_program_that_reports_seldom_keeps_its_speed_between_its_reports():
-    record = Record()
+    record = JobRecord()
     for at in range(0, 600, 120):
         hear(record, float(at), step=at, highest=at)
     assert record.step_due_s == 240.0
@@ -190,7 +190,7 @@ def test_a_program_that_reports_seldom_keeps_its_speed_between_its_reports():
 
 
 def test_no_time_counts_once_the_rendezvous_server_forgot_the_job():
-    record = Record()
+    record = JobRecord()
     hear(record, 0.0, step=1, highest=1)
     hear(record, 10.0, step=2, highest=2)
     record.forget_training(20.0)
@@ -208,10 +208,10 @@ async def test_a_restart_keeps_the_history(tmp_path):
     first = Scene(job(status={"elastic": {"worldSize": 2, "lastRescale": rescaled(1, round=100)}}))
     for at in range(0, 30, 5):
         first.now = 1000.0 + at
-        first.book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=at, highest=at))
-    await Store(tmp_path / "history.db", first.book).save()
+        first.book.hear(TrainingProgress(job="uid-train", generation=1, phase="running", size=2, step=at, highest=at))
+    await HistoryStore(tmp_path / "history.db", first.book).save()
     second = Scene()
-    await Store(tmp_path / "history.db", second.book).load()
+    await HistoryStore(tmp_path / "history.db", second.book).load()
     before, after = first.book.get("uid-train"), second.book.get("uid-train")
     assert before is not None
     assert after is not None
@@ -227,11 +227,13 @@ async def test_how_far_a_job_came_is_known_once_it_is_suspended_or_over_and_afte
     for at in range(0, 30, 5):
         shown.now = 1000.0 + at
         values = {"samples": at * 10.0, "loss": 0.5}
-        shown.book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=303 + at, highest=303 + at, values=values))
-    shown.book.hear(Progress(job="uid-train", phase="closed", forgotten=True))
-    await Store(tmp_path / "history.db", shown.book).save()
+        shown.book.hear(
+            TrainingProgress(job="uid-train", generation=1, phase="running", size=2, step=303 + at, highest=303 + at, values=values)
+        )
+    shown.book.hear(TrainingProgress(job="uid-train", phase="closed", forgotten=True))
+    await HistoryStore(tmp_path / "history.db", shown.book).save()
     again = Scene()
-    await Store(tmp_path / "history.db", again.book).load()
+    await HistoryStore(tmp_path / "history.db", again.book).load()
     for scene in (shown, again):
         for status, more in ((running(step=260), {"runPolicy": {"suspend": True}}), ({"conditions": [OVER]}, {})):
             scene.put(job(status=status, **more))
@@ -240,7 +242,7 @@ async def test_how_far_a_job_came_is_known_once_it_is_suspended_or_over_and_afte
 
 
 def test_a_job_that_was_resumed_keeps_its_step_until_it_reports_another():
-    record = Record()
+    record = JobRecord()
     hear(record, 0.0, step=328, highest=328, values={"loss": 0.5})
     record.forget_training(1.0)
     hear(record, 60.0)
@@ -253,20 +255,20 @@ async def test_a_series_of_an_earlier_release_is_not_misread(tmp_path, monkeypat
     """Its rows had seven columns: as many bytes as fewer rows of eight."""
     first = Scene(job(), job("other"))
     monkeypatch.setattr(store_module, "Stored", lambda **parts: list(parts.values())[:4])
-    await Store(tmp_path / "history.db", first.book).save()
+    await HistoryStore(tmp_path / "history.db", first.book).save()
     second = Scene()
-    await Store(tmp_path / "history.db", second.book).load()
+    await HistoryStore(tmp_path / "history.db", second.book).load()
     assert second.book.known() == []
 
 
 async def test_a_job_that_went_meanwhile_leaves_the_file(tmp_path):
     scene = Scene(job(), job("other"))
-    store = Store(tmp_path / "history.db", scene.book)
+    store = HistoryStore(tmp_path / "history.db", scene.book)
     await store.save()
     scene.book.drop_all_but(["uid-other"])
     await store.save()
     again = Scene()
-    await Store(tmp_path / "history.db", again.book).load()
+    await HistoryStore(tmp_path / "history.db", again.book).load()
     assert again.book.known() == ["uid-other"]
 
 
@@ -275,11 +277,11 @@ async def test_a_file_that_is_no_history_is_set_aside(tmp_path, data):
     file = tmp_path / "history.db"
     file.write_bytes(data)
     scene = Scene(job())
-    store = Store(file, scene.book)
+    store = HistoryStore(file, scene.book)
     await store.load()
     await store.save()
     again = Scene()
-    await Store(file, again.book).load()
+    await HistoryStore(file, again.book).load()
     assert again.book.known() == ["uid-train"]
     assert file.stat().st_mode & 0o777 == 0o600
 
@@ -287,17 +289,17 @@ async def test_a_file_that_is_no_history_is_set_aside(tmp_path, data):
 async def test_a_record_that_is_not_ours_costs_no_other(tmp_path):
     scene = Scene(job(), job("other"))
     file = tmp_path / "history.db"
-    await Store(file, scene.book).save()
+    await HistoryStore(file, scene.book).save()
     with contextlib.closing(sqlite3.connect(file)) as opened, opened:
         opened.execute("UPDATE jobs SET record = ? WHERE uid = 'uid-train'", (b"\xc1junk",))
     again = Scene()
-    await Store(file, again.book).load()
+    await HistoryStore(file, again.book).load()
     assert again.book.known() == ["uid-other"]
 
 
 async def test_a_full_disk_costs_the_history_only(tmp_path):
     scene = Scene(job())
-    store = Store(tmp_path / "gone" / "history.db", scene.book)
+    store = HistoryStore(tmp_path / "gone" / "history.db", scene.book)
     await store.save()
     assert scene.book.unsaved == {"uid-train"}
     (tmp_path / "gone").mkdir()
@@ -309,17 +311,17 @@ SAVING = """
 import asyncio, sys
 from pathlib import Path
 from dashboard.history.book import Book
-from dashboard.history.store import Store
-from elastic.membership.training import Progress
+from dashboard.history.store import HistoryStore
+from elastic.membership.training import TrainingProgress
 
 async def main():
     file, step = Path(sys.argv[1]), int(sys.argv[2])
     book = Book(job_of_uid=lambda uid: None, clock=lambda: 5.0 * step)
-    store = Store(file, book)
+    store = HistoryStore(file, book)
     await store.load()
     while True:
         step += 1
-        book.hear(Progress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step))
+        book.hear(TrainingProgress(job="uid-train", generation=1, phase="running", size=2, step=step, highest=step))
         await store.save()
         print(step, flush=True)
 
@@ -340,7 +342,7 @@ async def test_what_was_saved_outlives_a_sigkill_in_the_middle_of_a_save(tmp_pat
         await process.wait()
         step = int(rest[-1]) if rest else step
         scene = Scene()
-        await Store(file, scene.book).load()
+        await HistoryStore(file, scene.book).load()
         record = scene.book.get("uid-train")
         assert record is not None
         last = record.series.last()
@@ -355,7 +357,7 @@ def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
 
 def test_of_a_job_that_meets_elsewhere_only_the_reports_are_known() -> None:
     """A PyTorchJob without elasticPolicy reports through Kubeflow's callback. Nothing tells how many workers it has."""
-    record = Record()
+    record = JobRecord()
     hear(record, 0.0, phase="", size=0, step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0)
     hear(record, 60.0, phase="", size=0, step=190, highest=190, values={"loss": 0.4}, percent=95, remaining_s=10.0)
     assert (record.step, record.loss, record.percent, record.remaining_s) == (190, 0.4, 95, 10.0)

@@ -13,10 +13,10 @@ from cli_api import running
 from dashboard_browser import JOB, NEEDS, looked_at
 from dashboard_scene import Scene, event, job, kube, node, owned, pod
 
-from dashboard.serving.callers import Owner
+from dashboard.serving.callers import LaptopOwner
 from dashboard.serving.sessions import LaptopSessions
 from elastic.kube.resources import NODES, Resource
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime.one_time import OneTimeToken
 
 pytestmark = NEEDS
@@ -47,7 +47,7 @@ def scene() -> Scene:
     for at in range(0, 60, 5):
         shown.now = 1_700_000_000.0 + at
         told = {"phase": "running", "size": 2, "step": at, "highest": at, "values": {"loss": 1.0 / (at + 1)}}
-        shown.book.hear(Progress(job=f"uid-{HOSTILE}", generation=2, **told))
+        shown.book.hear(TrainingProgress(job=f"uid-{HOSTILE}", generation=2, **told))
     return shown
 
 
@@ -64,7 +64,7 @@ async def test_what_is_hostile_is_text_on_every_page_and_at_every_width(tmp_path
             assert await page.ask("document.querySelector('tbody a').textContent") == HOSTILE
             assert await page.ask("document.documentElement.scrollWidth") <= width
             await page.ask("document.querySelector('tbody a').click()")
-            await page.wait("document.querySelectorAll('canvas').length === 4 && document.querySelector('[aria-label=Workers] tbody tr')")
+            await page.wait("document.querySelectorAll('canvas').length === 3 && document.querySelector('[aria-label=Workers] tbody tr')")
             assert await page.ask("document.querySelector('h1').textContent") == HOSTILE
             assert HOSTILE in await page.ask("document.querySelector('[aria-label=Events] tbody').textContent")
             assert HOSTILE in await page.ask("document.querySelector('[aria-label=Changes] tbody').textContent")
@@ -88,7 +88,7 @@ async def test_a_page_is_live_and_keeps_the_focus(tmp_path: Path) -> None:
         await page.wait("document.querySelectorAll('tbody a').length === 2")
         await page.ask("document.querySelectorAll('tbody a')[1].focus()")
         shown.put(job(workers=7, status=running(worldSize=7)))
-        await page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('7 of 7')")
+        await page.wait("document.querySelectorAll('tbody tr')[1].textContent.includes('7/7')")
         assert await page.ask("document.activeElement.textContent") == "train"
         shown.drop(job("other"))
         await page.wait("document.querySelectorAll('tbody a').length === 1")
@@ -129,9 +129,9 @@ async def test_a_page_that_is_drawn_again_keeps_what_is_typed_and_the_focus(tmp_
         await page.ask("document.getElementById('scale-to').select()")
         for step in (1, 2):
             shown.now += 10.0 * step
-            shown.book.hear(Progress(job="uid-train", phase="running" if step == 1 else "forming", size=2))
+            shown.book.hear(TrainingProgress(job="uid-train", phase="running", size=2, step=step, highest=step))
             shown.put(trains(step=step, workers=4))
-            await page.wait(f"document.querySelectorAll('.facts dd')[2].textContent.trim() === '{step}'")
+            await page.wait(f"document.querySelectorAll('.facts dd')[1]?.firstChild.textContent === '{step}'")
             await page.tell("Input.insertText", text=str(step))
         assert await page.ask("document.activeElement.id") == "scale-to"
         assert await page.ask("document.activeElement.value") == "12"
@@ -141,12 +141,12 @@ async def test_a_page_that_is_drawn_again_keeps_what_is_typed_and_the_focus(tmp_
         assert page.said == []
 
 
-LOSSES = "[...(document.querySelectorAll('.charts section')[2]?.querySelectorAll('td') ?? [])].map((cell) => cell.textContent).join()"
+LOSSES = "[...(document.querySelectorAll('.charts section')[0]?.querySelectorAll('td') ?? [])].map((cell) => cell.textContent).join()"
 
 
 def lose(shown: Scene, loss: float) -> None:
     shown.now += 10.0
-    shown.book.hear(Progress(job="uid-train", phase="running", size=3, step=1, highest=1, values={"loss": loss}))
+    shown.book.hear(TrainingProgress(job="uid-train", phase="running", size=3, step=1, highest=1, values={"loss": loss}))
     shown.news.tell("uid-train")
 
 
@@ -187,10 +187,10 @@ window.fetch = (path, options) => {
 async def test_a_log_that_is_followed_holds_no_connection_while_its_page_is_hidden_and_goes_on_after_it(tmp_path: Path) -> None:
     """It was the second connection of a tab, of six that a browser has."""
     shown = Scene(trains(), owned(pod(0)))
-    async with looked_at(shown, tmp_path, JOB) as page:
+    async with looked_at(shown, tmp_path, "#/nodes") as page:
         await page.ask(ENDLESS_LOGS)
+        await page.ask(f"location.hash = '{JOB}'")
         await page.wait("document.getElementById('log-of')?.value === 'train-worker-0'")
-        await page.ask("[...document.querySelectorAll('main button')].find((one) => one.textContent === 'Show').click()")
         await page.wait("window.logs.length === 1")
         (own,) = [one for one in (await page.tell("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
         await page.tell("Target.createTarget", url="about:blank")
@@ -230,7 +230,7 @@ async def test_a_failed_job_shows_why_and_the_log_of_the_worker_that_failed_firs
         assert "Error" in await page.ask("document.getElementById('log-of').selectedOptions[0].textContent")
         assert await page.ask("document.querySelector('[aria-label=Workers] .state').className") == "state bad"
         facts = await page.ask("document.querySelector('.facts').textContent")
-        assert facts.endswith("Restarts4 user 4, collateral 4; 4 charged, 3 allowed")
+        assert facts.endswith("Restarts4 program failed 4, peer was lost 4; 4 of 3 allowed restarts used")
         await page.ask(
             "const choice = document.getElementById('log-of'); choice.value = 'train-worker-0'; choice.dispatchEvent(new Event('change'))"
         )
@@ -311,7 +311,7 @@ async def test_instead_of_the_page_of_a_job_that_is_not_there_stands_why(tmp_pat
     async with looked_at(shown, tmp_path, JOB, allows_changes=True) as page:
         await page.wait("document.querySelector('.facts')")
         shown.drop(trains())
-        await page.wait("document.querySelector('.failure')?.textContent === 'This job is not there any more.'")
+        await page.wait("document.querySelector('.failure')?.textContent === 'This job was deleted.'")
         assert await page.ask("document.getElementById('live').textContent") == ""
         assert await page.ask("document.querySelector('[role=group]').hidden")
         await page.ask("location.hash = '#/jobs/default/wrong'")
@@ -322,7 +322,7 @@ async def test_instead_of_the_page_of_a_job_that_is_not_there_stands_why(tmp_pat
         assert await page.ask("document.getElementById('live').textContent") == ""
 
 
-class WithoutNodes(Owner):
+class WithoutNodes(LaptopOwner):
     """May list everything but nodes."""
 
     async def may_read(self, resource: Resource, namespace: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from cli_api import Api, path_of, running, served
-from dashboard_scene import HOSTILE, Scene, job, kube, owned, pod, read, scene, send, until
+from dashboard_scene import HOSTILE, Scene, job, kube, node, owned, pod, read, scene, send, until
 from prometheus_client import CollectorRegistry, generate_latest
 from train_job_builders import owned as lowered
 from train_job_builders import train_job
@@ -18,7 +18,7 @@ from dashboard.running import metrics
 from dashboard.serving.guard import HEADERS
 from dashboard.serving.sessions import LaptopSessions
 from elastic.kube.access import from_kubeconfig
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
@@ -216,7 +216,7 @@ async def test_the_list_says_what_a_job_is_and_how_it_trains(tmp_path: Path):
     shown = scene()
     for at in range(0, 30, 5):
         shown.now = 1000.0 + at
-        shown.book.hear(Progress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
     async with shown.served(tmp_path) as browser:
         (row,) = json.loads((await read(browser, "/api/jobs"))[1])
     assert (row["name"], row["state"], row["world"], row["wanted"], row["generation"]) == ("train", "Running", 2, 3, 4)
@@ -231,7 +231,7 @@ def test_a_number_that_no_float_holds_is_no_number():
     shown = scene()
     shown.put(huge)
     registry = CollectorRegistry()
-    registry.register(metrics.Progress(shown.observer, shown.views))
+    registry.register(metrics.ProgressCollector(shown.observer, shown.views))
     assert 'job="huge"' in generate_latest(registry).decode()
 
 
@@ -239,9 +239,9 @@ def test_prometheus_gets_the_progress_of_jobs_that_are_not_over():
     shown = Scene(job(status=running()), job("done", status={"conditions": [{"type": "Succeeded", "status": "True"}]}))
     for at in range(0, 30, 5):
         shown.now = 1000.0 + at
-        shown.book.hear(Progress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
+        shown.book.hear(TrainingProgress(job="uid-train", generation=5, phase="running", size=2, step=at, highest=at, values={"loss": 0.5}))
     registry = CollectorRegistry()
-    registry.register(metrics.Progress(shown.observer, shown.views))
+    registry.register(metrics.ProgressCollector(shown.observer, shown.views))
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     labels = 'job="train",kind="PyTorchJob",namespace="default"'
     assert sorted(lines) == [
@@ -310,3 +310,77 @@ async def test_logs_are_read_in_the_users_name_and_bounded(tmp_path: Path):
             assert (await read(browser, "/api/jobs/default/train/logs?rank=x"))[0] == 400
             assert (await read(browser, "/api/jobs/default/train/logs?pod=other"))[0] == 404
             assert await read(browser, "/api/jobs/default/train/logs?pod=train-worker-1") != 200
+
+
+async def test_the_definition_of_a_job_is_what_its_user_wrote(tmp_path: Path) -> None:
+    written = job(status=running())
+    container = {"image": "train:1", "command": ["python", "train.py"], "args": ["--name", "a b"], "resources": {"limits": {"cpu": 2}}}
+    written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = {"spec": {"containers": [container]}}
+    written["metadata"] |= {"managedFields": [{"manager": "x"}], "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}
+    async with Scene(written).served(tmp_path) as browser:
+        status, body, _ = await read(browser, "/api/jobs/default/train/definition")
+        found = json.loads(body)
+        (role,) = found["roles"]
+        assert status == 200
+        assert (role["type"], role["image"], role["command"], role["args"]) == (
+            "Worker",
+            "train:1",
+            ["python", "train.py"],
+            ["--name", "a b"],
+        )
+        assert role["resources"] == {"cpu": "2"}
+        assert "managedFields" not in found["yaml"]
+        assert "last-applied" not in found["yaml"]
+        assert "kind: PyTorchJob" in found["yaml"]
+        assert not found["isCut"]
+        assert (await read(browser, "/api/jobs/default/other/definition"))[0] == 404
+
+
+async def test_a_job_that_only_the_cache_still_has_answers_with_the_refusal(tmp_path: Path) -> None:
+    shown = Scene(job(status=running()))
+    shown.objects.clear()
+    async with shown.served(tmp_path) as browser:
+        status, body, _ = await read(browser, "/api/jobs/default/train/definition")
+        assert (status, json.loads(body)) == (404, {"error": "there is no such object"})
+
+
+async def test_the_usage_of_pods_is_not_measured_without_a_metrics_server(tmp_path: Path) -> None:
+    async with scene().served(tmp_path) as browser:
+        status, body, _ = await read(browser, "/api/jobs/default/train/usage")
+        assert (status, json.loads(body)) == (200, {"isMeasured": False, "pods": {}})
+
+
+async def test_the_usage_of_pods_is_read_with_the_rights_of_the_caller(tmp_path: Path) -> None:
+    shown = scene()
+    containers = [{"name": "a", "usage": {"cpu": "250m", "memory": "64Mi"}}, {"name": "b", "usage": {"cpu": "1", "memory": "64Mi"}}]
+    listed = {
+        "kind": "PodMetricsList",
+        "metadata": {},
+        "items": [
+            {"metadata": {"namespace": "default", "name": "train-worker-0"}, "containers": containers},
+            {"metadata": {"namespace": "default", "name": "train-worker-1"}, "containers": []},
+        ],
+    }
+    shown.lists["/apis/metrics.k8s.io/v1beta1/namespaces/default/pods"] = listed
+    async with shown.served(tmp_path) as browser:
+        _, body, _ = await read(browser, "/api/jobs/default/train/usage")
+        assert json.loads(body) == {"isMeasured": True, "pods": {"train-worker-0": {"cpus": 1.25, "memory": 128 * 2**20}}}
+
+
+async def test_a_node_counts_the_gpus_and_workers_of_jobs_that_have_not_ended(tmp_path: Path) -> None:
+    def with_gpu(index: int, phase: str):
+        made = owned(pod(index, node="node-0"))
+        made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": 2}}
+        made["status"] = {"phase": phase}
+        return made
+
+    ended = with_gpu(1, "Failed")
+    ended["status"]["containerStatuses"] = [{"state": {"terminated": {"exitCode": 1, "message": "ValueError: bad\nmore"}}}]
+    async with Scene(job(status=running()), with_gpu(0, "Running"), ended, node()).served(tmp_path) as browser:
+        _, body, _ = await read(browser, "/api/nodes")
+        (found,) = json.loads(body)["nodes"]
+        assert ([one["pod"] for one in found["occupants"]], found["gpusUsed"]) == (["train-worker-0"], 2)
+        _, body, _ = await read(browser, "/api/jobs/default/train")
+        page = json.loads(body)
+        assert page["job"]["gpus"] == 2
+        assert [worker["ended"] for worker in page["workers"]] == ["", "exit code 1: ValueError: bad"]

@@ -1,4 +1,4 @@
-"""What streams of the dashboard send, and that none costs without end."""
+"""Check the messages of the dashboard's streams, and that the cost of a stream is bounded."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ def open_streams() -> int:
     return sum(places.count for places in PLACES)
 
 
-PLACES: list[stream_module.Places] = []
+PLACES: list[stream_module.StreamPlaces] = []
 
 
 @pytest.fixture(autouse=True)
 def counted_places(monkeypatch):
     PLACES.clear()
 
-    class Counted(stream_module.Places):
+    class Counted(stream_module.StreamPlaces):
         def __init__(self):
             super().__init__()
             PLACES.append(self)
 
-    monkeypatch.setattr(server_module, "Places", Counted)
+    monkeypatch.setattr(server_module, "StreamPlaces", Counted)

@@ -27,7 +27,7 @@ from elastic.api.rights import (
 from elastic.kube.resources import NODES
 from elastic.local.installation import SERVICE
 from elastic.membership.tokens import load_keys
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 from rendezvous.main import main as rendezvous_main
 
 
@@ -43,7 +43,7 @@ def test_the_webhook_is_asked_as_on_a_laptop_and_called_by_the_name_that_its_cer
     (port,) = only(found, "Service", service["name"])["spec"]["ports"]
     assert there == webhook.configuration({"service": service})
     assert (service["path"], service["port"]) == (webhook.PATH, port["port"])
-    assert f"{service['name']}.{service['namespace']}.svc" in Place(namespace=SYSTEM, name=webhook.NAME).names
+    assert f"{service['name']}.{service['namespace']}.svc" in CertificateName(namespace=SYSTEM, name=webhook.NAME).names
     assert only(found, "Secret", webhook.NAME).get("data") is None
     controller = only(found, "Deployment", "elastic-controller")["spec"]["template"]["spec"]["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in controller["ports"]}

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscale.running.book import Book
 from autoscale.running.metrics import Metrics as AutoscalerMetrics
 from controller.running.metrics import Metrics
-from dashboard.running.metrics import Progress
+from dashboard.running.metrics import ProgressCollector
 from rendezvous.server.metrics import metrics_of
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -25,7 +25,7 @@ def autoscalers() -> AutoscalerMetrics:
 
 def dashboards() -> set[str]:
     observer = SimpleNamespace(jobs=lambda: ())
-    return {metric.name for metric in Progress(observer, SimpleNamespace(row=None)).collect()}  # type: ignore[arg-type]
+    return {metric.name for metric in ProgressCollector(observer, SimpleNamespace(row=None)).collect()}  # type: ignore[arg-type]
 
 
 def exported() -> set[str]:

@@ -9,8 +9,8 @@ from job_builders import OURS, Cluster, elastic_job, job, pod, reasons, replica,
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
-from controller.deciding.lifecycle.end_reasons import TABLE, Meaning, Place
-from controller.facts.snapshot import Container, Phase, pod_from
+from controller.deciding.lifecycle.end_reasons import TABLE, Meaning, ReasonField
+from controller.facts.snapshot import Container, PodPhase, pod_from
 from elastic.api.words import Cause
 
 FAULTS = Path(__file__).parents[2] / "docs/faults.md"
@@ -37,26 +37,26 @@ def test_docs_faults_shows_the_table() -> None:
         cells = line.split(" | ")
         shown += [(cells[0].removeprefix("| "), cells[1], word) for word in re.findall(r"`(\w+)`", cells[-1]) if len(cells) == 3]
     wanted = [(row.meaning.value, row.place.value, row.word) for row in TABLE]
-    assert [row for row in shown if row[1] in {place.value for place in Place}] == wanted
+    assert [row for row in shown if row[1] in {place.value for place in ReasonField}] == wanted
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.place is not Place.CONTAINER], ids=lambda row: row.word)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.place is not ReasonField.CONTAINER], ids=lambda row: row.word)
 def test_every_reason_of_a_pod_means_what_the_table_says(row: end_reasons.EndReason) -> None:
-    said = {"disruption" if row.place is Place.CONDITION else "reason": row.word + "cpu" * (row.word == "OutOf")}
-    never_began = with_sights(pod(phase=Phase.FAILED, **said))
+    said = {"disruption" if row.place is ReasonField.CONDITION else "reason": row.word + "cpu" * (row.word == "OutOf")}
+    never_began = with_sights(pod(phase=PodPhase.FAILED, **said))
     assert end_reasons.of_pod(never_began, "pytorch") is row.meaning
     ran = replace(never_began, containers=(Container(name="pytorch", exit_code=137, exit_reason="Error"),))
     after = Meaning.DISRUPTION if row.meaning is Meaning.REFUSED else row.meaning
     assert end_reasons.of_pod(ran, "pytorch") is after, "a kubelet that starts again judges anew the pods that it has"
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.place is Place.CONTAINER], ids=lambda row: row.word)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.place is ReasonField.CONTAINER], ids=lambda row: row.word)
 def test_every_reason_of_a_container_means_what_the_table_says(row: end_reasons.EndReason) -> None:
     assert end_reasons.of_container(row.word) is row.meaning
 
 
 def test_a_reason_that_nobody_knows_yet_means_refused_where_nothing_has_begun() -> None:
-    unknown = pod(phase=Phase.FAILED, reason="FromTomorrow", containers=(Container(name="pytorch", waiting="ContainerCreating"),))
+    unknown = pod(phase=PodPhase.FAILED, reason="FromTomorrow", containers=(Container(name="pytorch", waiting="ContainerCreating"),))
     assert end_reasons.of_pod(unknown, "pytorch") is Meaning.REFUSED
     ran = replace(unknown, containers=(Container(name="pytorch", exit_code=1, exit_reason="Error"),))
     assert end_reasons.of_pod(ran, "pytorch") is Meaning.USER
@@ -74,7 +74,7 @@ def test_a_node_that_restarts_while_init_containers_run_is_not_the_users_fault()
 
 def test_beside_a_neighbour_that_the_node_ended_the_training_containers_own_failure_counts() -> None:
     failed = pod(
-        phase=Phase.FAILED, containers=(Container(name="log", exit_code=255, exit_reason="Unknown"), Container("pytorch", exit_code=1))
+        phase=PodPhase.FAILED, containers=(Container(name="log", exit_code=255, exit_reason="Unknown"), Container("pytorch", exit_code=1))
     )
     assert end_reasons.cause_of(failed, "pytorch", job_uid="job-uid") is Cause.USER
 
@@ -83,7 +83,7 @@ def test_beside_a_neighbour_that_the_node_ended_the_training_containers_own_fail
 def test_a_static_job_survives_the_restart_of_a_node(restart: str) -> None:
     cluster = static(restart)
     uid = cluster.pods["train-worker-1"].uid
-    cluster.set("train-worker-1", Phase.FAILED)
+    cluster.set("train-worker-1", PodPhase.FAILED)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(REBOOTED,))
     plans = cluster.settle()
     assert cluster.pods["train-worker-1"].uid != uid
@@ -128,7 +128,7 @@ def test_the_rendezvous_server_is_not_told_of_the_restart_of_a_node_as_the_progr
     cluster = Cluster(elastic_job(2), settings=OURS)
     cluster.settle()
     cluster.run_all()
-    phase = Phase.FAILED if container is REBOOTED else Phase.RUNNING
+    phase = PodPhase.FAILED if container is REBOOTED else PodPhase.RUNNING
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=phase, containers=(container,))
     cluster.settle()
     told = [action for action in cluster.told if isinstance(action, SetExpectation)]

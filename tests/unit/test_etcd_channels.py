@@ -3,8 +3,8 @@
 import pytest
 
 from elastic.etcd.channels import MOST_CHANNELS, MOST_OF_NAMESPACE, Channels
-from elastic.etcd.place import Access, Place
-from elastic.etcd.store import Refused
+from elastic.etcd.place import Access, EtcdPlace
+from elastic.etcd.store import StoreRefused
 from elastic.etcd.visits import Visitor
 
 
@@ -34,14 +34,14 @@ async def test_a_namespace_takes_no_connection_from_another_one_nor_from_the_ins
 
     for number in range(MOST_OF_NAMESPACE):
         take("greedy", number)
-    with pytest.raises(Refused, match="64 etcd members for namespace greedy already"):
+    with pytest.raises(StoreRefused, match="64 etcd members for namespace greedy already"):
         take("greedy", MOST_OF_NAMESPACE)
     channels.take("greedy-0:2379", None, namespace="greedy")  # one that is open is shared
     taken.append("greedy-0:2379")
     take("modest", 0)
     for number in range(len(set(taken)), MOST_CHANNELS):
         take(f"many-{number // MOST_OF_NAMESPACE}", number)
-    with pytest.raises(Refused, match="512 etcd members already"):
+    with pytest.raises(StoreRefused, match="512 etcd members already"):
         take("late", 0)
     take("", 0)
     for endpoint in taken:
@@ -57,7 +57,7 @@ async def nobody(namespace: str, name: str) -> dict[str, str]:
 )
 async def test_only_a_host_and_a_port_is_an_endpoint(endpoint: str) -> None:
     visitor = Visitor(read_secret=nobody, own=None)
-    with pytest.raises(Refused, match="is not HOST or HOST:PORT"):
-        await visitor.open(Place(endpoints=("etcd-0:2379", endpoint), prefix="/p/", namespace="team"))
-    store = await visitor.open(Place(endpoints=("etcd-0.storage:2379", "[::1]:2379", "10.0.0.1:1"), prefix="/p/", namespace="team"))
+    with pytest.raises(StoreRefused, match="is not HOST or HOST:PORT"):
+        await visitor.open(EtcdPlace(endpoints=("etcd-0:2379", endpoint), prefix="/p/", namespace="team"))
+    store = await visitor.open(EtcdPlace(endpoints=("etcd-0.storage:2379", "[::1]:2379", "10.0.0.1:1"), prefix="/p/", namespace="team"))
     await store.close()

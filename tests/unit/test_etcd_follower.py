@@ -45,7 +45,7 @@ def test_a_member_that_must_leave_leaves_the_world_before_its_pod_goes() -> None
         town.job.start("w0", "w1")
         await town.expect("w0", "w1")
         await town.live(2)
-        await town.expect("w0", leaving=(wire.Leaving(member="w1", cause="disruption"),))
+        await town.expect("w0", leaving=(wire.LeaveOrder(member="w1", cause="disruption"),))
         await town.live(3)
         assert [member.name for member in town.world.members] == ["w0"]
         assert town.world.rescale is not None

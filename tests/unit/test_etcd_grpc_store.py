@@ -1,4 +1,4 @@
-"""What gRPC does to calls becomes what the follower knows: Away or Refused. The server here takes every call and never answers."""
+"""Check that errors of gRPC become the follower's errors: Away or StoreRefused. The server here takes every call and never answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from elastic.etcd import grpc_store
 from elastic.etcd.channels import Channels
 from elastic.etcd.grpc_store import GrpcStore
 from elastic.etcd.place import Access
-from elastic.etcd.store import Away, Refused
+from elastic.etcd.store import Away, StoreRefused
 
 
 class Answering(grpc.GenericRpcHandler):
@@ -59,8 +59,8 @@ async def served(handler: grpc.GenericRpcHandler) -> AsyncIterator[GrpcStore]:
         await server.stop(None)
 
 
-async def test_calls_end_as_away_where_another_call_went_on_to_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It closes their connection, and gRPC then says that they were cancelled, as if their task had been."""
+async def test_calls_end_as_away_if_another_call_went_on_to_the_next_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other call closes their connection. gRPC then says that they were cancelled, as if their task had been."""
     monkeypatch.setattr(grpc_store, "CALL_S", 60.0)
     async with silent() as (handler, store):
         watching = asyncio.create_task(anext(aiter(store.watch("/elastic-training/job/", 1))))
@@ -92,7 +92,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=list(HOSTILE))
 async def test_an_etcd_that_answers_nonsense_is_away_and_no_error_of_the_controller(data: bytes) -> None:
-    """It was logged with a traceback every 15 s, and a few megabytes of empty parts became a gigabyte in the controller."""
+    """Each 15 s a traceback was logged, and a few megabytes of empty parts became a gigabyte in the controller."""
     async with served(Answering(data)) as store:
         with pytest.raises(Away):
             await anext(aiter(store.pages("/elastic-training/job/")))
@@ -104,6 +104,6 @@ async def test_a_listing_without_end_is_refused() -> None:
     page = GrpcStore(Channels(), ("nowhere:1",), Access(), is_tls=False).message("RangeResponse", more=True)
     page.kvs.add(key=b"/elastic-training/job/members/w0")
     async with served(Answering(page.SerializeToString())) as store:
-        with pytest.raises(Refused, match="more than 20000 keys"):
+        with pytest.raises(StoreRefused, match="more than 20000 keys"):
             async for _ in store.pages("/elastic-training/job/"):
                 pass

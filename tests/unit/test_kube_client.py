@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from elastic.kube.access import Access
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.pauses import pause_s
@@ -280,8 +280,8 @@ def listing(version: int, *items: Object) -> Object:
 
 
 @asynccontextmanager
-async def running(script: ScriptedPods) -> AsyncIterator[tuple[Cache[str], list[Change[str]]]]:
-    changes: list[Change[str]] = []
+async def running(script: ScriptedPods) -> AsyncIterator[tuple[Cache[str], list[ViewChange[str]]]]:
+    changes: list[ViewChange[str]] = []
     async with served(script.answer) as kube:
         cache: Cache[str] = Cache(kube, PODS, project=lambda o: o["metadata"]["uid"], indexes={"first": lambda uid: [uid[-1]]})
         cache.subscribe(changes.append)

@@ -1,4 +1,4 @@
-"""What a job's containers print is reported once, whichever run of a container the kubelet answers with."""
+"""Check that the output of a job's containers is reported once, whichever run of a container the kubelet answers with."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,9 +8,9 @@ import pytest
 
 from elastic.api import KINDS
 from elastic.kube import following
-from elastic.kube.following import Happening, JobKey, Line
+from elastic.kube.following import FollowedJob, Happening, Line
 
-JOB = JobKey(KINDS["PyTorchJob"], "default", "train", "job-uid")
+JOB = FollowedJob(KINDS["PyTorchJob"], "default", "train", "job-uid")
 
 
 def pod(run: int, **state: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Kubelet:
 
 
 async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
-    """What is reported of a container that ended and runs again, when the reader asks before the restart is seen, or after it."""
+    """Return what is reported of a container that restarted, if the reader asks again before or after it sees the restart."""
     told: list[Happening] = []
     async with asyncio.TaskGroup() as tasks:
         logs = following._Logs(kubelet, JOB, tell=told.append, tasks=tasks)  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
 async def test_the_lines_of_a_run_that_ended_quietly_are_not_those_of_the_next_run() -> None:
     """A container that died before it had printed was started again at once.
 
-    Its reader asked for the log again, got the next run's, and all that the job printed from then on was reported twice.
+    Its reader asked for the log again and got the next run's log. From then on, all output of the job was reported twice.
     """
     kubelet = Kubelet()
     assert await told_after(kubelet, is_seen=True) == [Line("train-worker-0", f"second {number}") for number in (1, 2, 3)]
@@ -90,7 +90,7 @@ async def test_a_log_that_broke_off_is_read_on_without_what_was_reported() -> No
 
 
 @pytest.mark.parametrize(("tail", "first"), [(0, 5), (2, 3), (4, 1), (9, 1)])
-async def test_of_what_was_printed_before_only_the_last_lines_are_told_and_then_all(tail: int, first: int) -> None:
+async def test_only_the_last_lines_of_the_earlier_output_are_told_and_then_all(tail: int, first: int) -> None:
     kubelet = Kubelet()
     kubelet.runs[0] = [f"first {number}" for number in (1, 2, 3, 4)]
     told: list[Happening] = []

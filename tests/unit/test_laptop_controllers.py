@@ -1,4 +1,4 @@
-"""What the laptop cluster's controllers decide: ownership, disruption budgets, the health of nodes."""
+"""Check the decisions of the laptop cluster's controllers about ownership, disruption budgets and the health of nodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_kube_client import served
 
+from elastic.api.owners import Owner
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
 from elastic.local.agent.fleet import pods_cache
@@ -32,11 +33,11 @@ from elastic.local.controllers.nodehealth import (
     taints,
     unknown_conditions,
 )
-from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Owner, Release, State, item, judge
+from elastic.local.controllers.ownership import Delete, DeleteDependents, Disown, Item, OrphanDependents, Release, State, item, judge
 
 
 def an_owner(uid, *, blocks=True):
-    return Owner(uid, "", "Pod", uid, blocks)
+    return Owner("v1", "Pod", "default", uid, uid, blocks=blocks)
 
 
 def an_item(uid="child", owners=("parent",), deleting=False, finalizers=(), blocks=True):
@@ -176,7 +177,7 @@ def test_a_pod_leaves_a_tainted_node_at_once_later_or_never():
     assert eviction({"spec": {}}, [{"key": "spot", "effect": "NoSchedule"}], now=20.0).at is None
 
 
-def test_a_killed_node_stays_away_until_the_cluster_starts_anew_or_it_is_added_again():
+def test_a_killed_node_stays_away_until_the_cluster_restarts_or_it_is_added_again():
     first = (Member("node-0"), Member("node-1"))
     killed = Roster("holder-1").without("node-0")
     assert [member.name for member in killed.members(first)] == ["node-1"]
@@ -209,14 +210,14 @@ OTHER = {
 
 
 @given(data=st.data())
-def test_a_group_that_makes_no_sense_is_known_not_to_be_known_and_costs_no_other(data):
+def test_an_invalid_group_is_told_as_unknown_and_costs_no_other_group(data):
     wrong = planted(GROUP, data.draw(st.sampled_from(places(GROUP))), data.draw(anything))
     kinds = read([{"items": json.loads(json.dumps([wrong, OTHER]))}])
     assert [resource.api_version for resource in kinds.resources if resource.group == "b.example"] == ["b.example/v1"]
     assert kinds.versions["b.example"] == ("v1",)
 
 
-def test_what_is_not_known_of_a_group_has_words():
+def test_the_problems_of_a_group_are_told():
     wrong = {**GROUP, "versions": [{"version": "v1", "resources": [{**THINGS, "verbs": 5}]}, {"version": "v2", "freshness": "Stale"}]}
     kinds = read([{"items": [wrong, 5]}])
     assert kinds.failed == {
@@ -243,8 +244,8 @@ def test_an_object_of_any_shape_is_refused_or_can_be_judged(data):
     judge(read_item, dict.fromkeys(read_item.owners, State.PRESENT), ())
 
 
-async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_it():
-    """It ended the laptop's agents."""
+async def test_an_invalid_scale_costs_only_the_budgets_that_count_by_it():
+    """An invalid scale ended the laptop's agents."""
     owner = {"uid": "o", "apiVersion": "a.example/v1", "kind": "Thing", "name": "t", "controller": True}
     pods = [
         {"metadata": {"namespace": name, "name": "p", "uid": name, "ownerReferences": owners}, "spec": {}}
@@ -281,7 +282,7 @@ async def test_a_scale_that_makes_no_sense_costs_only_the_budgets_that_count_by_
 
 
 async def test_kinds_that_a_server_comes_to_serve_are_collected_though_no_object_shows_it(monkeypatch):
-    """Its API service stays as it is: what is available may serve more, and what was stale may be known again."""
+    """Its API service stays unchanged. An available server may serve more kinds, and stale kinds may be known again."""
     monkeypatch.setattr(garbage, "LOOK_AGAIN_S", 0.05)
     asked, listed, says = asyncio.Event(), asyncio.Event(), []
 

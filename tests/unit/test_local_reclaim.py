@@ -12,7 +12,7 @@ from elastic.cli import main
 from elastic.kube.resources import NODES, Object, Resource
 from elastic.local import reclaim
 from elastic.local.reclaim import NOT_PLAYED, PLAYABLE, as_seen, is_taken_back
-from elastic.signals.signal import Meaning, Signal
+from elastic.signals.signal import DisruptionSignal, Meaning
 from elastic.signals.table import BUILT_IN
 
 SIGNALS = [PLAYABLE[name] for name in ("aws-spot", "karpenter-termination-time", "aks-preempt")]
@@ -30,7 +30,7 @@ class Api:
         return self._nodes.pop(0) if len(self._nodes) > 1 else self._nodes[0]
 
 
-def node(signal: Signal | None = None) -> Object:
+def node(signal: DisruptionSignal | None = None) -> Object:
     found: dict[str, Any] = {"metadata": {"name": "node-1"}, "spec": {}, "status": {"conditions": []}}
     if signal is None:
         return found
@@ -43,14 +43,14 @@ def node(signal: Signal | None = None) -> Object:
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda row: row.name)
-async def test_a_signal_that_is_taken_back_ends_the_wait_at_once(signal: Signal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_that_is_taken_back_ends_the_wait_at_once(signal: DisruptionSignal, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that had played it went on to end the node, minutes after it was taken back."""
     monkeypatch.setattr(reclaim, "LOOK_EVERY_S", 0.001)
     assert await is_taken_back(Api(node(signal), node(signal), node()), "node-1", signal, within_s=600.0)
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda row: row.name)
-async def test_a_signal_that_stays_is_waited_for(signal: Signal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_that_stays_is_waited_for(signal: DisruptionSignal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "LOOK_EVERY_S", 0.001)
     assert not await is_taken_back(Api(node(signal)), "node-1", signal, within_s=0.02)
 

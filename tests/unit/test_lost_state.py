@@ -14,19 +14,19 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
-from controller.facts.snapshot import InWorld, Node, Phase, World
+from controller.facts.snapshot import InWorld, Node, PodPhase, WorldSeen
 from elastic.api import parse
 from elastic.api.errors import SpecError
 from elastic.api.job import to_object
 from elastic.membership.phases import WorldPhase
-from elastic.membership.wire import Leaving
+from elastic.membership.wire import LeaveOrder
 from rendezvous.engine import Stepped, summary
 
 SILENT, OFF = "node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"
 BOTH, NEW = ("train-worker-0", "train-worker-1"), ("w2", "w3")
 
 
-GOING = tuple(Leaving(member=name, cause="disruption", pod_uid=name) for name in ("w0", "w1"))
+GOING = tuple(LeaveOrder(member=name, cause="disruption", pod_uid=name) for name in ("w0", "w1"))
 
 
 # --- the server
@@ -119,12 +119,12 @@ class Silenced(Cluster):
         for name in self.names():
             self.pods[name] = replace(self.pods[name], node="a", in_world=InWorld(True, "StepReported", ""))
         self.nodes = {"a": Node("a"), "b": Node("b")}
-        self.world = World(generation=1, members=frozenset(self.pods), phase="running", size=2)
+        self.world = WorldSeen(generation=1, members=frozenset(self.pods), phase="running", size=2)
         self.settle()
 
     def silence(self, taint: str = SILENT) -> None:
         self.nodes["a"] = tainted("a", taint)
-        self.world = World(generation=1, members=frozenset(), phase=WorldPhase.RE_FORMING)
+        self.world = WorldSeen(generation=1, members=frozenset(), phase=WorldPhase.RE_FORMING)
         self.settle()
         self.run_all()
         for name, one in self.pods.items():
@@ -192,7 +192,7 @@ def gone(cluster: Silenced, how: str) -> None:
                 cluster.pods[name] = replace(cluster.pods[name], is_deleting=True)
         case "failed":
             for name in BOTH:
-                cluster.set(name, Phase.FAILED)
+                cluster.set(name, PodPhase.FAILED)
         case "node gone":
             del cluster.nodes["a"]
     cluster.settle()

@@ -10,7 +10,7 @@ from msgspec import inspect
 from elastic.membership import wire
 from elastic.membership.codec import struct_of
 from elastic.membership.hosts import Host, HostFacts, HostState
-from rendezvous.engine.messages.doing import Doing, Doings, Kind, Watch
+from rendezvous.engine.messages.doing import Doing, DoingKind, Doings, Watch
 from rendezvous.engine.messages.in_place import Able, Change, Progressed, Stage
 
 RESTART = wire.Restart(id="3-s/pod", generation=3, cause="user", pod="pod")
@@ -25,7 +25,7 @@ RESTART = wire.Restart(id="3-s/pod", generation=3, cause="user", pod="pod")
         (wire.Failed(generation=3, status=1), '{"t":"failed","generation":3,"status":1}'),
         (Able(workers=2), '{"t":"able","workers":2}'),
         (Progressed(generation=3, step=9), '{"t":"stepped","generation":3,"step":9}'),
-        (Doings(generation=3, workers=(Doing(kind=Kind.STOPPED),)), '{"t":"doings","generation":3,"workers":[{"kind":"stopped"}]}'),
+        (Doings(generation=3, workers=(Doing(kind=DoingKind.STOPPED),)), '{"t":"doings","generation":3,"workers":[{"kind":"stopped"}]}'),
         (
             wire.Join(incarnation="p/1", held=wire.Held(id="3-s", generation=3, rank=0, size=1, unacknowledged_restarts=(RESTART,))),
             '{"t":"join","incarnation":"p/1","held":{"id":"3-s","generation":3,"rank":0,"size":1,'
@@ -54,7 +54,7 @@ def test_a_message_of_a_member_has_its_form(message: Any, text: str) -> None:
         ),
         (wire.Expectation(budget=wire.Budget(max_restarts=3)), '{"budget":{"max_restarts":3}}'),
         (
-            wire.World(job="j", generation=3, phase="running", unacknowledged_restarts=(RESTART,), hosts=HostState(listed=("u",))),
+            wire.WorldReport(job="j", generation=3, phase="running", unacknowledged_restarts=(RESTART,), hosts=HostState(listed=("u",))),
             '{"job":"j","generation":3,"phase":"running","uncounted":[{"id":"3-s/pod","generation":3,"cause":"user","pod":"pod"}],'
             '"hosts":{"listed":["u"]}}',
         ),
@@ -76,7 +76,7 @@ def test_a_message_of_server_or_controller_has_its_form(message: Any, text: str)
         (wire.FromMember, '{"t":"nothing"}'),
         (wire.Expectation, '{"members":["w\\u00f6"]}'),
         (wire.Expectation, '{"budget":{"hang_s":0}}'),
-        (wire.World, '{"job":"j","generation":9007199254740993,"phase":"running"}'),
+        (wire.WorldReport, '{"job":"j","generation":9007199254740993,"phase":"running"}'),
     ],
 )
 def test_a_message_beyond_its_bounds_is_refused(type: Any, text: str) -> None:
@@ -86,7 +86,7 @@ def test_a_message_beyond_its_bounds_is_refused(type: Any, text: str) -> None:
 
 def test_every_field_of_a_message_has_its_place_on_the_wire() -> None:
     """The structs are made from the messages, so a field that is added needs no second definition. Its default is left out."""
-    for cls in (*get_args(wire.FromMember), wire.View, wire.Expectation, wire.World):
+    for cls in (*get_args(wire.FromMember), wire.View, wire.Expectation, wire.WorldReport):
         info = inspect.type_info(struct_of(cls))
         assert isinstance(info, inspect.StructType)
         assert [one.name for one in info.fields] == list(cls.__slots__)

@@ -1,4 +1,7 @@
-"""Which API services of the metrics groups are ours, while other adapters come and go. The laptop's API server runs in this process."""
+"""Check which API services of the metrics groups we register while other adapters come and go.
+
+The laptop's API server runs in this process.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, Object
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
-PLACE = Place(namespace="elastic-system", name="elastic-autoscaler-metrics")
+PLACE = CertificateName(namespace="elastic-system", name="elastic-autoscaler-metrics")
 OURS, ADAPTER = f"{PLACE.namespace}/{PLACE.name}", "monitoring/adapter"
 OLD, NEW, ONLY = f"v1beta1.{CUSTOM}", f"v1beta2.{CUSTOM}", f"v1beta1.{EXTERNAL}"
 pytestmark = pytest.mark.timeout(60)
@@ -47,19 +50,19 @@ async def of_another(kube: Kube, name: str, **metadata: object) -> Object:
 
 
 async def of_another_at(kube: Kube, name: str) -> None:
-    """It takes over what we have registered."""
+    """Let another adapter take over an API service that we have registered."""
     taken = {"service": {"name": "adapter", "namespace": "monitoring"}, "caBundle": None, "insecureSkipTLSVerify": True}
     await kube.patch(API_SERVICES, name, {"spec": taken})
 
 
 async def services(kube: Kube) -> dict[str, str]:
-    """By API service of the two groups, who serves it."""
+    """Return the service behind each API service of the two groups."""
     found = {item["metadata"]["name"]: item["spec"].get("service") for item in (await kube.list(API_SERVICES)).items}
     return {name: f"{service['namespace']}/{service['name']}" for name, service in found.items() if name in (OLD, NEW, ONLY)}
 
 
 async def test_a_group_is_left_as_a_whole_to_an_adapter_that_was_there_first(kube: Kube) -> None:
-    """v1beta2 of ours beside v1beta1 of prometheus-adapter: HorizontalPodAutoscalers ask the newer version, and miss the adapter's."""
+    """HorizontalPodAutoscalers ask the newest version. With our v1beta2 next to prometheus-adapter's v1beta1 they missed its metrics."""
     await of_another(kube, OLD)
     registration = replica(kube)
     for _ in range(2):
@@ -82,7 +85,7 @@ async def test_a_group_that_an_adapter_takes_over_is_given_up_and_does_not_go_wi
     assert [owner["name"] for owner in kept["ownerReferences"]] == [PLACE.name]
 
 
-async def test_ours_go_where_an_adapter_makes_the_version_that_was_missing(kube: Kube) -> None:
+async def test_ours_go_once_an_adapter_makes_the_version_that_was_missing(kube: Kube) -> None:
     registration = replica(kube)
     await registration.trust(b"ca")
     await kube.delete(API_SERVICES, OLD)
@@ -136,7 +139,7 @@ async def test_two_replicas_at_once_register_and_give_up_without_an_error(kube: 
 
 
 class Late:
-    """The client of a replica that acts on an old look: before its first deletion another server takes over what it deletes."""
+    """The client of a replica that acts on an old look. Another server takes over the API service before the replica deletes it."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -173,7 +176,7 @@ async def test_the_log_says_once_who_has_the_group(kube: Kube, caplog: pytest.Lo
 
 
 async def test_a_refusal_to_give_a_group_up_keeps_no_other_from_being_served(kube: Kube, caplog: pytest.LogCaptureFixture) -> None:
-    """With the role of an earlier release beside prometheus-adapter nothing was registered or renewed, and a new process served nothing."""
+    """With an earlier release's role next to prometheus-adapter, nothing was registered or renewed, and a new process served nothing."""
     await replica(kube).trust(b"old ca")
     await of_another_at(kube, OLD)
 

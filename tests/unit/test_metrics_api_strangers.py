@@ -1,4 +1,4 @@
-"""Who may cost the metrics APIs requests of their own: API servers, and of all other clients a few at a time."""
+"""Check which clients may make the metrics APIs send requests: API servers, and a few at a time of all other clients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autoscale.serving import server
 from autoscale.serving.identity import Headers
 from autoscale.serving.server import MetricsApi
 from elastic.kube.client import Kube
-from elastic.runtime.cert_rotation import Place
+from elastic.runtime.cert_rotation import CertificateName
 
 PATH = "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/desired_workers"
 
 
 class Slow:
-    """An API server that answers reviews when it is let."""
+    """An API server that answers reviews once a test lets it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -49,27 +49,27 @@ def kube() -> Slow:
 
 @pytest.fixture
 def serving(kube: Slow) -> Iterator[MetricsApi]:
-    opened, client, place = socket.socket(), cast("Kube", kube), Place(namespace="n", name="s")
+    opened, client, place = socket.socket(), cast("Kube", kube), CertificateName(namespace="n", name="s")
     with opened:
         made = MetricsApi(client, Book(is_ready=lambda: True), lambda uid: (), opened, place, owner="o", namespace=None)
         made._identity._headers = Headers("ca", ("front-proxy",), ("X-Remote-User",), (), (), ())
         yield made
 
 
-async def test_who_shows_nothing_is_refused_without_a_question(kube: Slow, serving: MetricsApi) -> None:
+async def test_a_client_without_credentials_is_refused_without_a_question(kube: Slow, serving: MetricsApi) -> None:
     assert (await serving._reply(request())).status == 401
     assert (await serving._reply(request(**{"X-Remote-User": "system:admin"}))).status == 401
     assert kube.asked == []
 
 
-async def test_an_api_server_that_is_not_believed_any_more_connects_anew(serving: MetricsApi) -> None:
+async def test_an_api_server_that_is_not_believed_any_more_must_connect_again(serving: MetricsApi) -> None:
     """A connection made before the authority changed would be refused for as long as the API server keeps it."""
     assert (await serving._handle(request())).keep_alive is False
     assert (await serving._handle(request(path="/apis"))).keep_alive is None
 
 
 async def test_a_flood_of_tokens_costs_few_requests_at_a_time_and_holds_up_no_api_server(kube: Slow, serving: MetricsApi) -> None:
-    """They took all connections of the process, also those on which it renews its Lease."""
+    """The requests took all connections of the process, also those on which it renews its Lease."""
     flood = [asyncio.create_task(serving._reply(request(Authorization=f"Bearer {number}"))) for number in range(200)]
     await asyncio.sleep(0.01)
     assert len(kube.asked) == server.STRANGERS_AT_ONCE

@@ -8,7 +8,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, reasons, with_status
 from msgspec import structs
 
-from controller.facts.snapshot import Container, Phase
+from controller.facts.snapshot import Container, PodPhase
 from elastic.api.job import ElasticStatus
 
 
@@ -80,7 +80,7 @@ def test_a_scale_in_never_fails_the_job_whatever_the_restart_policy(restart: str
         gives_up(cluster, "train-worker-0", after_s=5)
     else:
         ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=5))
-        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=(ended,))
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=PodPhase.FAILED, containers=(ended,))
     cluster.settle()
     cluster.run_all()
     cluster.settle()
@@ -91,7 +91,7 @@ def test_a_scale_in_never_fails_the_job_whatever_the_restart_policy(restart: str
 def test_a_group_whose_workers_end_one_by_one_is_no_smaller_for_it() -> None:
     cluster = training()
     for name in ("train-worker-1", "train-worker-0", "train-worker-2"):
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.SUCCEEDED)
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.SUCCEEDED)
         cluster.settle()
         assert (elastic(cluster).world_size, elastic(cluster).last_rescale) == (3, None)
     assert cluster.state() == "Succeeded"
@@ -110,11 +110,11 @@ def test_an_agent_that_is_seen_to_give_up_together_with_the_loss_does_not_fail_t
     """A controller that had just started saw the evicted pod and what its peers made of that in one look, and the job failed."""
     cluster = training(restart=restart)
     if loss == "evicted":
-        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, disruption="TerminationByKubelet")
+        cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=PodPhase.FAILED, disruption="TerminationByKubelet")
     else:
         del cluster.pods["train-worker-0"]
     ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))
-    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(ended,))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=PodPhase.FAILED, containers=(ended,))
     cluster.now = NOW + timedelta(seconds=2)
     plans = cluster.settle()
     assert reasons(plans).count("FreshRendezvous") == 1
@@ -140,7 +140,7 @@ def test_a_loss_that_comes_into_view_with_its_replacement_is_a_loss() -> None:
 def test_an_agent_that_gives_up_without_a_loss_fails_the_job() -> None:
     cluster = training(restart="Never")
     ended = Container("pytorch", exit_code=1, ended_at=NOW + timedelta(seconds=1))
-    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(ended,))
+    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=PodPhase.FAILED, containers=(ended,))
     cluster.now = NOW + timedelta(seconds=11)
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -185,7 +185,7 @@ def test_a_group_whose_agents_all_give_up_by_themselves_has_spent_its_budget() -
 
 def test_a_worker_that_has_finished_is_no_loss() -> None:
     cluster = training(2)
-    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-1", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert elastic(cluster).last_rescale is None
 
@@ -195,7 +195,7 @@ def test_how_workers_end_because_their_store_is_gone_is_no_failure(restart: str)
     cluster = training(2, restart=restart)
     del cluster.owned["Pod", "train-rdzv"]
     for name in cluster.names():
-        cluster.set(name, Phase.FAILED if restart == "Never" else Phase.RUNNING, code=1)
+        cluster.set(name, PodPhase.FAILED if restart == "Never" else PodPhase.RUNNING, code=1)
     cluster.settle()
     cluster.run_all()
     cluster.settle()
@@ -272,8 +272,8 @@ def test_a_loss_is_recorded_while_another_pod_still_goes_and_a_third_has_come() 
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], is_deleting=True)
     cluster.settle()
     first = elastic(cluster).last_rescale
-    (replacement,) = (name for name, one in cluster.pods.items() if one.phase is Phase.PENDING)
-    cluster.set(replacement, Phase.RUNNING)
+    (replacement,) = (name for name, one in cluster.pods.items() if one.phase is PodPhase.PENDING)
+    cluster.set(replacement, PodPhase.RUNNING)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=True)
     cluster.settle()
     second = elastic(cluster).last_rescale

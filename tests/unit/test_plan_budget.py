@@ -12,7 +12,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Budget, End, Forget, SetExpectation
 from controller.deciding.lifecycle.restart_accounting import with_reported_restarts, with_restart_count
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
@@ -37,7 +37,7 @@ def told(cluster: Cluster) -> SetExpectation:
 def evicted(cluster: Cluster, name: str) -> None:
     cluster.run_all()
     cluster.settle()
-    cluster.set(name, Phase.FAILED, reason="Evicted")
+    cluster.set(name, PodPhase.FAILED, reason="Evicted")
     cluster.settle()
 
 
@@ -81,7 +81,9 @@ def test_no_restart_is_a_number_too() -> None:
 def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_that_knows_nothing() -> None:
     cluster = running(2, restartBudget={"windowSeconds": 600})
     members = frozenset(cluster.names())
-    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=restarts("user"), fruitless=1, step=40)
+    cluster.world = WorldSeen(
+        generation=2, members=members, phase="running", unacknowledged_restarts=restarts("user"), fruitless=1, step=40
+    )
     cluster.settle()
     cluster.now += timedelta(seconds=60)
     later = restarts("plan", "disruption", "disruption", generation=2)
@@ -90,7 +92,7 @@ def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_tha
     known = cluster.job.status.elastic
     assert known is not None
     assert known.charged == (Charge(cause="user", at=NOW), Charge(cause="disruption", at=NOW + timedelta(seconds=60), count=2))
-    cluster.world = World(generation=2, members=members, phase="running")  # a server that has just started
+    cluster.world = WorldSeen(generation=2, members=members, phase="running")  # a server that has just started
     cluster.settle()
     said = told(cluster)
     assert (said.charged, said.fruitless, said.step) == (known.charged, 0, 40)
@@ -98,7 +100,7 @@ def test_restarts_that_the_server_counts_are_dated_once_and_told_to_a_server_tha
 
 def test_without_a_window_no_dates_are_kept() -> None:
     cluster = running(2)
-    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("user"))
+    cluster.world = WorldSeen(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("user"))
     cluster.settle()
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.charged == ()
@@ -127,7 +129,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
     reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
+    cluster.world = WorldSeen(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
     first = cluster.round()
     assert first.actions == ()
     cluster.world = None
@@ -138,15 +140,15 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"user": 1}
     assert cluster.job.status.elastic.charged == (Charge(cause="user", at=NOW),)
-    assert {pod.phase for pod in cluster.pods.values()} == {Phase.FAILED}, "stopped, and kept for their logs"
+    assert {pod.phase for pod in cluster.pods.values()} == {PodPhase.FAILED}, "stopped, and kept for their logs"
 
 
 def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
     cluster = running(2, restart="Never")
-    cluster.world = World(
+    cluster.world = WorldSeen(
         generation=3, members=frozenset(), phase="closed", closed="the budget is spent", unacknowledged_restarts=restarts("user")
     )
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     cluster.settle()
     assert cluster.state() == "Failed"
     assert cluster.job.status.conditions[-1].message.endswith("its group ended: the budget is spent")
@@ -155,7 +157,7 @@ def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_
 @pytest.mark.parametrize(("code", "reason", "cause"), [(139, "Error", Cause.USER), (137, "OOMKilled", Cause.OUT_OF_MEMORY)])
 def test_a_pod_that_ended_by_its_own_doing_is_told_of_until_it_is_gone(code: int, reason: str, cause: Cause) -> None:
     cluster = running(2, restart="ExitCode", maxRestarts=9)
-    cluster.set("train-worker-1", Phase.FAILED)
+    cluster.set("train-worker-1", PodPhase.FAILED)
     container = Container(name="pytorch", exit_code=code, exit_reason=reason)
     failed = replace(cluster.pods["train-worker-1"], containers=(container,))
     cluster.pods["train-worker-1"] = failed
@@ -164,7 +166,7 @@ def test_a_pod_that_ended_by_its_own_doing_is_told_of_until_it_is_gone(code: int
         assert told(cluster).ended == (end,)
         assert "train-worker-1" in cluster.names()
     members = frozenset({"train-worker-0"})
-    cluster.world = World(
+    cluster.world = WorldSeen(
         generation=2, members=members, phase="running", unacknowledged_restarts=restarts(cause.value), explained=(end.id,)
     )
     assert told(cluster).ended == (end,)
@@ -206,7 +208,7 @@ def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_it
     cluster.run_all()
     cluster.settle()
     restarted = restarts(*["user"] * spec["elasticPolicy"]["maxRestarts"], *["disruption"] * 40, *["collateral"] * 9)
-    cluster.world = World(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarted)
+    cluster.world = WorldSeen(generation=2, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarted)
     again = Container(name="pytorch", restarts=2, last_exit_code=1, last_exit_reason="Error")
     for name, container in (("train-worker-1", again), ("train-worker-0", replace(again, last_exit_code=255, last_exit_reason="Unknown"))):
         cluster.pods[name] = replace(cluster.pods[name], containers=(container,))
@@ -222,7 +224,9 @@ def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_it
 def test_how_a_pod_ended_that_is_being_deleted_is_not_told() -> None:
     cluster = running(2, restart="ExitCode")
     container = Container(name="pytorch", exit_code=139, exit_reason="Error")
-    cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], phase=Phase.FAILED, containers=(container,), is_deleting=True)
+    cluster.pods["train-worker-1"] = replace(
+        cluster.pods["train-worker-1"], phase=PodPhase.FAILED, containers=(container,), is_deleting=True
+    )
     assert told(cluster).ended == ()
 
 
@@ -231,13 +235,13 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     name = "train-worker-1"
     guess = Restart(id="1-s/a", generation=1, cause="disruption", pod=cluster.pods[name].uid, lost=True, unsure=True)
     members = frozenset(cluster.names())
-    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(guess,))
+    cluster.world = WorldSeen(generation=2, members=members, phase="running", unacknowledged_restarts=(guess,))
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
     assert (known.restarts, len(known.open), told(cluster).unsettled) == ({"disruption": 1}, 1, (guess,))
     sure = replace(guess, cause="user", lost=False, unsure=False)
-    cluster.world = World(generation=2, members=members, phase="running", unacknowledged_restarts=(sure,))
+    cluster.world = WorldSeen(generation=2, members=members, phase="running", unacknowledged_restarts=(sure,))
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
@@ -247,7 +251,9 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
 
 def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it_forget() -> None:
     cluster = running(2)
-    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("disruption"))
+    cluster.world = WorldSeen(
+        generation=1, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("disruption")
+    )
     cluster.job = structs.replace(cluster.job, run_policy=structs.replace(cluster.job.run_policy, suspend=True))
     first = cluster.round()
     assert first.actions == ()
@@ -317,9 +323,9 @@ def test_a_job_that_meets_in_an_etcd_resumes_once_that_has_forgotten_the_run_bef
 def test_the_ends_of_all_workers_of_a_world_are_one_restart() -> None:
     """A crash of one worker of six was shown as six restarts."""
 
-    def ended(*names: str, generation: int, cause: str) -> World:
+    def ended(*names: str, generation: int, cause: str) -> WorldSeen:
         entries = tuple(Restart(id=f"g{generation}/{name}", generation=generation, cause=cause, pod=name) for name in names)
-        return World(generation, frozenset(), unacknowledged_restarts=entries)
+        return WorldSeen(generation, frozenset(), unacknowledged_restarts=entries)
 
     status = with_reported_restarts(ElasticStatus(generation=1), ended("a", generation=1, cause="user"))
     for name in "bcdef":
@@ -331,6 +337,6 @@ def test_the_ends_of_all_workers_of_a_world_are_one_restart() -> None:
     asked = with_reported_restarts(lost, ended("c", generation=3, cause="plan"))
     assert asked.restart_count == 2
     alone = with_reported_restarts(
-        asked, World(3, frozenset(), unacknowledged_restarts=(Restart(id="d/0", generation=3, cause="user", pod="d"),))
+        asked, WorldSeen(3, frozenset(), unacknowledged_restarts=(Restart(id="d/0", generation=3, cause="user", pod="d"),))
     )
     assert alone.restart_count == 3, "its container ended outside any world"

@@ -8,7 +8,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, job, reasons, replica, tainted
 
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, Node, Phase, pod_from
+from controller.facts.snapshot import Container, Node, PodPhase, pod_from
 from elastic.api.job import Job
 
 LOST = Container(name="", exit_code=255, exit_reason="Unknown")
@@ -32,8 +32,8 @@ def running(one: Job, *, settings: Settings = OURS) -> Cluster:
     for _ in range(3):
         cluster.settle()
         for name in cluster.names():
-            if cluster.pods[name].phase is Phase.PENDING:
-                cluster.set(name, Phase.RUNNING)
+            if cluster.pods[name].phase is PodPhase.PENDING:
+                cluster.set(name, PodPhase.RUNNING)
     for name in cluster.names():
         cluster.pods[name] = replace(cluster.pods[name], node=f"node-of-{name}")
     cluster.nodes = {pod.node: Node(pod.node) for pod in cluster.pods.values()}
@@ -44,13 +44,13 @@ def running(one: Job, *, settings: Settings = OURS) -> Cluster:
 def ends(cluster: Cluster, name: str, *, code: int = 1, reason: str = "Error", message: str = "") -> None:
     """Let the pod fail now."""
     own = Container(cluster.job.kind.container, exit_code=code, exit_reason=reason, ended_at=cluster.now, message=message)
-    cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(own,))
+    cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(own,))
 
 
 def loses(cluster: Cluster, name: str) -> None:
     """Let the kubelet of a restarted node report what became of its pod."""
     own = replace(LOST, name=cluster.job.kind.container, ended_at=cluster.now)
-    cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(own,))
+    cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(own,))
 
 
 def later(cluster: Cluster, seconds: float) -> list[str]:

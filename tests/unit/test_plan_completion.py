@@ -8,7 +8,7 @@ import pytest
 from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job
 
 from controller.deciding.actions import Forget, SetExpectation
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 
 LATE = "train-worker-1"
 DONE = ("train-worker-0", "train-worker-2")
@@ -21,7 +21,7 @@ def training(*, backend: str = "elastic", settings: Any = OURS, **changes: Any) 
     cluster.run_all()
     cluster.settle()
     if backend == "elastic" and settings is OURS:
-        cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running")
+        cluster.world = WorldSeen(generation=1, members=frozenset(cluster.names()), phase="running")
         cluster.settle()
     return cluster
 
@@ -29,7 +29,7 @@ def training(*, backend: str = "elastic", settings: Any = OURS, **changes: Any) 
 def end_well(cluster: Cluster, *names: str, after_s: float = 0) -> None:
     ended = Container("pytorch", exit_code=0, ended_at=NOW + timedelta(seconds=after_s))
     for name in names:
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.SUCCEEDED, is_ready=False, containers=(ended,))
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.SUCCEEDED, is_ready=False, containers=(ended,))
 
 
 def runs(cluster: Cluster, name: str, *, since_s: float, **container: Any) -> None:
@@ -38,7 +38,7 @@ def runs(cluster: Cluster, name: str, *, since_s: float, **container: Any) -> No
 
 
 def finished(cluster: Cluster, phase: str, *members: str) -> None:
-    cluster.world = World(generation=1, members=frozenset(members), phase=phase)
+    cluster.world = WorldSeen(generation=1, members=frozenset(members), phase=phase)
 
 
 def test_a_worker_that_is_let_go_after_the_end_ends_with_the_others() -> None:
@@ -134,7 +134,7 @@ def test_a_worker_whose_pod_ends_after_its_containers_keeps_its_log(sidecars: tu
     cluster = training()
     end_well(cluster, *DONE, LATE)
     last = cluster.pods[LATE]
-    cluster.pods[LATE] = replace(last, phase=Phase.RUNNING, containers=(*last.containers, *sidecars))
+    cluster.pods[LATE] = replace(last, phase=PodPhase.RUNNING, containers=(*last.containers, *sidecars))
     finished(cluster, "finished")
     cluster.settle()
     assert cluster.state() == "Succeeded"
@@ -154,12 +154,12 @@ def test_workers_that_train_each_for_itself_are_all_waited_for() -> None:
 )
 def test_a_failed_elastic_job_keeps_the_pods_that_its_policy_says_and_none_of_them_runs_on(policy: str | None, kept: list[str]) -> None:
     cluster = training(policy={"cleanPodPolicy": policy} if policy else {})
-    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], phase=Phase.FAILED)
-    cluster.world = World(generation=2, members=frozenset(), phase="closed", closed="all 0 restarts are used up")
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], phase=PodPhase.FAILED)
+    cluster.world = WorldSeen(generation=2, members=frozenset(), phase="closed", closed="all 0 restarts are used up")
     cluster.settle()
     assert cluster.state() == "Failed"
     assert cluster.names() == kept
-    assert {pod.phase for pod in cluster.pods.values()} <= {Phase.FAILED}
+    assert {pod.phase for pod in cluster.pods.values()} <= {PodPhase.FAILED}
 
 
 @pytest.mark.parametrize(("before", "last", "kept"), [(None, 70, 70), (40, 70, 70), (40, None, 40), (None, None, None)])
@@ -167,16 +167,16 @@ def test_the_status_of_a_job_that_ends_keeps_its_last_step(before: int | None, l
     """It kept the step of the last restart, and nobody else remembers a finished job."""
     for ends in ("Succeeded", "Failed"):
         cluster = training(restart="Never")
-        cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
+        cluster.world = WorldSeen(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
         cluster.settle()
         if ends == "Succeeded":
-            cluster.world = World(
+            cluster.world = WorldSeen(
                 generation=1, members=frozenset(cluster.names()), phase="finished", fruitless=0, step=before, highest=last
             )
             end_well(cluster, *cluster.names())
         else:
-            cluster.world = World(generation=1, members=frozenset(), phase="re-forming", fruitless=0, step=before, highest=last)
-            cluster.set(LATE, Phase.FAILED, code=1)
+            cluster.world = WorldSeen(generation=1, members=frozenset(), phase="re-forming", fruitless=0, step=before, highest=last)
+            cluster.set(LATE, PodPhase.FAILED, code=1)
         cluster.settle()
         assert cluster.state() == ends
         assert cluster.job.status.elastic is not None
@@ -190,7 +190,7 @@ def test_the_last_step_of_a_world_that_works_up_to_the_end_is_written_once_the_r
 ) -> None:
     """Its last step was never told: no step is a message by itself."""
     cluster = training(policy=policy)
-    cluster.world = World(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.names()), phase="running", fruitless=0, step=before)
     cluster.settle()
     if "backoffLimit" in policy:
         runs(cluster, LATE, since_s=0, last_exit_code=1, restarts=1)

@@ -8,7 +8,7 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job,
 from msgspec import structs
 
 from controller.deciding.actions import End, SetExpectation
-from controller.facts.snapshot import Container, Node, Phase, World
+from controller.facts.snapshot import Container, Node, PodPhase, WorldSeen
 from elastic.api.book import Rescale
 from elastic.api.words import Cause
 from elastic.membership.wire import Restart
@@ -21,7 +21,7 @@ def running(workers: int, **more: object) -> Cluster:
     for index, name in enumerate(cluster.names()):
         cluster.pods[name] = replace(cluster.pods[name], node=f"node-{index}")
     cluster.nodes = {f"node-{index}": Node(f"node-{index}") for index in range(workers)}
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     return cluster
 
@@ -69,10 +69,10 @@ def test_the_end_of_a_worker_that_left_a_reclaimed_node_in_time_is_neither_count
     cluster.nodes["node-1"] = tainted("node-1", "cloud.google.com/impending-node-termination")
     plans = cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
     plans += cluster.settle()
     del cluster.nodes["node-1"]
-    cluster.set("train-worker-1", Phase.FAILED, disruption="DeletionByPodGC")
+    cluster.set("train-worker-1", PodPhase.FAILED, disruption="DeletionByPodGC")
     plans += cluster.settle()
     assert cluster.pods.pop("train-worker-1").is_deleting
     plans += cluster.settle()
@@ -88,7 +88,7 @@ def test_a_worker_that_crashes_after_it_was_told_to_leave_fails_no_job() -> None
     cluster = running(3, restart="Never")
     cluster.nodes["node-2"] = tainted("node-2", "karpenter.sh/disrupted")
     cluster.settle()
-    cluster.set("train-worker-2", Phase.FAILED, code=1)
+    cluster.set("train-worker-2", PodPhase.FAILED, code=1)
     cluster.settle()
     assert cluster.state() == "Running"
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-3"]
@@ -152,7 +152,7 @@ def test_a_kind_that_cannot_resize_starts_its_whole_group_anew_at_the_new_size()
     cluster.settle()
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
     assert not before & {one.uid for one in cluster.pods.values()}
-    assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
+    assert all(one.phase is PodPhase.PENDING for one in cluster.pods.values())
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {}, "nothing of it is held against the job"
 
@@ -198,7 +198,7 @@ def test_the_pod_on_a_doomed_node_is_deleted_once_a_world_works_without_it() -> 
     assert created(first) == ["train-worker-3"]
     assert deleted(first) == []
     assert deleted(cluster.round()) == [], "the others are still to form a world without it"
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
     assert deleted(cluster.round()) == ["train-worker-2"]
 
 
@@ -245,7 +245,7 @@ def test_a_worker_that_may_have_to_go_is_replaced_first_however_long_that_takes(
     advance(cluster, 3600)
     cluster.settle()
     assert not cluster.pods["train-worker-1"].is_deleting
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0", "train-worker-2"}), phase="running")
     cluster.settle()
     assert cluster.pods["train-worker-1"].is_deleting
 
@@ -281,7 +281,7 @@ def test_a_pod_that_the_cluster_ends_is_left_to_the_cluster() -> None:
     cluster = running(2)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], disruption="PreemptionByScheduler")
     cluster.settle()
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0"}), phase="running")
     cluster.settle()
     assert not cluster.pods["train-worker-1"].is_deleting
 
@@ -290,7 +290,7 @@ def test_our_own_deletion_is_still_the_disruption_that_was_announced() -> None:
     cluster = running(2)
     spot(cluster, "node-1")
     cluster.settle()
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0"}), phase="running")
     cluster.settle()
     assert cluster.pods["train-worker-1"].is_deleting
     assert told(cluster).leaving[0].signal == "aws-spot"
@@ -308,7 +308,7 @@ def test_a_worker_that_goes_once_the_job_says_that_it_is_suspended_is_no_disrupt
         cluster.round()
     lost = cluster.pods.pop("train-worker-2")
     left = Restart(id="1-s/2", generation=1, cause="disruption", pod=lost.uid, lost=True)
-    cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running", unacknowledged_restarts=(left,))
+    cluster.world = WorldSeen(generation=2, members=frozenset(cluster.pods), phase="running", unacknowledged_restarts=(left,))
     for _ in range(3):
         cluster.round()
     assert cluster.job.status.elastic is not None

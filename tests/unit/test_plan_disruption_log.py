@@ -12,7 +12,7 @@ from test_plan_spare_workers import running
 from controller.deciding.lifecycle.disruption_log import MOST
 from controller.deciding.plan import plan
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Phase, World, pod_from
+from controller.facts.snapshot import PodPhase, WorldSeen, pod_from
 from elastic.api.book import Disruption, Rescale
 from elastic.api.job import Job
 from elastic.signals.rows import read_table
@@ -39,7 +39,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     assert reasons(plans).count("DisruptionAnnounced") == 1
     phases = {"detect": 5_000_500, "drain": 200, "round": 100, "start": 700}
     stays = frozenset({"train-worker-0", "train-worker-1"})
-    cluster.world = World(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases=phases))
+    cluster.world = WorldSeen(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases=phases))
     cluster.now += timedelta(seconds=2)
     cluster.settle()
     assert cluster.world.rescale is not None
@@ -69,7 +69,7 @@ def test_a_worker_that_comes_back_with_its_node_after_the_others_went_on_has_lef
     cluster = running(elastic_job(3, least=2))
     cluster.nodes["node-2"] = tainted("node-2", "node.kubernetes.io/unreachable")
     cluster.settle()
-    cluster.world = World(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
+    cluster.world = WorldSeen(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
     cluster.nodes["node-2"] = tainted("node-2")
     assert cluster.pods["train-worker-2"].is_active
     cluster.settle()
@@ -113,7 +113,7 @@ def test_a_planned_departure_is_no_disruption() -> None:
     cluster = running(elastic_job(3))
     cluster.job = structs.replace(elastic_job(2), status=cluster.job.status)
     cluster.settle()
-    cluster.world = World(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
+    cluster.world = WorldSeen(2, frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
     cluster.settle()
     assert shown(cluster) == ()
 
@@ -126,7 +126,7 @@ def test_without_our_rendezvous_the_signals_themselves_are_shown() -> None:
 
 
 def failed(cluster: Cluster, name: str, **status: object) -> None:
-    cluster.set(name, Phase.FAILED, code=137, **status)
+    cluster.set(name, PodPhase.FAILED, code=137, **status)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_a_disruption_that_nobody_announced_is_shown_with_its_cost_too(status: d
     assert reasons(plans).count("DisruptionAnnounced") == 1
     cluster.now += timedelta(seconds=3)
     stays = frozenset({"train-worker-0", "train-worker-1"})
-    cluster.world = World(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases={"drain": 900}))
+    cluster.world = WorldSeen(2, stays, phase="running", size=2, rescale=Rescale(id="2-s", cause="disruption", phases={"drain": 900}))
     cluster.settle()
     assert [(entry.rescale, entry.pause_milliseconds) for entry in shown(cluster)] == [("2-s", 900)]
     cluster.now += timedelta(seconds=90)
-    cluster.world = World(3, stays, phase="running", size=2, rescale=Rescale(id="3-s", cause="disruption", phases={"drain": 400}))
+    cluster.world = WorldSeen(3, stays, phase="running", size=2, rescale=Rescale(id="3-s", cause="disruption", phases={"drain": 400}))
     cluster.settle()
     assert [(entry.rescale, entry.pause_milliseconds) for entry in shown(cluster)] == [("2-s", 900)]
 
@@ -190,7 +190,7 @@ def test_a_programs_own_end_is_no_disruption(status: dict[str, str]) -> None:
 
 def test_a_pod_that_a_node_refused_is_no_disruption() -> None:
     cluster = running(elastic_job(3))
-    one = replace(cluster.pods["train-worker-2"], phase=Phase.FAILED, reason="NodeShutdown", containers=())
+    one = replace(cluster.pods["train-worker-2"], phase=PodPhase.FAILED, reason="NodeShutdown", containers=())
     cluster.pods["train-worker-2"] = one
     cluster.settle()
     assert shown(cluster) == ()
@@ -206,7 +206,7 @@ def test_a_row_of_the_installation_about_pods_counts_also_once_they_have_failed(
     status = {"phase": "Failed", "reason": "SpotReclaimed", "conditions": conditions, "containerStatuses": [ended]}
     cluster = running(job(Master=replica(1, restart="Never"), Worker=replica(2, restart="Never")), PLAIN)
     seen = pod_from({"metadata": {"name": "train-worker-1"}, "status": status}, table)
-    cluster.set("train-worker-1", Phase.FAILED, code=1, sights=seen.sights)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=1, sights=seen.sights)
     look = replace(cluster.look(), pods=tuple(cluster.pods.values()))
     planned = plan(cluster.job, look)
     assert planned.status is not None
@@ -239,7 +239,7 @@ def test_a_warning_ends_with_the_notice_that_it_became() -> None:
     told(cluster, REBALANCE)
     told(cluster, REBALANCE, SPOT)
     leaving = "train-worker-1"
-    cluster.world = World(2, frozenset({"train-worker-0"}), phase="running", size=1)
+    cluster.world = WorldSeen(2, frozenset({"train-worker-0"}), phase="running", size=1)
     cluster.pods.pop(leaving)
     cluster.settle()
     assert [(entry.signal, entry.outcome) for entry in shown(cluster)] == [("aws-rebalance", "Left"), ("aws-spot", "Left")]

@@ -7,7 +7,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, job, reasons, replica, tainted
 
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Node, Phase
+from controller.facts.snapshot import Node, PodPhase
 from elastic.api.job import Job
 
 SPOT, GKE, REBALANCE = (
@@ -102,7 +102,7 @@ def test_its_end_is_not_charged_and_it_comes_back(kind: str) -> None:
     at(cluster, 100)
     # It ends with the code of SIGTERM while it is being deleted, then it is gone with its node.
     if name in cluster.pods:
-        cluster.set(name, Phase.FAILED, code=143, is_deleting=True)
+        cluster.set(name, PodPhase.FAILED, code=143, is_deleting=True)
         cluster.settle()
     for gone in [one for one, pod in cluster.pods.items() if pod.is_deleting]:
         del cluster.pods[gone]
@@ -121,7 +121,7 @@ def test_one_that_fails_before_is_made_again_uncharged() -> None:
     cluster = running(servers())
     name = doom(cluster, SPOT)
     at(cluster, 0)
-    cluster.set(name, Phase.FAILED, code=1)
+    cluster.set(name, PodPhase.FAILED, code=1)
     cluster.lingering = False
     plans = cluster.settle()
     assert [made for planned in plans for made in created(planned)] == [name]

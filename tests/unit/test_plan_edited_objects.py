@@ -18,7 +18,7 @@ from controller.deciding.actions import Create, SetExpectation
 from controller.deciding.plan import plan
 from controller.facts.keys import Key
 from controller.facts.owned import OWNED_LABEL
-from controller.facts.snapshot import Phase, World, pod_from
+from controller.facts.snapshot import PodPhase, WorldSeen, pod_from
 from controller.watching.observe import _owned
 from elastic.api import parse
 from elastic.api.book import MOST_GENERATION, MOST_TIMES, Rescale
@@ -123,7 +123,7 @@ def test_a_number_that_was_passed_over_is_learnt_again_from_the_world():
     cluster.settle()
     cluster.run_all()
     rescale = Rescale(id="r5", cause="plan", reason="why", at=NOW, to_size=2)
-    cluster.world = World(generation=5, members=frozenset(cluster.names()), phase="running", rescale=rescale)
+    cluster.world = WorldSeen(generation=5, members=frozenset(cluster.names()), phase="running", rescale=rescale)
     cluster.settle()
     known = cluster.job.status.elastic
     assert known is not None
@@ -147,7 +147,7 @@ def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: 
             status["elastic"].pop("closed", None)
             status["conditions"] = []
         read, _ = parse(asked | {"status": status}, stored=True)
-        planned = plan(read, snapshot(pod(), pod(index=1, phase=Phase.FAILED, code=1), settings=OURS))
+        planned = plan(read, snapshot(pod(), pod(index=1, phase=PodPhase.FAILED, code=1), settings=OURS))
         for action in planned.actions:
             if isinstance(action, SetExpectation):
                 Decoder[Expectation](Expectation).decode(encode(on_the_wire(action, now=NOW)))
@@ -158,7 +158,7 @@ def test_no_status_stops_a_job_or_makes_a_message_that_the_server_refuses(seed: 
 
 def test_a_counter_of_restarts_stays_at_its_bound():
     read, _ = parse(with_elastic_status({"restarts": {"user": MOST_TIMES}}), stored=True)
-    world = World(generation=1, members=frozenset(), phase="forming", unacknowledged_restarts=restarts("user"))
+    world = WorldSeen(generation=1, members=frozenset(), phase="forming", unacknowledged_restarts=restarts("user"))
     planned = plan(read, replace(snapshot(pod(), settings=OURS), world=world))
     assert planned.status is not None
     assert planned.status.elastic is not None
@@ -168,7 +168,7 @@ def test_a_counter_of_restarts_stays_at_its_bound():
 def test_a_counter_of_restarts_that_the_controller_keeps_itself_stays_at_its_bound():
     known = ElasticStatus(restarts={"user": MOST_TIMES})
     one = job(Master=replica(1), Worker=replica(1), status=JobStatus(start_time=NOW, elastic=known))
-    planned = plan(one, snapshot(pod("master"), pod(phase=Phase.FAILED, code=1), settings=OURS))
+    planned = plan(one, snapshot(pod("master"), pod(phase=PodPhase.FAILED, code=1), settings=OURS))
     assert planned.status is not None
     assert planned.status.elastic is not None
     assert planned.status.elastic.restarts == {"user": MOST_TIMES}

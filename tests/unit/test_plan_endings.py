@@ -10,7 +10,7 @@ from job_builders import pod as a_pod
 
 from controller.deciding.actions import DeleteJob
 from controller.deciding.plan import plan
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.job import JobStatus
 
 
@@ -20,7 +20,7 @@ def over(cluster: Cluster) -> Cluster:
     cluster.run_all()
     cluster.settle()
     for name in cluster.names():
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     return cluster
 
@@ -29,10 +29,10 @@ def test_workers_that_never_began_go_when_an_elastic_job_has_succeeded_and_the_o
     cluster = Cluster(elastic_job(3))
     cluster.settle()
     cluster.run_all()
-    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], phase=Phase.PENDING, is_ready=False)
+    cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], phase=PodPhase.PENDING, is_ready=False)
     cluster.settle()
     for name in ("train-worker-0", "train-worker-1"):
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
@@ -42,10 +42,10 @@ def test_workers_that_never_began_go_when_an_elastic_job_has_succeeded_and_the_o
 def test_pods_of_a_static_job_are_kept_whatever_they_do() -> None:
     cluster = Cluster(job(Master=replica(), Worker=replica(1)))
     cluster.settle()
-    cluster.set("train-master-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.names() == ["train-master-0", "train-worker-0"]
-    assert cluster.pods["train-worker-0"].phase is Phase.PENDING
+    assert cluster.pods["train-worker-0"].phase is PodPhase.PENDING
 
 
 @pytest.mark.parametrize("type", ["Succeeded", "Failed"])
@@ -80,7 +80,7 @@ def test_the_end_of_a_gang_is_told_once_for_its_pod_group(by_deadline: bool) -> 
     if by_deadline:
         cluster.now = NOW + timedelta(seconds=60)
     else:
-        cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+        cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     assert reasons(cluster.settle()).count("JobTerminated") == 1
     assert ("PodGroup", "train") not in cluster.owned
     assert "JobTerminated" not in reasons([cluster.round()])
@@ -89,7 +89,7 @@ def test_the_end_of_a_gang_is_told_once_for_its_pod_group(by_deadline: bool) -> 
 def test_a_finished_job_is_left_alone_by_scaling_suspending_and_lost_pods() -> None:
     done = over(Cluster(job(Worker=replica(2)))).job.status
     for changed in (job(Worker=replica(3), status=done), job(Worker=replica(2), policy={"suspend": True}, status=done)):
-        planned = plan(changed, snapshot(a_pod(index=0, phase=Phase.SUCCEEDED)))
+        planned = plan(changed, snapshot(a_pod(index=0, phase=PodPhase.SUCCEEDED)))
         assert planned.status is None
         assert deleted(planned) == []
         assert planned.news == ()

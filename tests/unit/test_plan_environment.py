@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from job_builders import PLAIN, Cluster, job, pod_for, replica, snapshot
 
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.job import Job
 from rendezvous.delivery import restricted
 
@@ -122,7 +122,7 @@ def test_the_search_of_an_mxjob_ends_with_its_tuner_and_tells_the_servers_key() 
     cluster.run_all()
     cluster.settle()
     assert cluster.state() == "Running"
-    cluster.set("train-tuner-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-tuner-0", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
 

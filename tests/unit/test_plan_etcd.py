@@ -9,7 +9,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 
 from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.job import Job
 from elastic.api.words import IN_WORLD
 from elastic.membership import bounds, wire
@@ -19,7 +19,7 @@ from elastic_worker.agent.last_words import REFUSED, Unmet
 from elastic_worker.etcd import settings
 from rendezvous import delivery
 
-UNREACHED = World(0, frozenset(), phase=WorldPhase.UNREACHED, trouble="it does not answer")
+UNREACHED = WorldSeen(0, frozenset(), phase=WorldPhase.UNREACHED, trouble="it does not answer")
 WITH_ETCD = replace(OURS, etcd=("elastic-etcd:2379",))
 AT_ETCD = {"rdzvBackend": "etcd", "rdzvHost": "etcd-0.storage, etcd-1.storage:2380", "maxRestarts": 4}
 
@@ -156,7 +156,7 @@ def test_another_jobs_words_in_a_pod_end_nothing() -> None:
 def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d() -> None:
     cluster = Cluster(of_etcd(), settings=OURS)
     cluster.settle()
-    cluster.set("train-worker-1", Phase.RUNNING, code=delivery.UNDELIVERABLE_STATUS)
+    cluster.set("train-worker-1", PodPhase.RUNNING, code=delivery.UNDELIVERABLE_STATUS)
     broken = cluster.pods["train-worker-1"]
     message = f"{delivery.UNDELIVERABLE_PREFIX} job-uid: torch 2.4 is too old"
     cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
@@ -204,7 +204,7 @@ def test_without_a_host_the_pods_wait_for_the_user_that_the_installations_etcd_g
     cluster.settle()
     assert cluster.names() == []
     assert "for the installation's etcd: it does not answer" in cluster.job.status.conditions[-1].message
-    cluster.world = World(0, frozenset(), phase="empty")
+    cluster.world = WorldSeen(0, frozenset(), phase="empty")
     cluster.settle()
     assert len(cluster.pods) == 3
     assert "installation's etcd" not in cluster.job.status.conditions[-1].message
@@ -232,7 +232,7 @@ def test_without_any_etcd_the_pods_wait_until_the_installation_has_one() -> None
     assert elastic is not None
     assert elastic.waits_for.startswith(f"3 of 3 workers: {words}")
     cluster.settings = WITH_ETCD
-    cluster.world = World(0, frozenset(), phase="empty")
+    cluster.world = WorldSeen(0, frozenset(), phase="empty")
     cluster.settle()
     assert len(cluster.pods) == 3
     assert "installation has none" not in cluster.job.status.conditions[-1].message
@@ -258,7 +258,7 @@ def test_a_job_that_began_without_any_etcd_goes_on_as_it_began() -> None:
 
 def test_workers_log_in_to_the_installations_etcd_as_the_jobs_user() -> None:
     policy = {"rdzvConf": [{"key": "etcd_prefix", "value": "/others"}, {"key": "lease_ttl", "value": "7"}]}
-    job, world = of_own_etcd(**policy), World(0, frozenset(), phase="empty")
+    job, world = of_own_etcd(**policy), WorldSeen(0, frozenset(), phase="empty")
     made = pod_for(job, "Worker", 0, snapshot(settings=WITH_ETCD, world=world))
     variables = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in made["spec"]["containers"][0]["env"]}
     assert variables["PET_RDZV_ENDPOINT"] == "https://elastic-etcd:2379"
@@ -275,8 +275,8 @@ def scaled(cluster: Cluster, workers: int) -> None:
     cluster.job = msgspec.structs.replace(cluster.job, replicas=replicas)
 
 
-def standing(*names: str, generation: int = 1, **fields: Any) -> World:
-    return World(generation, frozenset(names), phase="running", size=len(names), fruitless=0, **fields)
+def standing(*names: str, generation: int = 1, **fields: Any) -> WorldSeen:
+    return WorldSeen(generation, frozenset(names), phase="running", size=len(names), fruitless=0, **fields)
 
 
 def test_a_surplus_worker_leaves_the_world_before_its_pod_goes() -> None:
@@ -327,7 +327,7 @@ def test_an_etcd_that_refuses_the_agents_alone_is_told_in_their_words() -> None:
     cluster = Cluster(of_etcd(minReplicas=1), settings=OURS)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(0, frozenset(), phase="empty")
+    cluster.world = WorldSeen(0, frozenset(), phase="empty")
     refused = "etcd at etcd-0:2379 refuses: it serves no JSON gateway at /v3 (404): is it etcd 3.4 or newer, with --enable-grpc-gateway?"
     said = last_words.message("job-uid", unmet=Unmet(REFUSED, refused))
     ended = Container(name="pytorch", is_running=True, restarts=1, last_exit_code=1, last_message=said)

@@ -12,7 +12,7 @@ from controller.deciding.derivation import derive
 from controller.deciding.lifecycle import gang_restart
 from controller.deciding.moments import after
 from controller.deciding.plan import plan
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.book import Refusal, Rescale
 from elastic.api.job import Condition, ElasticStatus, JobStatus
 
@@ -50,7 +50,7 @@ def test_no_pause_between_groups_is_longer_than_the_longest(changes: Mapping[str
 
 
 def test_a_pod_whose_grace_ends_at_the_farthest_date_is_waited_for() -> None:
-    lost = pod("worker", 0, Phase.RUNNING, node="gone", is_deleting=True, gone_by=FARTHEST)
+    lost = pod("worker", 0, PodPhase.RUNNING, node="gone", is_deleting=True, gone_by=FARTHEST)
     assert plan(plain_job(Worker=replica(1)), snapshot(lost, sees_nodes=True)).look_again_at is not None
 
 

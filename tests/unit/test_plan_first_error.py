@@ -9,7 +9,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, elastic_job, job, pod_for, r
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.membership.bounds import MAX_ERROR
 from elastic_worker.agent import last_words
 from elastic_worker.agent.last_words import USAGE, Failure, Unmet
@@ -32,7 +32,7 @@ def failed(message: str, *, peers: str = PEERS, settings: Settings = PLAIN, rest
     cluster.settle()
     for after_s, (name, words) in enumerate({"train-worker-1": message, "train-worker-0": peers}.items()):
         ended = Container(name="pytorch", exit_code=1, message=words, ended_at=NOW + timedelta(seconds=after_s))
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(ended,))
     cluster.settle()
     assert cluster.state() == "Failed"
     return cluster
@@ -75,7 +75,7 @@ def static(*ends: Container, restart: str = "Never", settings: Settings = PLAIN)
     for index, end in enumerate(ends):
         name = f"train-worker-{index}"
         ended = replace(end, name="pytorch", ended_at=NOW + timedelta(seconds=index))
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(ended,))
     cluster.now += timedelta(seconds=len(ends) + REPORTED_WITHIN_S)
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -150,10 +150,10 @@ def test_a_wrong_command_is_quoted_at_its_first_failure_until_the_worker_meets_t
     assert words(cluster).endswith(f" Missing {missing}.")
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.waits_for == missing
-    cluster.world = World(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
     cluster.settle()
     assert "could not start" not in words(cluster)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], containers=(replace(ended, waiting="", is_running=True),))
-    cluster.world = World(generation=1, members=frozenset({"train-worker-0"}), phase="re-forming")
+    cluster.world = WorldSeen(generation=1, members=frozenset({"train-worker-0"}), phase="re-forming")
     cluster.settle()
     assert "could not start" not in words(cluster), "it was in a world since, and is on its way to the next one"

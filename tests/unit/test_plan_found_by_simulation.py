@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Forget
 from controller.deciding.lifecycle.failure import REMEMBERED
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api import parse
 from elastic.api.job import Job
 from elastic.api.words import ConditionType
@@ -19,7 +19,7 @@ def running(one: Job) -> Cluster:
     cluster = Cluster(one, settings=OURS, lingering=True)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     return cluster
 
@@ -50,7 +50,7 @@ def test_a_worker_told_to_go_stays_when_another_is_lost_before_it_left() -> None
     cluster.job = scaled(cluster.job, 3)
     cluster.round()
     assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-3"]  # type: ignore[union-attr]
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
     cluster.now = NOW + timedelta(seconds=60)
     plans = cluster.settle()
     assert "train-worker-3" not in [name for planned in plans for name in deleted(planned)]
@@ -63,10 +63,10 @@ def test_a_world_found_running_grows_in_the_status_as_its_members_come_back() ->
     cluster = Cluster(elastic_job(3, least=2), settings=OURS)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset({"train-worker-1", "train-worker-2"}), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset({"train-worker-1", "train-worker-2"}), phase="running")
     cluster.settle()
     assert cluster.job.status.elastic.world_size == 2  # type: ignore[union-attr]
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running", ranked=tuple(sorted(cluster.pods)))
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running", ranked=tuple(sorted(cluster.pods)))
     cluster.settle()
     assert cluster.job.status.elastic.world_size == 3  # type: ignore[union-attr]
     assert cluster.job.status.elastic.ranks == "0,1,2"  # type: ignore[union-attr]
@@ -78,10 +78,10 @@ def test_a_worker_told_to_go_stays_while_the_world_lives_on_it_though_its_time_i
     cluster.job = scaled(cluster.job, 1)
     cluster.round()
     assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-1"]  # type: ignore[union-attr]
-    cluster.world = World(generation=2, members=frozenset({"train-worker-1"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-1"}), phase="running")
     cluster.now = NOW + timedelta(hours=1)
     assert [name for planned in cluster.settle() for name in deleted(planned)] == []
-    cluster.world = World(generation=3, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.world = WorldSeen(generation=3, members=frozenset({"train-worker-0"}), phase="running")
     assert [name for planned in cluster.settle() for name in deleted(planned)] == ["train-worker-1"]
 
 
@@ -97,8 +97,8 @@ def test_that_a_worker_leaves_by_plan_is_written_down_before_its_pod_goes_also_w
 def test_that_a_pending_worker_leaves_is_written_down_before_its_pod_goes() -> None:
     """The view may lag: the pod runs, and is killed. A controller that died before it stored why left it for the next one to count."""
     cluster = running(elastic_job(2))
-    cluster.set("train-worker-1", Phase.PENDING)
-    cluster.world = World(generation=1, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.set("train-worker-1", PodPhase.PENDING)
+    cluster.world = WorldSeen(generation=1, members=frozenset({"train-worker-0"}), phase="running")
     cluster.job = elastic_job(1, status=cluster.job.status)
     assert deleted(cluster.round()) == []
     assert [entry.member for entry in cluster.job.status.elastic.leaving] == ["train-worker-1"]  # type: ignore[union-attr]
@@ -107,11 +107,11 @@ def test_that_a_pending_worker_leaves_is_written_down_before_its_pod_goes() -> N
 
 def test_a_worker_that_looks_pending_and_is_in_the_world_has_its_time_to_leave() -> None:
     cluster = running(elastic_job(2))
-    cluster.set("train-worker-1", Phase.PENDING)
-    cluster.world = World(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.set("train-worker-1", PodPhase.PENDING)
+    cluster.world = WorldSeen(generation=1, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
     cluster.job = elastic_job(1, status=cluster.job.status)
     assert [deleted(cluster.round()), deleted(cluster.round())] == [[], []]
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0"}), phase="running")
     assert deleted(cluster.round()) == ["train-worker-1"]
 
 
@@ -129,7 +129,7 @@ def test_a_worker_that_ends_with_0_because_it_was_told_to_stop_is_no_success(kin
     cluster = Cluster(job(kind, Worker=replica(1, kind=kind)), lingering=True)
     cluster.settle()
     cluster.run_all()
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0, is_deleting=True)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0, is_deleting=True)
     cluster.settle()
     del cluster.pods["train-worker-0"]
     cluster.settle()
@@ -142,7 +142,7 @@ def test_two_controllers_with_views_of_different_age_count_the_end_of_a_pod_once
     cluster = Cluster(job(Worker=replica(2, restart="ExitCode")))
     cluster.settle()
     cluster.run_all()
-    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=137)
     cluster.round()
     old = dict(cluster.pods)
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_ends_of_pods_that_are_gone_are_not_kept_for_ever() -> None:
     for _ in range(REMEMBERED + 5):
         cluster.settle()
         cluster.run_all()
-        cluster.set("train-worker-0", Phase.FAILED, code=137)
+        cluster.set("train-worker-0", PodPhase.FAILED, code=137)
         cluster.now += timedelta(seconds=301)  # so far apart none waits for the one before
     cluster.settle()
     assert cluster.job.status.elastic is not None
@@ -173,7 +173,7 @@ def test_a_worker_of_a_higher_place_stays_while_without_it_fewer_than_the_minimu
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
     cluster.job = elastic_job(2, least=2, most=3, status=cluster.job.status)
     plans = cluster.settle()
     assert [sorted(deleted(planned)) for planned in plans if deleted(planned)] == [["train-worker-0"], ["train-worker-2"]]
@@ -193,11 +193,11 @@ def dynamic(**more: str) -> Cluster:
 
 def test_a_job_of_dynamic_workers_that_lost_worker_0_succeeds_when_the_others_have_done_the_work() -> None:
     cluster = dynamic()
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
-    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
+    cluster.set("train-worker-1", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Running", "somebody still works"
-    cluster.set("train-worker-2", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-2", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
 
@@ -206,19 +206,19 @@ def test_a_job_of_dynamic_workers_that_lost_worker_0_succeeds_when_the_others_ha
 def test_a_job_of_dynamic_workers_fails_once_nobody_is_left_who_could_bring_it_to_success(policy: dict[str, str], last: int) -> None:
     cluster = dynamic(**policy)
     for index in (0, 1):
-        cluster.set(f"train-worker-{index}", Phase.FAILED, code=1)
+        cluster.set(f"train-worker-{index}", PodPhase.FAILED, code=1)
         cluster.settle()
         assert cluster.state() == "Running"
-    cluster.set("train-worker-2", Phase.FAILED if last else Phase.SUCCEEDED, code=last)
+    cluster.set("train-worker-2", PodPhase.FAILED if last else PodPhase.SUCCEEDED, code=last)
     cluster.settle()
     assert cluster.state() == "Failed"
 
 
 def test_an_evicted_dynamic_worker_is_made_again_and_waited_for() -> None:
     cluster = dynamic()
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
-    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
-    cluster.set("train-worker-2", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
+    cluster.set("train-worker-1", PodPhase.SUCCEEDED, code=0)
+    cluster.set("train-worker-2", PodPhase.SUCCEEDED, code=0)
     plans = cluster.settle()
     assert [name for planned in plans for name in created(planned)] == ["train-worker-0"]
     assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None

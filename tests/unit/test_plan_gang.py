@@ -7,7 +7,7 @@ import pytest
 from job_builders import PLAIN, Cluster, elastic_job, job, reasons, replica
 
 from controller.deciding.actions import Update
-from controller.facts.snapshot import Owned, Phase
+from controller.facts.snapshot import Owned, PodPhase
 
 VOLCANO = replace(PLAIN, gang_scheduler="volcano")
 PLUGINS = replace(PLAIN, gang_scheduler="scheduler-plugins-scheduler")
@@ -98,7 +98,7 @@ def test_the_group_goes_when_the_job_is_over_or_suspended_and_comes_back_when_it
     assert ("PodGroup", "train") not in cluster.owned
     cluster.job = job(Worker=replica(1), status=cluster.job.status)
     admitted(cluster)
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     plans = cluster.settle()
     assert ("PodGroup", "train") not in cluster.owned
     assert "PyTorchJobSucceeded" in reasons(plans)

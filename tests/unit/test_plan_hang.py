@@ -13,15 +13,15 @@ from job_builders import OURS, Cluster, elastic_job, reasons
 from controller.acting.link import _world
 from controller.deciding.rendezvous import hangs
 from controller.facts.hang_seen import HangSeen
-from controller.facts.snapshot import Phase, Snapshot, World
+from controller.facts.snapshot import PodPhase, Snapshot, WorldSeen
 from elastic.api.job import ElasticStatus
 from elastic.client.explanation import explained, waits_for
 from elastic.client.summary import summary
 from elastic.membership import wire
-from rendezvous.engine.messages.doing import Doing, Hang, HangState, Kind, RanksDoing, Span
+from rendezvous.engine.messages.doing import Doing, DoingKind, Hang, HangState, RanksDoing, Span
 
-ASLEEP = Doing(kind=Kind.OTHER, looks=4, for_s=31.2, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
-WAITS = Doing(kind=Kind.COLLECTIVE, looks=4, for_s=31.0, does="waits in all_reduce", place="train.py:44")
+ASLEEP = Doing(kind=DoingKind.OTHER, looks=4, for_s=31.2, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
+WAITS = Doing(kind=DoingKind.COLLECTIVE, looks=4, for_s=31.0, does="waits in all_reduce", place="train.py:44")
 HANG = Hang(
     state=HangState.SUSPECTED,
     since_s=33.0,
@@ -48,16 +48,16 @@ def trained() -> Cluster:
     cluster = Cluster(elastic_job(), settings=OURS)
     cluster.settle()
     for index in range(3):
-        cluster.set(f"train-worker-{index}", Phase.RUNNING)
+        cluster.set(f"train-worker-{index}", PodPhase.RUNNING)
         name = f"train-worker-{index}"
         cluster.pods[name] = replace(cluster.pods[name], node="node-7")
     cluster.settle()
     return cluster
 
 
-def world(cluster: Cluster, hang: Hang | None) -> World:
+def world(cluster: Cluster, hang: Hang | None) -> WorldSeen:
     seen = HangSeen(hang, cluster.now) if hang is not None else None
-    return World(1, frozenset(f"train-worker-{index}" for index in range(3)), phase="running", hang=seen)
+    return WorldSeen(1, frozenset(f"train-worker-{index}" for index in range(3)), phase="running", hang=seen)
 
 
 def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_is_over() -> None:
@@ -103,7 +103,7 @@ def test_a_hang_does_not_outlive_its_job() -> None:
     cluster.world = world(cluster, HANG)
     cluster.settle()
     for index in range(3):
-        cluster.set(f"train-worker-{index}", Phase.SUCCEEDED)
+        cluster.set(f"train-worker-{index}", PodPhase.SUCCEEDED)
     cluster.settle()
     assert cluster.state() == "Succeeded"
     assert cluster.job.status.elastic is not None
@@ -112,10 +112,10 @@ def test_a_hang_does_not_outlive_its_job() -> None:
 
 def test_the_time_of_a_standstill_is_kept_from_message_to_message() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    heard = wire.World(job="uid", generation=1, phase="running", hang=HANG)
+    heard = wire.WorldReport(job="uid", generation=1, phase="running", hang=HANG)
     first = _world(heard, None, now=now)
     assert first.hang == HangSeen(HANG, now)
-    later = wire.World(job="uid", generation=1, phase="running", hang=Hang(**{**_fields(HANG), "ago_s": 9.5}))
+    later = wire.WorldReport(job="uid", generation=1, phase="running", hang=Hang(**{**_fields(HANG), "ago_s": 9.5}))
     assert _world(later, first, now=now + timedelta(seconds=10)).hang == first.hang
     assert _world(later, None, now=now).hang == HangSeen(HANG, now - timedelta(seconds=9.5))
 

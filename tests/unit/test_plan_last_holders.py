@@ -14,7 +14,7 @@ from msgspec import structs
 
 from controller.deciding.actions import JobEvent
 from controller.deciding.rendezvous.readiness import Reason
-from controller.facts.snapshot import InWorld, Node, Phase, World
+from controller.facts.snapshot import InWorld, Node, PodPhase, WorldSeen
 from elastic.api.book import Disruption, Rescale
 
 SPOT, GKE, AKS = "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination", "remediator.kubernetes.azure.com"
@@ -36,7 +36,7 @@ class Notified(Cluster):
         for index, name in enumerate(self.names()):
             self.pods[name] = replace(self.pods[name], node="a" if index < 2 else f"n{index}", in_world=HAS_STATE)
         self.nodes = {one.node: Node(one.node) for one in self.pods.values()}
-        self.world = World(generation=1, members=frozenset(self.pods), phase="running", size=workers)
+        self.world = WorldSeen(generation=1, members=frozenset(self.pods), phase="running", size=workers)
         self.events: list[JobEvent] = []
         self.look_again_at = NOW
         self.at(0)
@@ -57,7 +57,7 @@ class Notified(Cluster):
         """Let the pods of these replacements run, with their agents at the rendezvous."""
         assert self.world is not None
         for name in names:
-            self.set(name, Phase.RUNNING, node="b", in_world=HAS_NONE)
+            self.set(name, PodPhase.RUNNING, node="b", in_world=HAS_NONE)
         self.world = replace(self.world, waiting=self.world.waiting | set(names))
 
     def exchange(self, *names: str, has_state: bool) -> None:

@@ -6,7 +6,7 @@ import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, job, reasons, replica
 
 from controller.deciding.actions import Delete, DeleteJob
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.kube.resources import PODS
 
 
@@ -37,13 +37,13 @@ def test_a_right_world_needs_nothing() -> None:
 def test_the_master_decides_that_the_job_runs_and_has_succeeded() -> None:
     cluster = Cluster(job(Master=replica(), Worker=replica(2)))
     cluster.settle()
-    cluster.set("train-worker-0", Phase.RUNNING)
+    cluster.set("train-worker-0", PodPhase.RUNNING)
     cluster.settle()
     assert cluster.state() == "Created"
     cluster.run_all()
     cluster.settle()
     assert cluster.state() == "Running"
-    cluster.set("train-master-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)
     plans = cluster.settle()
     assert conditions(cluster) == ["Created", "Running=False", "Succeeded"]
     assert cluster.job.status.replica_statuses["Worker"].succeeded == 2
@@ -56,13 +56,13 @@ def test_a_failed_worker_is_made_again_and_counted_once_before_its_pod_goes() ->
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     first = cluster.round()
     assert not [a for a in first.actions if isinstance(a, Delete)], "its end is not recorded yet"
     assert reasons([first]).count("PyTorchJobRestarting") == 1
     plans = cluster.settle()
     assert "PyTorchJobRestarting" not in reasons(plans)
-    assert cluster.pods["train-worker-0"].phase is Phase.PENDING
+    assert cluster.pods["train-worker-0"].phase is PodPhase.PENDING
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"user": 1}
     assert cluster.state() == "Running"
@@ -73,7 +73,7 @@ def test_a_failed_master_leaves_the_job_restarting_until_it_runs_again() -> None
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-master-0", Phase.FAILED, code=137)
+    cluster.set("train-master-0", PodPhase.FAILED, code=137)
     cluster.settle()
     assert conditions(cluster) == ["Created", "Restarting"]
     cluster.run_all()
@@ -86,7 +86,7 @@ def test_restart_never_ends_the_job_and_keeps_the_counts_of_that_moment() -> Non
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-1", Phase.FAILED, code=3)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=3)
     cluster.settle()
     assert conditions(cluster) == ["Created", "Running=False", "Failed"]
     worker = cluster.job.status.replica_statuses["Worker"]
@@ -99,9 +99,9 @@ def test_an_eviction_costs_nothing_whatever_the_restart_policy(restart: str) -> 
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-1", Phase.FAILED, reason="Evicted", disruption="EvictionByEvictionAPI")
+    cluster.set("train-worker-1", PodPhase.FAILED, reason="Evicted", disruption="EvictionByEvictionAPI")
     cluster.settle()
-    assert cluster.pods["train-worker-1"].phase is Phase.PENDING
+    assert cluster.pods["train-worker-1"].phase is PodPhase.PENDING
     assert cluster.state() == "Running"
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"disruption": 1}
@@ -113,7 +113,7 @@ def test_an_exit_code_below_128_is_final(code: int, state: str) -> None:
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-1", Phase.FAILED, code=code)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=code)
     cluster.settle()
     assert cluster.state() == state
     if state == "Failed":
@@ -127,7 +127,7 @@ def test_pods_that_fail_count_against_the_backoff_limit() -> None:
         assert cluster.state() != "Failed"
         cluster.run_all()
         cluster.settle()
-        cluster.set("train-worker-0", Phase.FAILED, code=1)
+        cluster.set("train-worker-0", PodPhase.FAILED, code=1)
         cluster.settle()
     assert cluster.state() == "Failed"
     assert cluster.names() == []
@@ -154,8 +154,8 @@ def test_pods_are_cleaned_up_as_the_policy_says(policy: str, left: list[str]) ->
     cluster = Cluster(job(Master=replica(), Worker=replica(2), policy={"cleanPodPolicy": policy}))
     cluster.settle()
     cluster.run_all()
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
-    cluster.set("train-master-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
+    cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.names() == sorted(names[word] for word in left)
     assert sorted(cluster.services) == cluster.names()
@@ -164,7 +164,7 @@ def test_pods_are_cleaned_up_as_the_policy_says(policy: str, left: list[str]) ->
 def test_a_finished_job_goes_when_its_time_has_come() -> None:
     cluster = Cluster(job(Worker=replica(1), policy={"ttlSecondsAfterFinished": 5}))
     cluster.settle()
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.round().look_again_at == NOW + timedelta(seconds=5)
     cluster.now = NOW + timedelta(seconds=5)
@@ -215,11 +215,11 @@ def test_an_elastic_job_without_workers_left_to_come_has_not_succeeded() -> None
     cluster.settle()
     assert cluster.state() == "Created"
     cluster.run_all()
-    cluster.set("train-worker-1", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-1", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Running", "two still train"
     for name in ("train-worker-0", "train-worker-2"):
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
 
@@ -239,7 +239,7 @@ def test_a_cause_with_a_budget_of_its_own_ends_the_job_when_it_is_used_up() -> N
         assert cluster.state() != "Failed"
         cluster.run_all()
         cluster.settle()
-        cluster.set("train-worker-1", Phase.FAILED, reason="Evicted")
+        cluster.set("train-worker-1", PodPhase.FAILED, reason="Evicted")
         cluster.settle()
     assert cluster.state() == "Failed"
     assert cluster.job.status.conditions[-1].message.endswith("restarts by cause disruption are 2 but restartBudget allows 1")
@@ -255,7 +255,7 @@ def test_a_job_that_ends_while_it_restarts_restarts_no_more() -> None:
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     cluster.settle()
     assert conditions(cluster) == ["Created", "Restarting"]
     cluster.now = NOW + timedelta(seconds=60)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from controller.deciding.actions import Create
 from controller.deciding.replicas.loss_backoff import without_unmade
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.job import ElasticStatus, Job
 from elastic.kube.resources import PODS
 
@@ -29,7 +29,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 def lose(cluster: Cluster, name: str = "train-worker-1", how: str = "fails") -> None:
     if how == "fails":
-        cluster.set(name, Phase.FAILED, code=137)
+        cluster.set(name, PodPhase.FAILED, code=137)
     elif how == "vanishes":
         del cluster.pods[name]
     else:
@@ -64,7 +64,7 @@ def test_the_first_losses_in_a_row_are_made_up_for_at_once_and_later_ones_ever_m
 def test_the_condition_says_what_happened_how_often_and_when_the_next_try_is() -> None:
     cluster = running()
     pauses(cluster, "fails", losses=4)
-    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=137)
     plans = cluster.settle()
     assert plans[-1].look_again_at == NOW + timedelta(seconds=2)
     assert cluster.job.status.conditions[-1].message.endswith(
@@ -108,7 +108,7 @@ def test_any_number_of_pods_that_are_lost_together_are_one_try() -> None:
     cluster = running(Worker=40)
     for _ in range(4):
         for name in cluster.names():
-            cluster.set(name, Phase.FAILED, code=137)
+            cluster.set(name, PodPhase.FAILED, code=137)
         cluster.settle()
         assert len(cluster.pods) == 40
         cluster.run_all()
@@ -206,7 +206,7 @@ def test_a_job_that_is_over_or_suspended_does_not_say_that_it_waits(end: str) ->
     if end == "is suspended":
         cluster.job = elastic_job(2, least=2, policy={"suspend": True}, status=cluster.job.status)
     else:
-        phase, code = (Phase.SUCCEEDED, 0) if end == "succeeds" else (Phase.FAILED, 1)
+        phase, code = (PodPhase.SUCCEEDED, 0) if end == "succeeds" else (PodPhase.FAILED, 1)
         cluster.set("train-worker-0", phase, code=code)
         cluster.job = elastic_job(2, least=2, policy={"backoffLimit": 0}, status=cluster.job.status)
     cluster.settle()

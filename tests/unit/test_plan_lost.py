@@ -11,7 +11,7 @@ from job_builders import NOW, Cluster, deleted, elastic_job, job, reasons, repli
 from controller.deciding.actions import Delete
 from controller.deciding.lifecycle.lost_nodes import PATIENCE_S
 from controller.deciding.plan import plan
-from controller.facts.snapshot import Node, Phase, pod_from
+from controller.facts.snapshot import Node, PodPhase, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
 
@@ -52,7 +52,7 @@ def test_the_place_of_a_pod_that_was_given_up_is_filled_again_and_the_user_hears
     assert told.message == "PyTorchJob train force-deletes pod train-worker-1: its node silent is lost, and its grace period ended 60 s ago"
     del cluster.pods["train-worker-1"]
     plans = cluster.settle()
-    assert cluster.pods["train-worker-1"].phase is Phase.PENDING
+    assert cluster.pods["train-worker-1"].phase is PodPhase.PENDING
     assert not {"PyTorchJobRestarting", "PodGivenUp"} & set(reasons(plans))
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_no_longer_runs_gets_rid_of_its_pods_as_well(state: str) -> N
     one = job(Master=replica(), Worker=replica(2), policy={"cleanPodPolicy": "All"})
     cluster = stuck(one)
     if state == "over":
-        cluster.set("train-master-0", Phase.SUCCEEDED, code=0)
+        cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)
     else:
         cluster.job = job(Master=replica(), Worker=replica(2), policy={"suspend": True}, status=cluster.job.status)
     cluster.round()

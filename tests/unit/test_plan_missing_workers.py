@@ -8,7 +8,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job
 from controller.deciding.lifecycle.conditions import is_over
 from controller.deciding.rendezvous import latecomers
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.job import ElasticStatus
 from elastic.membership.bounds import MAX_ERROR
 
@@ -20,7 +20,7 @@ def three(settings: Settings = PLAIN) -> Cluster:
     cluster = Cluster(elastic_job(3), settings=settings)
     cluster.settle()
     cluster.run_all()
-    cluster.set("train-worker-2", Phase.PENDING)
+    cluster.set("train-worker-2", PodPhase.PENDING)
     cluster.settle()
     return cluster
 
@@ -43,7 +43,7 @@ def test_a_worker_without_a_node_is_named_until_it_has_one(settings: Settings) -
     assert elastic(cluster).waits_for == "1 of 3 workers: train-worker-2 has no node: 0/1 nodes are available: 1 Insufficient cpu"
     assert cluster.state() == "Running"
     assert message(cluster).endswith(" Missing 1 of 3 workers: train-worker-2 has no node: 0/1 nodes are available: 1 Insufficient cpu.")
-    cluster.set("train-worker-2", Phase.RUNNING, unscheduled="")
+    cluster.set("train-worker-2", PodPhase.RUNNING, unscheduled="")
     cluster.settle()
     assert (elastic(cluster).waits_for, "Missing" in message(cluster)) == ("", False)
 
@@ -63,7 +63,7 @@ def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
     cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
     cluster.settle()
     for name in ("train-worker-0", "train-worker-1"):
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert elastic(cluster).waits_for == ""
 
@@ -71,10 +71,12 @@ def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
 def test_the_status_says_which_worker_has_which_rank() -> None:
     cluster = three(OURS)
     names = ("train-worker-1", "train-worker-0")
-    cluster.world = World(generation=1, members=frozenset(names), ranked=names, phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(names), ranked=names, phase="running")
     cluster.settle()
     assert elastic(cluster).ranks == "1,0"
-    cluster.world = World(generation=2, members=frozenset(names), ranked=tuple(f"train-worker-{n}" for n in range(1025)), phase="running")
+    cluster.world = WorldSeen(
+        generation=2, members=frozenset(names), ranked=tuple(f"train-worker-{n}" for n in range(1025)), phase="running"
+    )
     cluster.settle()
     assert elastic(cluster).ranks == ""
 
@@ -86,13 +88,13 @@ def test_a_job_that_is_over_keeps_the_ranks_of_its_last_world(closed: str) -> No
     cluster.settle()
     cluster.run_all()
     names = ("train-worker-1", "train-worker-0")
-    cluster.world = World(generation=1, members=frozenset(names), ranked=names, phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(names), ranked=names, phase="running")
     cluster.settle()
     if closed:
-        cluster.world = World(generation=1, members=frozenset(), phase="closed", closed=closed)
+        cluster.world = WorldSeen(generation=1, members=frozenset(), phase="closed", closed=closed)
     else:
         for name in names:
-            cluster.set(name, Phase.SUCCEEDED, code=0)
+            cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert is_over(cluster.job.status)
     assert elastic(cluster).ranks == "1,0"
@@ -103,10 +105,10 @@ def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named()
     cluster.settle()
     for name in list(cluster.pods):
         running = Container(name="pytorch", is_running=True, started_at=cluster.now)
-        cluster.set(name, Phase.RUNNING)
+        cluster.set(name, PodPhase.RUNNING)
         cluster.pods[name] = replace(cluster.pods[name], containers=(running,))
     here = frozenset(("train-worker-0", "train-worker-1"))
-    cluster.world = World(generation=0, members=frozenset(), phase="forming", waiting=here)
+    cluster.world = WorldSeen(generation=0, members=frozenset(), phase="forming", waiting=here)
     last = cluster.settle()[-1]
     assert elastic(cluster).waits_for == "", "loading Python and torch takes time"
     assert last.look_again_at is not None
@@ -115,10 +117,10 @@ def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named()
     said = "1 of 3 workers: train-worker-2 has run for 30 s and has not come to the rendezvous; see the log"
     assert elastic(cluster).waits_for == said
     assert message(cluster).endswith(f" Missing {said}.")
-    cluster.world = World(generation=1, members=here | {"train-worker-2"}, size=3, phase="running")
+    cluster.world = WorldSeen(generation=1, members=here | {"train-worker-2"}, size=3, phase="running")
     cluster.settle()
     assert (elastic(cluster).waits_for, "Missing" in message(cluster)) == ("", False)
-    cluster.world = World(generation=1, members=frozenset(), phase="forming", waiting=here)
+    cluster.world = WorldSeen(generation=1, members=frozenset(), phase="forming", waiting=here)
     cluster.settle()
     assert elastic(cluster).waits_for == "", "a new rendezvous server hears from them one by one"
 
@@ -127,9 +129,9 @@ def test_of_many_that_do_not_come_some_are_named() -> None:
     cluster = Cluster(elastic_job(5), settings=OURS)
     cluster.settle()
     for name in list(cluster.pods):
-        cluster.set(name, Phase.RUNNING)
+        cluster.set(name, PodPhase.RUNNING)
         cluster.pods[name] = replace(cluster.pods[name], containers=(Container(name="pytorch", is_running=True, started_at=cluster.now),))
-    cluster.world = World(generation=0, members=frozenset(), phase="empty")
+    cluster.world = WorldSeen(generation=0, members=frozenset(), phase="empty")
     cluster.now += latecomers.LATE
     cluster.settle()
     names = "train-worker-0, train-worker-1, train-worker-2 and 2 more"

@@ -7,7 +7,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, deleted, job, pod_f
 from msgspec import structs
 
 from controller.deciding.actions import Plan, SetExpectation, Update
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.job import ElasticStatus
 from elastic.kube.resources import CONFIG_MAPS
 from elastic.membership.hosts import Host, HostFacts, HostState
@@ -47,7 +47,7 @@ def hears(cluster: Cluster, *, listed: tuple[str, ...], working: tuple[str, ...]
         leaving=tuple(uids[name] for name in leaving),
         observed="driver",
     )
-    cluster.world = World(generation=0, members=frozenset(), phase="empty", hosts=state)
+    cluster.world = WorldSeen(generation=0, members=frozenset(), phase="empty", hosts=state)
 
 
 def scaled(cluster: Cluster, workers: int) -> None:
@@ -74,9 +74,9 @@ W0, W1, W2, W3 = (f"train-worker-{index}" for index in range(4))
 
 def test_the_server_is_told_of_every_running_worker_and_whether_it_is_ready() -> None:
     cluster = running(elastic_mpi())
-    cluster.set(W1, Phase.RUNNING)
+    cluster.set(W1, PodPhase.RUNNING)
     cluster.pods[W1] = replace(cluster.pods[W1], is_ready=False)
-    cluster.pods[W2] = replace(cluster.pods[W2], phase=Phase.PENDING)
+    cluster.pods[W2] = replace(cluster.pods[W2], phase=PodPhase.PENDING)
     hosts = told(cluster.round())
     assert {name: (host.slots, host.is_ready, host.leaving) for name, host in hosts.items()} == {
         W0: (2, True, False),
@@ -89,7 +89,7 @@ def test_the_server_hears_at_once_of_a_failed_worker_also_while_the_job_waits_fo
     """The launcher started a worker in the pod again, and the training of all others stood still until the job failed."""
     cluster = running(elastic_mpi())
     own = Container("mpi", exit_code=137, exit_reason="Error", ended_at=cluster.now)
-    cluster.pods[W1] = replace(cluster.pods[W1], phase=Phase.FAILED, is_ready=False, containers=(own,))
+    cluster.pods[W1] = replace(cluster.pods[W1], phase=PodPhase.FAILED, is_ready=False, containers=(own,))
     planned = cluster.round()
     assert set(told(planned)) == {W0, W2}
     cluster.settle()

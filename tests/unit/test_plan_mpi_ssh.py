@@ -13,7 +13,7 @@ from job_builders import PLAIN, Cluster, created, job, pod_for, replica
 from controller.deciding.actions import Create, Update
 from controller.deciding.plan import plan
 from controller.facts.settings import Settings
-from controller.facts.snapshot import KeyPair, Phase
+from controller.facts.snapshot import KeyPair, PodPhase
 from controller.frameworks import mpi_ssh
 from controller.running.keypair import new_key_pair
 from elastic.api import SpecError, parse
@@ -76,16 +76,16 @@ def test_it_needs_keys_hosts_and_a_service_but_no_account() -> None:
 def test_the_launcher_is_made_when_all_workers_are_ready() -> None:
     cluster = Keyed(over_ssh())
     assert created(cluster.round()) == ["train-worker-0", "train-worker-1"]
-    cluster.set("train-worker-0", Phase.RUNNING)
+    cluster.set("train-worker-0", PodPhase.RUNNING)
     assert [name for planned in cluster.settle() for name in created(planned)] == []
-    cluster.set("train-worker-1", Phase.RUNNING)
+    cluster.set("train-worker-1", PodPhase.RUNNING)
     assert created(cluster.round()) == ["train-launcher"]
 
 
 def test_the_launcher_of_an_elastic_job_is_made_when_as_many_as_it_needs_are_ready() -> None:
     cluster = Keyed(over_ssh(2, elasticPolicy={"minReplicas": 1, "maxReplicas": 3}))
     cluster.round()
-    cluster.set("train-worker-1", Phase.RUNNING)
+    cluster.set("train-worker-1", PodPhase.RUNNING)
     assert "train-launcher" in created(cluster.round())
 
 
@@ -104,7 +104,7 @@ def test_the_launcher_by_exec_waits_for_workers_to_run_only_where_the_user_says_
 def test_the_key_pair_is_made_once_and_kept() -> None:
     cluster = settled(over_ssh())
     first = dict(cluster.data("Secret", "train-ssh"))
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
     cluster.settle()
     assert cluster.data("Secret", "train-ssh") == first
     seen = replace(cluster.look(), fresh_keys=KEYS)
@@ -206,7 +206,7 @@ def test_the_launcher_may_be_a_host_too() -> None:
 
 def test_a_host_that_is_lost_is_no_longer_discovered_but_still_listed() -> None:
     cluster = settled(over_ssh())
-    cluster.set("train-worker-1", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-1", PodPhase.FAILED, reason="Evicted")
     cluster.round()
     files = cluster.data("ConfigMap", "train-config")
     assert files["discover_hosts.sh"] == "#!/bin/sh\necho train-worker-0.train.team.svc\n"

@@ -7,7 +7,7 @@ import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job, job, reasons, replica, snapshot
 
 from controller.deciding.plan import plan
-from controller.facts.snapshot import Container, Phase, World, pod_from
+from controller.facts.snapshot import Container, PodPhase, WorldSeen, pod_from
 from elastic.api.kinds import KINDS
 
 Object = dict[str, Any]
@@ -59,7 +59,7 @@ def test_of_a_pod_that_is_over_its_exit_code_is_enough() -> None:
     one = job(Worker=replica(1))
     cluster = Cluster(one)
     cluster.settle()
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     assert reasons([cluster.round()]) == ["ExitedWithCode", "PyTorchJobRestarting"]
 
 
@@ -82,7 +82,7 @@ def test_the_failure_of_a_job_is_told_in_upstreams_words(kind: str, words: str) 
     cluster = Cluster(job(kind, Worker=replica(1, kind=kind, restart="Never")), settings=PLAIN)
     cluster.settle()
     failed = (Container(name=cluster.job.kind.container, exit_code=1),)
-    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.FAILED, containers=failed)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=PodPhase.FAILED, containers=failed)
     cluster.settle()
     assert cluster.job.status.conditions[-1].message == f"{words} First of all train-worker-0 failed with exit code 1."
 
@@ -92,12 +92,12 @@ def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> N
     cluster.settle()
     assert "BelowMinimum" not in reasons(cluster.settle()), "it has not begun yet"
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     assert "BelowMinimum" not in reasons(cluster.settle())
     assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
     for name in ("train-worker-1", "train-worker-2"):
         del cluster.pods[name]
-    cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
+    cluster.world = WorldSeen(generation=1, members=frozenset(), phase="re-forming")
     (said,) = [news.message for news in cluster.round().news if news.reason == "BelowMinimum"]
     assert said == "PyTorchJob train waits until 2 workers run"
     waiting = cluster.job.status.condition("Running")
@@ -105,7 +105,7 @@ def test_below_its_minimum_a_job_says_that_it_waits_once_and_in_its_state() -> N
     assert (waiting.status, waiting.message) == ("False", "Waiting for workers: 1 of at least 2 running.")
     assert cluster.state() == "Created", "kubectl get shows the type of the last condition, whatever its status"
     cluster.run_all()
-    cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset(cluster.pods), phase="running")
     assert "BelowMinimum" not in reasons(cluster.settle())
     assert cluster.job.status.conditions[-1].message == "PyTorchJob team/train is running."
 
@@ -118,7 +118,7 @@ def test_without_any_worker_an_elastic_job_does_not_run() -> None:
     cluster.settle()
     assert cluster.state() == "Running"
     for name in cluster.names():
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.PENDING)
     cluster.settle()
     waiting = cluster.job.status.condition("Running")
     assert waiting is not None
@@ -154,7 +154,7 @@ def test_a_suspended_job_does_not_say_that_it_waits_for_workers() -> None:
     cluster.run_all()
     cluster.settle()
     for name in cluster.names():
-        cluster.pods[name] = replace(cluster.pods[name], phase=Phase.PENDING)
+        cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.PENDING)
     cluster.settle()
     cluster.job = elastic_job(2, policy={"suspend": True}, status=cluster.job.status)
     cluster.settle()
@@ -166,9 +166,9 @@ def test_workers_that_have_finished_are_not_missing() -> None:
     cluster = Cluster(elastic_job(2, least=2, most=3), settings=OURS)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     assert "BelowMinimum" not in reasons(cluster.settle())
 
 
@@ -176,7 +176,7 @@ def test_workers_that_come_one_by_one_are_no_shortage() -> None:
     cluster = Cluster(elastic_job(3, least=2, most=3, elastic={"rdzvBackend": "c10d"}), settings=OURS)
     plans = cluster.settle()
     for index in range(3):
-        cluster.set(f"train-worker-{index}", Phase.RUNNING)
+        cluster.set(f"train-worker-{index}", PodPhase.RUNNING)
         plans += cluster.settle()
     assert "BelowMinimum" not in reasons(plans)
     assert cluster.state() == "Running"
@@ -188,7 +188,7 @@ def test_workers_that_come_one_by_one_are_no_shortage() -> None:
 def test_a_world_that_cannot_be_read_is_told_of_and_the_job_goes_on() -> None:
     cluster = Cluster(elastic_job())
     cluster.settle()
-    cluster.world = World(1, frozenset(), phase="running", trouble="the line is too long")
+    cluster.world = WorldSeen(1, frozenset(), phase="running", trouble="the line is too long")
     planned = cluster.round()
     assert ("WorldUnreadable", "The members of the job's world are unknown: the line is too long") in [
         (n.reason, n.message) for n in planned.news
@@ -199,14 +199,14 @@ def test_a_fault_of_the_rendezvous_server_is_told_until_it_heals() -> None:
     cluster = Cluster(elastic_job())
     cluster.settle()
     for index in range(3):
-        cluster.set(f"train-worker-{index}", Phase.RUNNING)
+        cluster.set(f"train-worker-{index}", PodPhase.RUNNING)
     cluster.settle()
-    cluster.world = World(1, frozenset(), phase="running", fault="the rendezvous server cannot decide")
+    cluster.world = WorldSeen(1, frozenset(), phase="running", fault="the rendezvous server cannot decide")
     planned = cluster.round()
     assert ("RendezvousFault", "the rendezvous server cannot decide") in [(n.reason, n.message) for n in planned.news]
     cluster.settle()
     assert "RendezvousFault: the rendezvous server cannot decide." in conditions(cluster)
-    cluster.world = World(1, frozenset(), phase="running")
+    cluster.world = WorldSeen(1, frozenset(), phase="running")
     plans = cluster.settle()
     assert "RendezvousFault" not in conditions(cluster)
     assert "RendezvousFault" not in reasons(plans)

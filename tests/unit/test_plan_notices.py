@@ -11,7 +11,7 @@ from job_builders import NOW, OURS, Cluster, elastic_job, job, pod, replica, sna
 from test_plan_doomed_pods import running as doomed
 
 from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, notices, with_notice
-from controller.facts.snapshot import Node, Phase, World
+from controller.facts.snapshot import Node, PodPhase, WorldSeen
 from elastic.api.book import Leaving
 from elastic.signals.signal import Meaning
 
@@ -193,7 +193,7 @@ def test_at_our_rendezvous_the_pod_goes_by_the_earlier_time(seconds: int) -> Non
     cluster.run_all()
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], node="n")
     cluster.nodes = {"n": tainted("n", KARPENTER)}
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     cluster.nodes = {"n": tainted("n", KARPENTER, annotations=TWO_DAYS)}
     cluster.now = NOW + timedelta(seconds=seconds)
@@ -219,6 +219,6 @@ def test_a_pod_whose_node_falls_silent_after_its_notice_is_still_leaving() -> No
     cluster.settle()
     cluster.nodes["node-1"] = tainted("node-1", SPOT, GONE)
     cluster.settle()
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     cluster.settle()
     assert cluster.state() == "Running"

@@ -10,7 +10,7 @@ from controller.acting.link import expectation
 from controller.deciding.actions import SetExpectation
 from controller.deciding.lifecycle import end_reasons
 from controller.deciding.lifecycle.end_reasons import Meaning
-from controller.facts.snapshot import Container, Phase, Pod, World, pod_from
+from controller.facts.snapshot import Container, Pod, PodPhase, WorldSeen, pod_from
 from elastic.api.job import Job
 from elastic.api.words import Cause
 
@@ -54,14 +54,14 @@ def test_an_eviction_by_a_node_that_is_short_of_disk_stays_a_disruption(with_con
 
 def test_a_pod_that_never_began_has_failed_too() -> None:
     """Its init container filled an emptyDir; to try the same again, uncharged, would never end."""
-    unbegun = Pod("p", "uid", "worker", 0, phase=Phase.FAILED, reason="Evicted", message=WORDS[3])
+    unbegun = Pod("p", "uid", "worker", 0, phase=PodPhase.FAILED, reason="Evicted", message=WORDS[3])
     assert not end_reasons.is_refused(unbegun)
     assert end_reasons.of_pod(unbegun, "pytorch") is Meaning.USER
 
 
-def evict(cluster: Cluster, name: str, words: str, *, phase: Phase = Phase.FAILED) -> None:
+def evict(cluster: Cluster, name: str, words: str, *, phase: PodPhase = PodPhase.FAILED) -> None:
     own = Container(cluster.job.kind.container, exit_code=137, exit_reason="Error", ended_at=NOW)
-    if phase is Phase.RUNNING:
+    if phase is PodPhase.RUNNING:
         own = Container(cluster.job.kind.container, is_running=True)
     evicted = replace(cluster.pods[name], phase=phase, reason="Evicted", message=words, containers=(own,), node="node-1")
     cluster.pods[name] = with_sights(evicted)
@@ -107,7 +107,7 @@ def test_a_pods_own_limit_explains_no_end_of_its_peers() -> None:
     cluster = running(job(Master=replica(1, restart="Never"), Worker=replica(2, restart="OnFailure")))
     evict(cluster, "train-worker-1", TOTAL)
     own = Container("pytorch", exit_code=1, exit_reason="Error", ended_at=NOW)
-    cluster.pods["train-master-0"] = replace(cluster.pods["train-master-0"], phase=Phase.FAILED, containers=(own,))
+    cluster.pods["train-master-0"] = replace(cluster.pods["train-master-0"], phase=PodPhase.FAILED, containers=(own,))
     cluster.now = NOW.replace(minute=NOW.minute + 1)
     cluster.settle()
     assert cluster.state() == "Failed"
@@ -117,9 +117,9 @@ def test_an_elastic_worker_that_exceeds_its_limit_gets_no_notice_and_is_charged(
     """The kubelet says Evicted while the worker still runs: it was asked to leave, its node was blamed, and nothing was ever charged."""
     cluster = running(elastic_job(3))
     members = frozenset(cluster.names())
-    cluster.world = World(generation=1, members=members, phase="running", size=3)
+    cluster.world = WorldSeen(generation=1, members=members, phase="running", size=3)
     cluster.settle()
-    evict(cluster, "train-worker-1", TOTAL, phase=Phase.RUNNING)
+    evict(cluster, "train-worker-1", TOTAL, phase=PodPhase.RUNNING)
     cluster.settle()
     elastic = cluster.job.status.elastic
     assert elastic is not None

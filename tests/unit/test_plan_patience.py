@@ -13,7 +13,7 @@ from job_builders import NOW, Cluster, elastic_job, job, replica
 from controller.acting import status_debounce
 from controller.acting.status_debounce import PATIENCE_S, PendingStatus, believed, can_wait, held_back
 from controller.deciding.actions import Delete, Plan, normal
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.job import JobStatus, ReplicaStatus
 from elastic.kube.resources import PODS
 
@@ -46,22 +46,22 @@ def test_that_a_job_is_accepted_waits_for_its_pods_to_run() -> None:
 def test_that_a_job_runs_waits_for_the_rest_of_its_pods() -> None:
     cluster = Cluster(STATIC)
     cluster.settle()
-    cluster.set("train-master-0", Phase.RUNNING)
+    cluster.set("train-master-0", PodPhase.RUNNING)
     assert waits(cluster)
     assert cluster.state() == "Running"
 
 
 def test_the_end_of_a_pod_that_decides_nothing_waits_and_that_of_the_head_does_not() -> None:
     cluster = settled(Cluster(STATIC))
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     assert waits(cluster)
-    cluster.set("train-master-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)
     assert not waits(cluster)
     assert cluster.state() == "Succeeded"
 
 
 def failed(cluster: Cluster) -> None:
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
 
 
 def too_late(cluster: Cluster) -> None:

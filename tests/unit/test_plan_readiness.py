@@ -12,7 +12,7 @@ from controller.deciding.derivation import derive
 from controller.deciding.plan import plan
 from controller.deciding.rendezvous.readiness import Readiness, of_workers
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, InWorld, Phase, Pod, World, pod_from
+from controller.facts.snapshot import Container, InWorld, Pod, PodPhase, WorldSeen, pod_from
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.api.words import HOLDER, IN_WORLD, Cause
@@ -34,11 +34,11 @@ def worker(
     return pod(index=index, in_world=gate or InWorld(), containers=(container,), **changes)
 
 
-def world(*indexes: int, generation: int = 2, size: int | None = -1, starts: str = "a", **more: Any) -> World:
+def world(*indexes: int, generation: int = 2, size: int | None = -1, starts: str = "a", **more: Any) -> WorldSeen:
     """Return a world of these workers, each with the start `a` of its agent. Size -1 stands for their number."""
     names = [f"train-worker-{index}" for index in indexes]
     fields: dict[str, Any] = {"phase": "running", "since": STANDS} | more
-    return World(
+    return WorldSeen(
         generation=generation,
         members=frozenset(names),
         size=len(names) if size == -1 else size,
@@ -47,7 +47,7 @@ def world(*indexes: int, generation: int = 2, size: int | None = -1, starts: str
     )
 
 
-def decided(one: Job, *pods: Pod, of: World | None, after_s: float = 0) -> Readiness:
+def decided(one: Job, *pods: Pod, of: WorldSeen | None, after_s: float = 0) -> Readiness:
     return of_workers(derive(one, snapshot(*pods, settings=OURS, world=of, after_s=after_s)))
 
 
@@ -113,7 +113,7 @@ def test_time_alone_makes_nobody_ready_where_training_reports_steps() -> None:
 
 def test_survivors_stay_ready_while_a_world_forms_anew_and_before_its_first_step() -> None:
     pods = ready(0, 1)
-    for now in (None, World(generation=1, members=frozenset(), phase="re-forming"), world(0, 1), world(0, 1, 2)):
+    for now in (None, WorldSeen(generation=1, members=frozenset(), phase="re-forming"), world(0, 1), world(0, 1, 2)):
         assert decided(begun(), *pods, of=now) == Readiness()
 
 
@@ -189,7 +189,7 @@ def test_an_older_server_tells_nothing_of_steps_so_time_counts() -> None:
     assert decided(begun(), *pods, of=world(1, size=None)).changes == (), "nor does it tell whether all members are known"
 
 
-@pytest.mark.parametrize("pods", [[pod(index=0)], [worker(0, phase=Phase.FAILED)], [worker(0, is_deleting=True)]])
+@pytest.mark.parametrize("pods", [[pod(index=0)], [worker(0, phase=PodPhase.FAILED)], [worker(0, is_deleting=True)]])
 def test_pods_without_the_gate_and_those_that_are_over_or_go_are_left_alone(pods: list[Pod]) -> None:
     assert decided(begun(1), *pods, of=world(0, has_stepped=True)) == Readiness()
 
@@ -252,7 +252,7 @@ def test_a_plan_writes_conditions_but_for_pods_that_it_deletes() -> None:
     pods = [worker(0), worker(1)]
     made = plan(one, snapshot(*pods, settings=OURS, world=world(0, 1, has_stepped=True))).actions
     assert {action.pod for action in made if isinstance(action, SetCondition)} == {"train-worker-0", "train-worker-1"}
-    failed = worker(1, phase=Phase.FAILED, reason="Evicted", is_running=False)
+    failed = worker(1, phase=PodPhase.FAILED, reason="Evicted", is_running=False)
     made = plan(one, snapshot(worker(0), failed, settings=OURS, world=world(0, has_stepped=True))).actions
     assert {action.pod for action in made if isinstance(action, SetCondition)} == {"train-worker-0"}
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from job_builders import NOW, Cluster, created, deleted, job, reasons, replica, with_status
 
 from controller.deciding.plan import plan
-from controller.facts.snapshot import Container, NotCreated, Phase
+from controller.facts.snapshot import Container, NotCreated, PodPhase
 from elastic.api.book import Refusal
 from elastic.api.job import ElasticStatus, JobStatus
 
@@ -20,7 +20,7 @@ def refused_one(kind: str = "PyTorchJob", **spec: object) -> Cluster:
 
 
 def refuse(cluster: Cluster, name: str) -> None:
-    refused = {"reason": "OutOfcpu", "message": "no room", "node": "gpu-1", "phase": Phase.FAILED, "containers": ()}
+    refused = {"reason": "OutOfcpu", "message": "no room", "node": "gpu-1", "phase": PodPhase.FAILED, "containers": ()}
     cluster.pods[name] = replace(cluster.pods[name], **refused)
 
 
@@ -88,7 +88,7 @@ def test_a_pause_that_a_clock_which_stepped_back_ended_does_not_begin_again() ->
     began = cluster.now
     cluster.now -= timedelta(seconds=60)
     cluster.settle()
-    assert cluster.pods["train-worker-1"].phase is Phase.PENDING, "it is made again at once"
+    assert cluster.pods["train-worker-1"].phase is PodPhase.PENDING, "it is made again at once"
     cluster.now = began + timedelta(seconds=1)
     cluster.settle()
     assert not [condition for condition in cluster.job.status.conditions if "It waits" in condition.message]

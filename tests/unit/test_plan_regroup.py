@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from job_builders import NOW, Cluster, created, deleted, job, pod_for, reasons, replica
 
 from controller.deciding.lifecycle.collateral import REPORTED_WITHIN_S
-from controller.facts.snapshot import Container, Phase
+from controller.facts.snapshot import Container, PodPhase
 from elastic.api import parse
 from elastic.api.job import ElasticStatus, Job, to_object
 
@@ -40,7 +40,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 def fail(cluster: Cluster, name: str, code: int, *, after_s: float = 0, **changes: Any) -> None:
     ended = Container(name=cluster.job.kind.container, exit_code=code, ended_at=NOW + timedelta(seconds=after_s))
-    cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,), **changes)
+    cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(ended,), **changes)
 
 
 def test_the_failure_of_one_replica_starts_all_anew_and_is_charged_once() -> None:
@@ -138,7 +138,7 @@ def test_a_group_that_is_not_complete_yet_is_only_filled() -> None:
     cluster = Cluster(jax())
     cluster.settle()
     del cluster.pods["train-worker-1"]
-    cluster.set("train-worker-0", Phase.RUNNING)
+    cluster.set("train-worker-0", PodPhase.RUNNING)
     before = uids(cluster)
     cluster.settle()
     assert before < uids(cluster)
@@ -148,12 +148,12 @@ def test_a_group_that_is_not_complete_yet_is_only_filled() -> None:
 def test_those_who_had_finished_start_again_with_the_rest() -> None:
     """A peer that has succeeded would never come to meet the one that is made again."""
     cluster = running(jax())
-    cluster.set("train-worker-0", Phase.SUCCEEDED, code=0)
+    cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Running"
     fail(cluster, "train-worker-1", 137)
     cluster.settle()
-    assert all(one.phase is Phase.PENDING for one in cluster.pods.values())
+    assert all(one.phase is PodPhase.PENDING for one in cluster.pods.values())
 
 
 def test_an_end_that_is_tolerated_hides_no_other() -> None:
@@ -161,10 +161,10 @@ def test_an_end_that_is_tolerated_hides_no_other() -> None:
     cluster = running(job("TFJob", Worker=worker, PS=server, enableDynamicWorker=True, policy=GROUP))
     fail(cluster, "train-worker-1", 1)
     cluster.settle()
-    assert (cluster.pods["train-worker-1"].phase, cluster.state()) == (Phase.FAILED, "Running")
+    assert (cluster.pods["train-worker-1"].phase, cluster.state()) == (PodPhase.FAILED, "Running")
     fail(cluster, "train-worker-2", 143, after_s=60, disruption="EvictionByEvictionAPI")
     cluster.settle()
-    assert {one.phase for one in cluster.pods.values()} == {Phase.PENDING}
+    assert {one.phase for one in cluster.pods.values()} == {PodPhase.PENDING}
 
 
 def test_the_kubelet_leaves_restarts_to_us() -> None:
@@ -354,7 +354,7 @@ def _happens(cluster: Cluster, what: str, name: str) -> None:
         del cluster.pods[name]
     elif what == "delete":
         cluster.delete(name)
-    elif what == "finish" and one.phase is Phase.RUNNING:
-        cluster.set(name, Phase.SUCCEEDED, code=0)
-    elif what in ("fail", "evict") and one.phase is Phase.RUNNING and not one.is_deleting:
+    elif what == "finish" and one.phase is PodPhase.RUNNING:
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
+    elif what in ("fail", "evict") and one.phase is PodPhase.RUNNING and not one.is_deleting:
         fail(cluster, name, 137, **({"disruption": "EvictionByEvictionAPI"} if what == "evict" else {}))

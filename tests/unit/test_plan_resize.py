@@ -11,7 +11,7 @@ from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod,
 from controller.deciding.actions import Create, SetExpectation
 from controller.deciding.replicas import slot_assignment
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.book import Rescale
 from elastic.kube.resources import PODS
 from elastic.membership.bounds import MAX_MEMBERS
@@ -22,7 +22,7 @@ def running(workers: int, *, lingering: bool = False) -> Cluster:
     cluster = Cluster(elastic_job(workers, elastic={"scaleInGraceSeconds": 20}), settings=OURS, lingering=lingering)
     cluster.settle()
     cluster.run_all()
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     return cluster
 
@@ -44,7 +44,7 @@ def test_a_worker_told_to_leave_keeps_its_pod_and_name_until_it_has_left() -> No
     assert last_told(cluster).members == ("train-worker-0", "train-worker-1")
     cluster.settle()
     assert "train-worker-2" in cluster.pods, "it is still in the world"
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running")
     cluster.settle()
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
     assert sorted(cluster.services) == cluster.names()
@@ -57,7 +57,7 @@ def test_a_world_that_is_being_formed_anew_lets_nobody_go_early() -> None:
     cluster = running(3)
     scaled(cluster, 2)
     cluster.settle()
-    cluster.world = World(generation=1, members=frozenset(), phase="re-forming")
+    cluster.world = WorldSeen(generation=1, members=frozenset(), phase="re-forming")
     cluster.settle()
     assert "train-worker-2" in cluster.pods
 
@@ -76,7 +76,7 @@ def test_a_pending_worker_is_the_first_to_go_and_goes_at_once() -> None:
     cluster = running(2)
     scaled(cluster, 3)
     cluster.settle()
-    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=Phase.PENDING)
+    cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], phase=PodPhase.PENDING)
     scaled(cluster, 2)
     cluster.settle()
     assert cluster.names() in (["train-worker-0", "train-worker-1"], ["train-worker-1", "train-worker-2"])
@@ -110,7 +110,7 @@ def test_without_our_rendezvous_places_are_fixed_and_worker_0_comes_back_as_work
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
     del cluster.pods["train-worker-0"]
     cluster.settle()
-    assert cluster.pods["train-worker-0"].phase is Phase.PENDING
+    assert cluster.pods["train-worker-0"].phase is PodPhase.PENDING
 
 
 def test_all_workers_agree_on_the_range_of_nodes_after_a_resize() -> None:
@@ -139,7 +139,7 @@ def test_an_image_that_cannot_take_the_library_gets_a_group_with_c10d_and_nothin
     cluster = running(2)
     uid = cluster.job.metadata.uid
     message = f"elastic-training cannot deliver its library to job {uid}: torch 2.4 is too old"
-    cluster.set("train-worker-1", Phase.RUNNING, code=119)
+    cluster.set("train-worker-1", PodPhase.RUNNING, code=119)
     broken = cluster.pods["train-worker-1"]
     cluster.pods["train-worker-1"] = replace(broken, containers=(replace(broken.containers[0], message=message),))
     cluster.settle()
@@ -174,7 +174,7 @@ def test_a_worker_image_without_the_command_that_delivers_the_library_is_named_i
 
 
 PODS_OF_A_JOB = st.lists(
-    st.tuples(st.sampled_from([Phase.PENDING, Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED]), st.booleans()), max_size=8
+    st.tuples(st.sampled_from([PodPhase.PENDING, PodPhase.RUNNING, PodPhase.FAILED, PodPhase.SUCCEEDED]), st.booleans()), max_size=8
 ).map(lambda drawn: [pod(index=i, phase=phase, is_deleting=gone) for i, (phase, gone) in enumerate(drawn)])
 
 
@@ -198,7 +198,7 @@ def test_the_status_tells_how_the_newest_world_came_to_be_and_where_its_time_wen
     cluster = running(2)
     members = frozenset(cluster.pods)
     first = Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12})
-    cluster.world = World(generation=7, members=members, phase="running", rescale=first, unacknowledged_restarts=restarts("user"))
+    cluster.world = WorldSeen(generation=7, members=members, phase="running", rescale=first, unacknowledged_restarts=restarts("user"))
     cluster.settle()
     cluster.world = replace(
         cluster.world, rescale=Rescale(id="r7", cause="user", reason="worker 1 failed", phases={"detect": 12, "start": 900})
@@ -214,11 +214,11 @@ def test_the_status_tells_how_the_newest_world_came_to_be_and_where_its_time_wen
 
 def test_a_world_that_is_closed_ends_the_job_with_its_reason() -> None:
     cluster = running(2)
-    cluster.world = World(generation=3, members=frozenset(), phase="closed", closed="maxRestarts is 0 and the training program failed")
+    cluster.world = WorldSeen(generation=3, members=frozenset(), phase="closed", closed="maxRestarts is 0 and the training program failed")
     cluster.settle()
     assert cluster.state() == "Failed"
     assert "maxRestarts is 0" in cluster.job.status.conditions[-1].message
-    assert {pod.phase for pod in cluster.pods.values()} == {Phase.FAILED}, "stopped, and kept for their logs"
+    assert {pod.phase for pod in cluster.pods.values()} == {PodPhase.FAILED}, "stopped, and kept for their logs"
 
 
 def with_store(workers: int = 2) -> Cluster:
@@ -245,7 +245,7 @@ def test_workers_that_meet_through_c10d_wait_for_their_store_which_is_no_worker(
 def test_the_loss_of_worker_0_leaves_the_store_and_the_other_workers_alone() -> None:
     cluster = with_store()
     before = cluster.pods["train-worker-1"].uid
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
     cluster.settle()
     assert cluster.names() == ["train-worker-1", "train-worker-2"]
     assert cluster.pods["train-worker-1"].uid == before
@@ -265,7 +265,7 @@ def test_a_lost_store_restarts_the_group_and_nothing_is_charged() -> None:
 def test_the_store_goes_when_the_job_is_over() -> None:
     cluster = with_store()
     for name in cluster.names():
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
     assert not any(kind in ("Pod", "Service", "NetworkPolicy") for kind, _ in cluster.owned)
@@ -289,18 +289,18 @@ def test_a_group_never_moves_while_it_runs() -> None:
 
 def test_at_c10ds_store_a_place_whose_pod_is_lost_costs_no_worker_that_works() -> None:
     cluster = with_store(4)
-    cluster.set("train-worker-0", Phase.FAILED, reason="Evicted")
+    cluster.set("train-worker-0", PodPhase.FAILED, reason="Evicted")
     cluster.job = elastic_job(3, least=3, elastic={"rdzvBackend": "c10d"}, status=cluster.job.status)
     cluster.settle()
     assert cluster.names() == ["train-worker-1", "train-worker-2", "train-worker-3"]
 
 
-phases = st.sampled_from([Phase.PENDING, Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED])
+phases = st.sampled_from([PodPhase.PENDING, PodPhase.RUNNING, PodPhase.FAILED, PodPhase.SUCCEEDED])
 pods = st.dictionaries(st.integers(0, 7), st.tuples(phases, st.booleans()), max_size=8)
 
 
 @given(st.integers(0, 8), pods)
-def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: dict[int, tuple[Phase, bool]]) -> None:
+def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: dict[int, tuple[PodPhase, bool]]) -> None:
     there = [pod(index=index, phase=phase, is_deleting=is_deleting) for index, (phase, is_deleting) in found.items()]
     assigned = slot_assignment.by_count_in_places(count, there)
     well = slot_assignment.who_stay(there, leaving=())
@@ -308,5 +308,5 @@ def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: di
     places = [one.index for one in there if one not in assigned.surplus] + list(assigned.missing)
     assert len(places) == len(set(places)), "never two pods for one place"
     assert not assigned.missing or len(places) <= count
-    if any(one.phase is Phase.RUNNING for one in assigned.surplus):
-        assert all(one.phase is not Phase.PENDING for one in well if one not in assigned.surplus)
+    if any(one.phase is PodPhase.RUNNING for one in assigned.surplus):
+        assert all(one.phase is not PodPhase.PENDING for one in well if one not in assigned.surplus)

@@ -9,7 +9,7 @@ from test_plan_spare_workers import running
 
 from controller.deciding.actions import JobEvent
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Node, Phase, node_from, pod_from
+from controller.facts.snapshot import Node, PodPhase, node_from, pod_from
 from elastic.signals.rows import read_table
 
 CANDIDATE = "DeletionCandidateOfClusterAutoscaler"
@@ -69,7 +69,7 @@ def test_the_pods_of_one_node_are_one_event_and_those_that_are_over_none() -> No
     cluster = with_taint((CANDIDATE, "PreferNoSchedule"))
     cluster.pods = {name: replace(one, node="node-1") for name, one in cluster.pods.items()}
     assert len(set(seen(cluster))) == 1
-    cluster.pods = {name: replace(one, phase=Phase.SUCCEEDED) for name, one in cluster.pods.items()}
+    cluster.pods = {name: replace(one, phase=PodPhase.SUCCEEDED) for name, one in cluster.pods.items()}
     assert not [event for event in cluster.round().news if event.reason == "SignalSeen"]
 
 

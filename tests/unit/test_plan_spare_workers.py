@@ -7,7 +7,7 @@ from job_builders import NOW, OURS, Cluster, elastic_job, job, replica, tainted
 from msgspec import structs
 
 from controller.facts.settings import Settings
-from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, World
+from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, WorldSeen
 from elastic.api.job import Job
 
 SPARE = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}
@@ -20,7 +20,7 @@ def running(one: Job, settings: Settings = OURS) -> Cluster:
     for index, name in enumerate(cluster.names()):
         cluster.pods[name] = replace(cluster.pods[name], node=f"node-{index}")
         cluster.nodes[f"node-{index}"] = tainted(f"node-{index}")
-    cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running", size=len(cluster.pods))
+    cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running", size=len(cluster.pods))
     cluster.settle()
     return cluster
 
@@ -72,7 +72,7 @@ def test_a_surplus_worker_stays_while_evictions_leave_fewer_than_the_minimum() -
     cluster.pods["train-worker-0"] = replace(
         cluster.pods["train-worker-0"], is_deleting=True, disruption="EvictionByEvictionAPI", gone_by=NOW
     )
-    cluster.world = World(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
+    cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0", "train-worker-1"}), phase="running", size=2)
     cluster.settle()
     assert not cluster.pods["train-worker-2"].is_deleting
     assert cluster.told[-1].members == ("train-worker-1", "train-worker-2")

@@ -12,7 +12,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, job, replica, tainte
 from controller.deciding import active
 from controller.deciding.actions import Plan
 from controller.facts.settings import Settings
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.job import Job, JobStatus
 
 SPOT = "aws-node-termination-handler/spot-itn"
@@ -42,13 +42,13 @@ def started(cluster: Story) -> Story:
 
 def fails(cluster: Story, name: str) -> None:
     ended = Container(name=cluster.job.kind.container, exit_code=137, ended_at=cluster.now)
-    cluster.pods[name] = replace(cluster.pods[name], phase=Phase.FAILED, is_ready=False, containers=(ended,))
+    cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(ended,))
 
 
 def evicted() -> Story:
     """Let a node give notice to a worker of our rendezvous."""
     cluster = started(Story(elastic_job(3), settings=OURS))
-    cluster.world = World(1, frozenset(cluster.pods), phase="running", size=3)
+    cluster.world = WorldSeen(1, frozenset(cluster.pods), phase="running", size=3)
     cluster.pods = {name: replace(one, node=f"node-{one.index}") for name, one in cluster.pods.items()}
     cluster.nodes["node-2"] = tainted("node-2", SPOT)
     cluster.settle()
@@ -89,7 +89,7 @@ def store_lost() -> Story:
 STORIES = (evicted, crashing, restarted, store_lost)
 
 
-def told(story: Callable[[], Story], monkeypatch: pytest.MonkeyPatch, stages: tuple[active.Stage, ...]) -> object:
+def told(story: Callable[[], Story], monkeypatch: pytest.MonkeyPatch, stages: tuple[active.PlanStage, ...]) -> object:
     """Return the status after each round of a story, or the error that a wrong order causes."""
     monkeypatch.setattr(active, "STAGES", stages)
     try:
@@ -98,7 +98,7 @@ def told(story: Callable[[], Story], monkeypatch: pytest.MonkeyPatch, stages: tu
         return type(error)
 
 
-def moved(name: str, before: str) -> tuple[active.Stage, ...]:
+def moved(name: str, before: str) -> tuple[active.PlanStage, ...]:
     """Return the stages with this one moved in front of another."""
     (stage,) = (one for one in STAGES if one.name == name)
     others = [one for one in STAGES if one.name != name]

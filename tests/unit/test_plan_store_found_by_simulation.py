@@ -7,9 +7,9 @@ import pytest
 from job_builders import NOW, OURS, Cluster, created, deleted, elastic_job, pod_for, reasons
 from msgspec import structs
 
-from controller.deciding.actions import Seen
+from controller.deciding.actions import SeenVersion
 from controller.deciding.plan import plan
-from controller.facts.snapshot import GROUP, Container, Phase
+from controller.facts.snapshot import GROUP, Container, PodPhase
 from elastic.api.book import Made, Replacements
 from elastic.api.job import ElasticStatus
 from elastic.api.kinds import WORKER
@@ -26,7 +26,7 @@ def at_store(restart: str, *, workers: int = 3) -> Cluster:
 
 def ends(cluster: Cluster, name: str, *, code: int, after_s: float, began_s: float = 0) -> None:
     own = Container("pytorch", exit_code=code, started_at=NOW + timedelta(seconds=began_s), ended_at=NOW + timedelta(seconds=after_s))
-    phase = Phase.FAILED if code else Phase.SUCCEEDED
+    phase = PodPhase.FAILED if code else PodPhase.SUCCEEDED
     cluster.pods[name] = replace(cluster.pods[name], phase=phase, is_ready=False, containers=(own,))
     cluster.now = max(cluster.now, NOW + timedelta(seconds=after_s + 1))
 
@@ -115,7 +115,7 @@ def test_a_failure_at_a_store_rests_on_the_store_that_was_seen() -> None:
     seen = {**store.raw, "metadata": {**store.raw["metadata"], "resourceVersion": "17"}}
     cluster.owned["Pod", "train-rdzv"] = replace(store, raw=seen)
     planned = plan(cluster.job, cluster.look())
-    assert planned.rests_on == (Seen(PODS, "train-rdzv", "17"),)
+    assert planned.rests_on == (SeenVersion(PODS, "train-rdzv", "17"),)
 
 
 def rendezvous_ids(cluster: Cluster) -> set[str]:

@@ -16,7 +16,7 @@ from msgspec import structs
 from controller.acting.link import _world
 from controller.deciding.actions import Create, Plan, SetExpectation
 from controller.deciding.rendezvous.straggler_replacement import GAP_S, HOUR_S, MOST_AN_HOUR, PATIENCE_S
-from controller.facts.snapshot import Node, Phase, World
+from controller.facts.snapshot import Node, PodPhase, WorldSeen
 from elastic.client.explanation import findings
 from elastic.client.summary import summary
 from elastic.kube.resources import PODS
@@ -57,7 +57,7 @@ class Training(Cluster):
 
     def train(self, members: list[str], *slow: Straggler, generation: int = 1) -> None:
         """Let a world of these members work, in which these ranks are slow."""
-        self.world = World(generation, frozenset(members), phase="running", ranked=tuple(members), stragglers=slow)
+        self.world = WorldSeen(generation, frozenset(members), phase="running", ranked=tuple(members), stragglers=slow)
 
     def after(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -144,10 +144,10 @@ def test_nothing_is_measured_or_said_if_the_job_ignores_stragglers() -> None:
 
 
 def test_the_link_passes_on_what_the_server_knows() -> None:
-    heard = wire.World(job="uid", generation=1, phase="running", stragglers=(SLOW,))
+    heard = wire.WorldReport(job="uid", generation=1, phase="running", stragglers=(SLOW,))
     cluster = Training()
     assert _world(heard, None, now=cluster.now).stragglers == (SLOW,)
-    assert _world(wire.World(job="uid", generation=1, phase="running"), None, now=cluster.now).stragglers is None
+    assert _world(wire.WorldReport(job="uid", generation=1, phase="running"), None, now=cluster.now).stragglers is None
 
 
 def test_commands_say_which_rank_is_slow() -> None:
@@ -276,7 +276,7 @@ def test_a_straggler_does_not_outlive_its_job() -> None:
     cluster.train(cluster.names(), SLOW)
     cluster.settle()
     for name in cluster.names():
-        cluster.set(name, Phase.SUCCEEDED)
+        cluster.set(name, PodPhase.SUCCEEDED)
     plans = cluster.settle()
     assert cluster.state() == "Succeeded"
     assert cluster.status.stragglers == ()

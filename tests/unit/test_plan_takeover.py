@@ -6,7 +6,7 @@ import pytest
 from job_builders import NOW, OURS, Cluster, elastic_job, job, pod, replica
 from msgspec import structs
 
-from controller.facts.snapshot import Phase, Service
+from controller.facts.snapshot import PodPhase, Service
 from elastic.api.job import Job
 
 
@@ -48,7 +48,7 @@ def test_pods_of_the_former_controller_go_on_to_the_jobs_end(one: Job, types: di
     assert {name: found.uid for name, found in cluster.pods.items()} == before
     assert cluster.state() == "Running"
     for name in before:
-        cluster.set(name, Phase.SUCCEEDED, code=0)
+        cluster.set(name, PodPhase.SUCCEEDED, code=0)
     cluster.settle()
     assert cluster.state() == "Succeeded"
 
@@ -57,7 +57,7 @@ def test_pods_of_the_former_controller_go_on_to_the_jobs_end(one: Job, types: di
 def test_a_worker_that_is_lost_later_comes_back_under_its_name_to_its_peers(one: Job) -> None:
     cluster = taken_over(one, worker=3)
     former = cluster.pods["train-worker-1"].uid
-    cluster.set("train-worker-1", Phase.FAILED, code=137)
+    cluster.set("train-worker-1", PodPhase.FAILED, code=137)
     cluster.settle()
     assert sorted(cluster.pods) == ["train-worker-0", "train-worker-1", "train-worker-2"]
     assert cluster.pods["train-worker-1"].uid != former

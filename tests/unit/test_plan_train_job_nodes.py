@@ -8,7 +8,7 @@ from train_job_builders import owned, runtime, train_job
 
 from controller.deciding.actions import Create
 from controller.deciding.rendezvous.trainer_status import CA_CERT, TOKEN, URL
-from controller.facts.snapshot import Phase, World, pod_from
+from controller.facts.snapshot import PodPhase, WorldSeen, pod_from
 from elastic.api import parse
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER
@@ -24,7 +24,7 @@ def cluster(nodes: int = 3, found: Object | None = None) -> Cluster:
     made = Cluster(job, settings=OURS)
     made.settle()
     made.run_all()
-    made.world = World(generation=1, members=frozenset(made.pods), phase="running")
+    made.world = WorldSeen(generation=1, members=frozenset(made.pods), phase="running")
     made.settle()
     return made
 
@@ -51,7 +51,7 @@ def test_nodes_are_named_and_numbered_as_at_kubeflow_trainer() -> None:
 
 def test_a_replacement_of_node_0_has_its_number_and_another_name() -> None:
     town = cluster()
-    town.set("fit-node-0-0", Phase.RUNNING, is_deleting=True)
+    town.set("fit-node-0-0", PodPhase.RUNNING, is_deleting=True)
     town.settle()
     new = set(town.pods) - {"fit-node-0-0", "fit-node-0-1", "fit-node-0-2"}
     assert [numbers(town)[name] for name in new] == [0]
@@ -59,11 +59,11 @@ def test_a_replacement_of_node_0_has_its_number_and_another_name() -> None:
 
 def test_a_scale_in_keeps_the_lowest_numbers_whatever_the_pods_are_called() -> None:
     town = cluster()
-    town.set("fit-node-0-0", Phase.RUNNING, is_deleting=True)
+    town.set("fit-node-0-0", PodPhase.RUNNING, is_deleting=True)
     town.settle()
     del town.pods["fit-node-0-0"]
     town.run_all()
-    town.world = World(generation=2, members=frozenset(town.pods), phase="running")
+    town.world = WorldSeen(generation=2, members=frozenset(town.pods), phase="running")
     town.settle()
     resized(town, 1)
     town.settle()
@@ -100,10 +100,10 @@ def test_plain_nodes_get_only_their_number_and_the_place_for_reports() -> None:
 
 def test_plain_nodes_have_all_to_succeed() -> None:
     town = cluster(2, runtime({"numNodes": 2}))
-    town.set("fit-node-0-0", Phase.SUCCEEDED, code=0)
+    town.set("fit-node-0-0", PodPhase.SUCCEEDED, code=0)
     town.settle()
     assert town.state() == "Running"
-    town.set("fit-node-0-1", Phase.SUCCEEDED, code=0)
+    town.set("fit-node-0-1", PodPhase.SUCCEEDED, code=0)
     town.settle()
     assert town.state() == "Succeeded"
 

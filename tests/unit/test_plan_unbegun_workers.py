@@ -7,7 +7,7 @@ import pytest
 from job_builders import NOW, Cluster, created, deleted, elastic_job, reasons, tainted
 from test_plan_doomed_pods import GKE, JOBS, REBALANCE, SPOT, at_store, running
 
-from controller.facts.snapshot import Node, Phase, World
+from controller.facts.snapshot import Node, PodPhase, WorldSeen
 
 ALL = {**JOBS, "ours": elastic_job}
 LOST = "node.kubernetes.io/unreachable"
@@ -18,9 +18,9 @@ def with_one_unbegun(kind: str) -> tuple[Cluster, str]:
     """All work but the last worker, whose container is being created."""
     cluster = running(ALL[kind]())
     last = max(cluster.names())
-    cluster.set(last, Phase.PENDING)
+    cluster.set(last, PodPhase.PENDING)
     if kind == "ours":
-        cluster.world = World(generation=1, members=frozenset(cluster.pods) - {last}, phase="running")
+        cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods) - {last}, phase="running")
     cluster.settle()
     return cluster, last
 
@@ -77,8 +77,8 @@ def test_one_that_is_deleted_for_another_reason_is_no_disruption() -> None:
     assert cluster.job.status.elastic.leaving == ()
 
 
-@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.RUNNING])
-def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", [PodPhase.PENDING, PodPhase.RUNNING])
+def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(phase: PodPhase) -> None:
     """Its signal keeps no pods away, and there is room nowhere else."""
     cluster, name = with_one_unbegun("ours")
     node, made = cluster.pods[name].node, 0
@@ -99,8 +99,8 @@ def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(
 def lands(cluster: Cluster, node: str) -> int:
     """Let pending pods run there, in a few rounds. Return how many workers there are then."""
     for _ in range(5):
-        for one in [one for one in cluster.pods.values() if one.phase is Phase.PENDING]:
-            cluster.set(one.name, Phase.RUNNING, node=node)
+        for one in [one for one in cluster.pods.values() if one.phase is PodPhase.PENDING]:
+            cluster.set(one.name, PodPhase.RUNNING, node=node)
         cluster.now += timedelta(seconds=1)
         cluster.settle()
     return len([one for one in cluster.pods.values() if not one.is_deleting])
@@ -126,12 +126,12 @@ def test_at_c10d_a_replacement_that_comes_to_a_node_which_goes_is_joined_by_no_o
 @pytest.mark.parametrize("kind", ["c10d", "ours"])
 def test_a_replacement_that_finds_no_room_is_joined_by_no_other(kind: str) -> None:
     cluster, name = with_one_unbegun(kind)
-    cluster.set(name, Phase.RUNNING)
+    cluster.set(name, PodPhase.RUNNING)
     cluster.nodes[cluster.pods[name].node] = tainted(cluster.pods[name].node, **LATER)
     cluster.settle()
     before = cluster.names()
     assert len(before) == 4
-    for one in [one for one in cluster.pods.values() if one.phase is Phase.PENDING]:
+    for one in [one for one in cluster.pods.values() if one.phase is PodPhase.PENDING]:
         cluster.pods[one.name] = replace(one, unscheduled="0/3 nodes are available")
     for _ in range(10):
         cluster.now += timedelta(seconds=60)

@@ -9,7 +9,7 @@ from job_builders import NOW, OURS, PLAIN, Cluster, created, elastic_job, job, p
 from prometheus_client import CollectorRegistry
 
 from controller.deciding.actions import Create, DeleteJob, Plan
-from controller.facts.snapshot import Container, Phase, World
+from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from controller.running.metrics import Metrics
 from elastic.api.job import Job, JobStatus
 from elastic.api.kinds import KINDS
@@ -38,7 +38,7 @@ def running(one: Job, **more: Any) -> Cluster:
     cluster.settle()
     cluster.run_all()
     if cluster.settings.rendezvous is not None:
-        cluster.world = World(generation=1, members=frozenset(cluster.pods), phase="running")
+        cluster.world = WorldSeen(generation=1, members=frozenset(cluster.pods), phase="running")
     cluster.settle()
     assert cluster.state() == "Running"
     return cluster
@@ -93,7 +93,7 @@ def test_a_clean_scale_in_is_neither_a_failure_nor_a_restart(settings: Any) -> N
     plans = resized(cluster, elastic_job(1, restart="Never"))
     if settings is OURS:
         left = restarts("plan", "plan", "collateral")
-        cluster.world = World(generation=2, members=frozenset({"train-worker-0"}), phase="running", unacknowledged_restarts=left)
+        cluster.world = WorldSeen(generation=2, members=frozenset({"train-worker-0"}), phase="running", unacknowledged_restarts=left)
         plans += cluster.settle()
     worker = cluster.job.status.replica_statuses["Worker"]
     assert (worker.active, worker.failed) == (1, 0)
@@ -120,7 +120,7 @@ def test_a_permanent_failure_has_an_end_that_is_counted_and_after_which_the_job_
     policy = {"ttlSecondsAfterFinished": 0}
     cluster = running(job(Master=replica(restart="ExitCode"), Worker=replica(1, restart="ExitCode"), policy=policy))
     before = cluster.job.status
-    cluster.set("train-worker-0", Phase.FAILED, code=1)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=1)
     planned = cluster.round()
     assert cluster.state() == "Failed"
     assert cluster.job.status.completion_time == NOW
@@ -133,7 +133,7 @@ def test_restarts_for_an_exit_code_are_bounded_by_the_backoff_limit() -> None:
     cluster = running(job(Worker=replica(1, restart="ExitCode"), policy={"backoffLimit": 2}))
     for _ in range(2):
         assert cluster.state() == "Running"
-        cluster.set("train-worker-0", Phase.FAILED, code=137)
+        cluster.set("train-worker-0", PodPhase.FAILED, code=137)
         cluster.settle()
         cluster.run_all()
         cluster.settle()
@@ -159,7 +159,7 @@ def test_an_autoscaler_goes_when_nothing_is_to_be_scaled(end: str) -> None:
     assert ("HorizontalPodAutoscaler", "train") in cluster.owned
     if end == "finished":
         for name in cluster.names():
-            cluster.set(name, Phase.SUCCEEDED, code=0)
+            cluster.set(name, PodPhase.SUCCEEDED, code=0)
     elif end == "suspended":
         cluster.job = with_status(scaled_by_metrics(policy={"suspend": True}), cluster.job.status)
     else:
@@ -213,9 +213,9 @@ def test_every_kind_is_left_to_another_manager(kind: str) -> None:
 
 def test_a_launcher_that_ended_with_a_code_to_be_tried_again_is() -> None:
     cluster = running(of("MPIJob", restart="ExitCode"))
-    cluster.set("train-launcher", Phase.FAILED, code=137)
+    cluster.set("train-launcher", PodPhase.FAILED, code=137)
     cluster.settle()
-    assert cluster.pods["train-launcher"].phase is Phase.PENDING
+    assert cluster.pods["train-launcher"].phase is PodPhase.PENDING
     cluster.run_all()
     cluster.settle()
     assert cluster.state() == "Running"
@@ -252,7 +252,7 @@ def test_a_controller_that_starts_anew_counts_no_job_twice() -> None:
 def test_a_restart_is_counted_once() -> None:
     cluster = running(job(Master=replica(), Worker=replica(1)))
     before = cluster.job.status
-    cluster.set("train-worker-0", Phase.FAILED, code=137)
+    cluster.set("train-worker-0", PodPhase.FAILED, code=137)
     cluster.settle()
     cluster.run_all()
     cluster.settle()

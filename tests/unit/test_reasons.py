@@ -10,7 +10,7 @@ from cli_api import PYTORCH, running
 from cli_api import job as served
 from job_builders import NOW
 
-from elastic.api.reasons import PAGE, REASONS, Place, as_tables, with_tables
+from elastic.api.reasons import PAGE, REASONS, ReasonPlace, as_tables, with_tables
 from elastic.api.words import Cause
 from elastic.client import explanation
 from elastic.client.explanation import IMAGE, UNSTARTED, findings
@@ -22,7 +22,7 @@ WORD = re.compile(r"[A-Z][A-Za-z]+$")
 BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}
 
 
-def names(place: Place) -> set[str]:
+def names(place: ReasonPlace) -> set[str]:
     return {reason.name for reason in REASONS if place in reason.places}
 
 
@@ -53,18 +53,18 @@ def of_findings() -> Iterator[str]:
 
 def test_each_event_is_in_the_table_under_its_type() -> None:
     of_lease = {"TrainJobsNotServed"}
-    assert told("warning") | {HangState.SUSPECTED.value} | of_lease == names(Place.WARNING)
-    assert told("normal") | {"TrainingMoves"} == names(Place.EVENT)
+    assert told("warning") | {HangState.SUSPECTED.value} | of_lease == names(ReasonPlace.WARNING)
+    assert told("normal") | {"TrainingMoves"} == names(ReasonPlace.EVENT)
 
 
 def test_each_cause_is_in_the_table() -> None:
-    assert {cause.value for cause in Cause} == names(Place.CAUSE)
+    assert {cause.value for cause in Cause} == names(ReasonPlace.CAUSE)
 
 
 def test_each_finding_is_in_the_table() -> None:
     causes = {cause.value for cause in Cause}
     fixed = {*of_findings(), *IMAGE, *UNSTARTED, *(state.value for state in HangState), *causes, "Failed"}
-    assert fixed == names(Place.FINDING)
+    assert fixed == names(ReasonPlace.FINDING)
 
 
 def test_no_name_has_two_meanings() -> None:

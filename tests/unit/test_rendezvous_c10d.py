@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from rendezvous.c10d import Store, c10d_env, store_network_policy, store_pod, store_service
+from rendezvous.c10d import C10dStore, c10d_env, store_network_policy, store_pod, store_service
 
 
-def store(**spec: Any) -> Store:
+def store(**spec: Any) -> C10dStore:
     container = {"name": "pytorch", "image": "trainer:1", "imagePullPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
     template = {"spec": {"containers": [{"name": "sidecar", "image": "other"}, container], **spec}}
-    return Store(
+    return C10dStore(
         job_name="train",
         namespace="team",
         job_uid="0d9f",

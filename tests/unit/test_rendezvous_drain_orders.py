@@ -1,7 +1,7 @@
-"""A pod is evicted, its peers' collectives break, and four things become known in any order.
+"""Check that an eviction charges nothing, in whatever order its facts become known.
 
-The peers' failures, the end of the evicted agent (its goodbye, or only its broken connection), the controller's word that it must leave,
-and that its pod is gone. Nothing is charged.
+The facts are the peers' failures, because their collectives break, the end of the evicted agent (its goodbye, or only its broken
+connection), the controller's word that it must leave, and that its pod is gone.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.api.words import CHARGED
-from elastic.membership.wire import Budget, Leaving
+from elastic.membership.wire import Budget, LeaveOrder
 
 BUDGET = Budget(max_restarts=0)
-LEAVING = (Leaving(member="w0", cause="disruption", by_s=10.0),)
+LEAVING = (LeaveOrder(member="w0", cause="disruption", by_s=10.0),)
 
 
 def peers_fail(group: Group) -> None:
@@ -49,7 +49,7 @@ def pod_is_gone(group: Group) -> None:
 
 
 def server_restarts(group: Group) -> None:
-    """A drain takes the server too, if it is on that node: its successor knows of the evicted worker only that nobody takes its seat."""
+    """Restart the server, as a drain of its node does. Its successor knows of the evicted worker only that its seat is empty."""
     group.start_server()
     for name in group.agents:
         group.link(name)
@@ -60,9 +60,9 @@ Step = Callable[[Group], None]
 
 
 def is_possible(order: tuple[Step, ...]) -> bool:
-    """The pod is gone only after its agent, and an agent that is gone reports nothing.
+    """Return whether this order can occur. The pod goes after its agent, and an agent that is gone reports nothing.
 
-    A worker that fails by itself, and whose agent goes before the controller says that it must, is the cause.
+    If a worker fails by itself, and its agent goes before the controller says that it must, that worker is the cause.
     """
     at = {step: place for place, step in enumerate(order)}
     end = min(at.get(says_goodbye, len(order)), at.get(is_killed, len(order)))
@@ -86,7 +86,7 @@ def play(order: tuple[Step, ...], *, gap_s: float) -> Group:
 
 
 def others_obey(group: Group) -> None:
-    """The evicted agent does not come back to the barrier: its workers end because it got SIGTERM."""
+    """Bring the other agents to the barrier. The evicted one does not come back, because it got SIGTERM."""
     for name in ("w1", "w2"):
         agent = group.agents[name]
         if agent.is_working and (agent.view.reform or agent.failed):
@@ -100,7 +100,7 @@ def others_obey(group: Group) -> None:
 def test_an_eviction_charges_nothing_in_whatever_order_it_becomes_known(
     besides: tuple[Step, ...], end: Step, *, gap_s: float, is_announced: bool
 ) -> None:
-    """Seen on real nodes: a failure was known, then the word that its peer must leave, and the next world was formed before the goodbye."""
+    """On real nodes a failure became known, then its peer was told to leave, and the next world was formed before the goodbye."""
     events = (peers_fail, end, pod_is_gone, *((must_leave,) if is_announced else ()), *besides)
     for order in filter(is_possible, permutations(events)):
         group = play(order, gap_s=gap_s)
@@ -113,7 +113,7 @@ def test_an_eviction_charges_nothing_in_whatever_order_it_becomes_known(
 def test_a_crash_of_a_worker_is_charged_though_a_peer_was_asked_to_leave_by_plan() -> None:
     group = group_of(3, budget=Budget(max_restarts=3))
     group.fail("w1")
-    group.expect("w1", "w2", leaving=(Leaving(member="w0", cause="plan", by_s=10.0),), budget=Budget(max_restarts=3))
+    group.expect("w1", "w2", leaving=(LeaveOrder(member="w0", cause="plan", by_s=10.0),), budget=Budget(max_restarts=3))
     group.advance(1.2)
     group.come_all()
     group.advance(1)

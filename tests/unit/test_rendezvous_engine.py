@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Join, Leaving, Ready
+from elastic.membership.wire import Join, LeaveOrder, Ready
 from rendezvous.engine import Limits, Resumed, Said, Tick, step, summary
 
 
@@ -148,7 +148,7 @@ def test_newcomers_wait_for_the_others_only_so_long() -> None:
 
 def test_survivors_keep_their_ranks_and_newcomers_fill_the_holes() -> None:
     group = group_of(4)
-    group.expect("w0", "w2", "w3", "w4", max=4, leaving=(Leaving(member="w1", by_s=30),))
+    group.expect("w0", "w2", "w3", "w4", max=4, leaving=(LeaveOrder(member="w1", by_s=30),))
     group.start("w4")
     group.come_all()
     assert group.world() == {"w0": 0, "w4": 1, "w2": 2, "w3": 3}
@@ -156,7 +156,7 @@ def test_survivors_keep_their_ranks_and_newcomers_fill_the_holes() -> None:
 
 def test_a_survivor_holds_rank_0_rather_than_a_newcomer() -> None:
     group = group_of(3)
-    group.expect("w1", "w2", "w3", leaving=(Leaving(member="w0", by_s=30),), max=3)
+    group.expect("w1", "w2", "w3", leaving=(LeaveOrder(member="w0", by_s=30),), max=3)
     group.start("w3")
     group.come_all()
     world = group.world()
@@ -166,7 +166,7 @@ def test_a_survivor_holds_rank_0_rather_than_a_newcomer() -> None:
 
 def test_a_leaving_member_waits_at_the_barrier_until_it_is_taken_away_or_back() -> None:
     group = group_of(2)
-    group.expect("w0", "w1", leaving=(Leaving(member="w1", by_s=30),))
+    group.expect("w0", "w1", leaving=(LeaveOrder(member="w1", by_s=30),))
     group.come_all()
     assert group.world() == {"w0": 0}
     assert group.agents["w1"].view.leaving == "plan"
@@ -177,13 +177,13 @@ def test_a_leaving_member_waits_at_the_barrier_until_it_is_taken_away_or_back() 
 
 def test_a_leaving_member_stays_while_the_job_would_fall_below_min_and_never_as_rank_0() -> None:
     group = group_of(2, min=2)
-    group.expect("w0", "w1", min=2, leaving=(Leaving(member="w0", by_s=60, cause="disruption"),))
+    group.expect("w0", "w1", min=2, leaving=(LeaveOrder(member="w0", by_s=60, cause="disruption"),))
     assert not group.agents["w1"].view.reform
     group.fail("w1")
     group.advance(1.1)
     group.come_all()
     assert group.world() == {"w1": 0, "w0": 1}
-    group.expect("w1", "w2", min=2, leaving=(Leaving(member="w0", by_s=60, cause="disruption"),))
+    group.expect("w1", "w2", min=2, leaving=(LeaveOrder(member="w0", by_s=60, cause="disruption"),))
     group.start("w2")
     group.come_all()
     assert group.world() == {"w1": 0, "w2": 1}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from rendezvous_group import Group
 
-from elastic.membership.wire import Budget, Leaving, Ready
-from rendezvous.engine import Phase, Said, Stepped, Tick
+from elastic.membership.wire import Budget, LeaveOrder, Ready
+from rendezvous.engine import MemberPhase, Said, Stepped, Tick
 from rendezvous.engine.choose import leave_notice
 from rendezvous.engine.messages.in_place import Formed, Stage, Unable, Unformed
 
@@ -30,7 +30,7 @@ class Membership(RuleBasedStateMachine):
     @rule(members=st.sets(some, min_size=1), going=st.sets(some, max_size=2))
     def the_controller_speaks(self, members: set[str], going: set[str]) -> None:
         assert self.group.expectation is not None
-        leave = tuple(Leaving(member=name, by_s=30) for name in sorted(going))
+        leave = tuple(LeaveOrder(member=name, by_s=30) for name in sorted(going))
         self.group.expectation = replace(self.group.expectation, members=tuple(sorted(members)), leaving=leave)
         self.group.retell()
 
@@ -117,7 +117,7 @@ class Membership(RuleBasedStateMachine):
         assert group.expectation is not None
         staying = [n for n in group.agents if leave_notice(group.job.membership, n, now=group.now) is None and not self._is_finished(n)]
         allowed = [size for size in group.expectation.sizes or range(1, 5) if group.expectation.min <= size <= min(4, len(staying))]
-        finished = any(m.phase is Phase.FINISHED for m in group.job.membership.members.values())
+        finished = any(m.phase is MemberPhase.FINISHED for m in group.job.membership.members.values())
         if allowed and not finished:
             assert len(group.world()) == max(allowed), (group.job, group.agents)
 
@@ -126,7 +126,7 @@ class Membership(RuleBasedStateMachine):
 
     def _is_finished(self, name: str) -> bool:
         member = self.group.job.membership.members.get(name)
-        return member is not None and member.phase is Phase.FINISHED
+        return member is not None and member.phase is MemberPhase.FINISHED
 
     @invariant()
     def every_belief_is_a_world_that_was_sealed(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Ended, Leaving
+from elastic.membership.wire import Ended, LeaveOrder
 from rendezvous.engine import Said, Stepped, Tick, step, summary
 
 
@@ -182,7 +182,7 @@ def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_th
     """The node of the server went, with a worker. The survivors' collectives broke, and the first of them was charged after 15 s."""
     group = group_of(3)
     group.start_server()
-    leaving = (Leaving(member="w0", cause="disruption", pod_uid="w0"),)
+    leaving = (LeaveOrder(member="w0", cause="disruption", pod_uid="w0"),)
     group.expect("w1", "w2", "w3", pending=("w3",), leaving=leaving)
     for name in ("w1", "w2"):
         group.link(name)
@@ -201,7 +201,7 @@ def test_a_new_server_does_not_wait_for_the_newcomer_in_place_of_a_lost_worker()
     """Seen on real nodes: the pod made in place of the lost one ran, its agent still imported torch, and the survivors waited 15 s."""
     group = group_of(3)
     group.start_server()
-    leaving = (Leaving(member="w0", cause="disruption", pod_uid="w0"),)
+    leaving = (LeaveOrder(member="w0", cause="disruption", pod_uid="w0"),)
     group.expect("w1", "w2", "w3", newcomers=("w3",), leaving=leaving)
     for name in ("w1", "w2"):
         group.link(name)
@@ -221,7 +221,7 @@ def test_a_new_server_waits_for_workers_that_are_in_a_world_and_not_ready_yet(*,
     group = group_of(2)
     group.start_server()
     group.heard = 0
-    leaving = (Leaving(member="w9", cause="disruption", pod_uid="w9"),)
+    leaving = (LeaveOrder(member="w9", cause="disruption", pod_uid="w9"),)
     group.expect("w0", "w1", newcomers=newcomers, leaving=leaving, floor=floor)
     group.link("w0")
     group.advance(1)
@@ -235,7 +235,7 @@ def test_a_new_server_waits_for_workers_that_are_in_a_world_and_not_ready_yet(*,
 def test_a_new_server_waits_for_members_that_may_come_though_one_has_left() -> None:
     group = group_of(3)
     group.start_server()
-    group.expect("w1", "w2", leaving=(Leaving(member="w0", cause="disruption", pod_uid="w0"),))
+    group.expect("w1", "w2", leaving=(LeaveOrder(member="w0", cause="disruption", pod_uid="w0"),))
     group.link("w1")
     group.advance(5)
     assert not group.agents["w1"].view.reform

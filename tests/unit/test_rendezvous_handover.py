@@ -6,17 +6,17 @@ Training's state passes on before the last one that has it goes, and one that ma
 import pytest
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Leaving
+from elastic.membership.wire import LeaveOrder
 from rendezvous.engine import Stepped
 from rendezvous.server.active_job import ActiveJob
 
 
-def doomed(*names: str, by_s: float = 120) -> tuple[Leaving, ...]:
-    return tuple(Leaving(member=name, by_s=by_s, cause="disruption") for name in names)
+def doomed(*names: str, by_s: float = 120) -> tuple[LeaveOrder, ...]:
+    return tuple(LeaveOrder(member=name, by_s=by_s, cause="disruption") for name in names)
 
 
-def prepared(*names: str) -> tuple[Leaving, ...]:
-    return tuple(Leaving(member=name, by_s=30, cause="disruption", when_replaced=True) for name in names)
+def prepared(*names: str) -> tuple[LeaveOrder, ...]:
+    return tuple(LeaveOrder(member=name, by_s=30, cause="disruption", when_replaced=True) for name in names)
 
 
 def steps(group: Group, step: int) -> None:
@@ -146,7 +146,7 @@ def test_what_is_taken_back_leaves_everything_as_it_was() -> None:
 
 @pytest.mark.parametrize(("leaving", "later"), [(doomed("w0", by_s=100), 0.0), (prepared("w0"), None)])
 def test_a_report_is_answered_with_the_true_time_and_a_mere_warning_only_for_a_while(
-    leaving: tuple[Leaving, ...], later: float | None
+    leaving: tuple[LeaveOrder, ...], later: float | None
 ) -> None:
     """A script saves in answer to it: with a warning that is never taken back it would save at every step."""
     group = trained(1)

@@ -3,14 +3,14 @@
 import pytest
 from rendezvous_group import Group
 
-from elastic.membership.wire import Budget, Decoder, Started, World, encode
+from elastic.membership.wire import Budget, Decoder, Started, WorldReport, encode
 from rendezvous.engine import Stepped, summary
 from rendezvous.engine.doing_words import sentence
-from rendezvous.engine.messages.doing import LOOK_S, STILL_LOOKS, Doing, Doings, Hang, HangState, Kind, Watch
+from rendezvous.engine.messages.doing import LOOK_S, STILL_LOOKS, Doing, DoingKind, Doings, Hang, HangState, Watch
 
-IN_ALL_REDUCE = Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
-ASLEEP = Doing(kind=Kind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
-BUSY = Doing(kind=Kind.OTHER, does="computes", place="eval.py:7", code="score(batch)", cpu=1.0)
+IN_ALL_REDUCE = Doing(kind=DoingKind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
+ASLEEP = Doing(kind=DoingKind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
+BUSY = Doing(kind=DoingKind.OTHER, does="computes", place="eval.py:7", code="score(batch)", cpu=1.0)
 
 
 class Watched(Group):
@@ -104,7 +104,7 @@ def test_a_job_waits_and_is_not_suspected_as_long_as_a_rank_may_be_at_work(how: 
     if how == "busy":
         group.does["w2"] = (BUSY,)
     elif how == "unreadable":
-        group.does["w2"] = (Doing(kind=Kind.UNKNOWN, does="cannot be read"),)
+        group.does["w2"] = (Doing(kind=DoingKind.UNKNOWN, does="cannot be read"),)
     group.stepped(1)
     group.look(300)
     assert group.hang is not None
@@ -133,7 +133,7 @@ def test_a_program_that_reports_seldom_does_not_wait_between_its_reports() -> No
 
 def test_ranks_that_wait_for_each_other_are_told_apart() -> None:
     group = Watched(3)
-    other = Doing(kind=Kind.COLLECTIVE, does="waits in broadcast", place="train.py:60")
+    other = Doing(kind=DoingKind.COLLECTIVE, does="waits in broadcast", place="train.py:60")
     group.does = {"w0": (IN_ALL_REDUCE,), "w1": (other,), "w2": (IN_ALL_REDUCE,)}
     group.stepped(1)
     group.look(90)
@@ -147,7 +147,7 @@ def test_ranks_that_wait_for_each_other_are_told_apart() -> None:
 
 def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
     group = Watched(2)
-    group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=Kind.STOPPED, does="is stopped by a signal"),)}
+    group.does = {"w0": (ASLEEP,), "w1": (Doing(kind=DoingKind.STOPPED, does="is stopped by a signal"),)}
     group.stepped(1)
     group.look(90)
     assert group.words.partition(": ")[2].startswith("rank 1 (w1 on node-7) has been stopped by a signal for at least ")
@@ -178,13 +178,13 @@ def test_a_job_without_steps_is_looked_at_after_the_time_for_its_first_step() ->
 def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
     """Its ranks may be seen in the same collective at each look, because they spend most of their time there."""
     group = Watched(2, budget=Budget(first_step_s=60, hang_s=60))
-    trains = Doing(kind=Kind.COLLECTIVE, does="waits in backward", place="train.py:30", cpu=0.9)
+    trains = Doing(kind=DoingKind.COLLECTIVE, does="waits in backward", place="train.py:30", cpu=0.9)
     group.does = {"w0": (trains,), "w1": (trains,)}
     group.look(300)
     assert (group.hang, len(group.sealed)) == (None, 1)
 
 
-LOOPS = Doing(kind=Kind.OTHER, does="runs Python", place="train.py:41-50", cpu=1.0)
+LOOPS = Doing(kind=DoingKind.OTHER, does="runs Python", place="train.py:41-50", cpu=1.0)
 
 
 LOOP_AND_OTHERS = "runs Python at train.py:41-50; ranks 0, 1 and 3 wait in all_reduce at train.py:44"
@@ -229,9 +229,9 @@ def test_all_ranks_that_wait_for_one_are_restarted_after_the_limit_although_no_s
     "others",
     [
         {"w3": LOOPS},
-        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in barrier", place="train.py:60")},
-        {"w3": Doing(kind=Kind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", cpu=0.9)},
-        {"w2": Doing(kind=Kind.UNKNOWN, does="computes", cpu=1.0)},
+        {"w3": Doing(kind=DoingKind.COLLECTIVE, does="waits in barrier", place="train.py:60")},
+        {"w3": Doing(kind=DoingKind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", cpu=0.9)},
+        {"w2": Doing(kind=DoingKind.UNKNOWN, does="computes", cpu=1.0)},
         {"w3": BUSY},
     ],
 )
@@ -281,7 +281,7 @@ def test_what_was_said_about_another_world_does_not_count() -> None:
 
 def test_words_of_a_program_are_escaped_before_anybody_prints_them() -> None:
     group = Watched(2)
-    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (Doing(kind=Kind.OTHER, does="sleeps", place="a\x1b[2J.py:1", code="x = '\u202e'"),)}
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (Doing(kind=DoingKind.OTHER, does="sleeps", place="a\x1b[2J.py:1", code="x = '\u202e'"),)}
     group.stepped(1)
     group.look(90)
     assert "a\\x1b[2J.py:1, `x = '\\u202e'`" in group.words
@@ -290,12 +290,12 @@ def test_words_of_a_program_are_escaped_before_anybody_prints_them() -> None:
 def test_the_longest_words_still_fit_into_a_message_to_the_controller() -> None:
     """Escapes make them longer, and the controller could not have read the job's world any more."""
     group = Watched(1)
-    group.does = {"w0": (Doing(kind=Kind.STOPPED, does="\u202e" * 160, place="\x1b" * 160, code="\U000e0001" * 80),)}
+    group.does = {"w0": (Doing(kind=DoingKind.STOPPED, does="\u202e" * 160, place="\x1b" * 160, code="\U000e0001" * 80),)}
     group.stepped(1)
     group.look(90)
     world = summary(group.job)
     assert world.hang is not None
-    assert Decoder[World](World).decode(encode(world)) == world
+    assert Decoder[WorldReport](WorldReport).decode(encode(world)) == world
 
 
 def test_words_that_nobody_asked_for_are_not_kept() -> None:

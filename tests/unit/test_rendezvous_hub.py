@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from elastic.membership.training import Report
-from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, RankedMember, Ready, Standing, View
+from elastic.membership.wire import Beat, Budget, Expectation, Held, Join, RankedMember, Ready, StandingWorld, View
 from elastic_worker.agent.presence import JOB_OVER
 from rendezvous.server.hub import UNEXPECTED, Full, Hub
 
@@ -249,11 +249,11 @@ async def test_the_controller_hears_of_the_first_step_of_each_world_also_of_one_
     world = hub.world("job")
     assert world is not None
     assert world.members == (RankedMember(name="w1", rank=1, incarnation="uid/1"),)
-    assert world.standing == Standing(size=2, age_s=0.0)
+    assert world.standing == StandingWorld(size=2, age_s=0.0)
     seen = hub.version
     for step in (10, 11):
         clock.now += 7.0
         hub.report("job", Report(member="w1", generation=4, step=step))
         await turn()
     assert hub.version == seen + 1, "one step says it"
-    assert [world.standing for world in hub.since(seen)] == [Standing(size=2, age_s=14.0, has_stepped=True)]
+    assert [world.standing for world in hub.since(seen)] == [StandingWorld(size=2, age_s=14.0, has_stepped=True)]

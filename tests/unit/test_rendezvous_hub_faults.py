@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elastic.membership.wire import Beat, Expectation, Held, Join, Ready, View
-from rendezvous.engine import Effect, Event, Expected, Job, Lost, Said, Tick, step_all
+from rendezvous.engine import Effect, Event, Expected, JobState, Lost, Said, Tick, step_all
 from rendezvous.server.fault import Undecided
 from rendezvous.server.hub import Hub
 
@@ -31,7 +31,7 @@ class Engine:
         self.raised = 0
         self.is_bad: Callable[[tuple[Event, ...]], bool] = lambda events: False
 
-    def step_all(self, job: Job, events: Iterable[Event], now: float) -> tuple[Job, tuple[Effect, ...]]:
+    def step_all(self, job: JobState, events: Iterable[Event], now: float) -> tuple[JobState, tuple[Effect, ...]]:
         events = tuple(events)
         if job.uid == "job" and self.is_bad(events):
             self.raised += 1

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from living_group import generation, is_restarting, living, newcomer, reason, restarts, told
 from rendezvous_group import Group, group_of
 
-from elastic.membership.wire import Leaving
+from elastic.membership.wire import LeaveOrder
 from rendezvous.engine.messages.in_place import Change, Stage, Unable
 
 # --- the first world
@@ -77,7 +77,7 @@ def test_a_newcomer_starts_beside_the_world_and_all_stop_after_the_same_step() -
 
 def test_a_leaver_goes_after_a_step_that_all_have_made() -> None:
     group = living(3)
-    group.expect("w0", "w1", max=3, leaving=(Leaving(member="w2", by_s=30.0),))
+    group.expect("w0", "w1", max=3, leaving=(LeaveOrder(member="w2", by_s=30.0),))
     group.obey_all()
     assert set(group.world()) == {"w0", "w1"}
     assert (told(group, "w0", "w1"), group.agents["w2"].view.reform) == ({Stage.RUN}, "w2 is leaving (plan)")
@@ -87,7 +87,7 @@ def test_a_leaver_that_alone_has_the_newest_state_stays_for_one_more_world() -> 
     group = living(3, max=4)
     group.fail("w0")
     group.agents["w2"].trained = 8
-    group.expect("w0", "w1", max=4, leaving=(Leaving(member="w2", by_s=30.0),))
+    group.expect("w0", "w1", max=4, leaving=(LeaveOrder(member="w2", by_s=30.0),))
     group.obey_all()
     assert [set(names) for names in group.sealed.values()] == [{"w0", "w1", "w2"}, {"w1", "w2"}, {"w1"}]
     assert group.agents["w1"].trained == 9, "w2 gave its step 8, and both made one more before it left"
@@ -201,7 +201,7 @@ def test_a_member_without_a_complete_state_gives_none() -> None:
 
 def test_a_leaver_gives_no_state_while_a_member_that_stays_has_it() -> None:
     group = living(3)
-    group.expect("w1", "w2", leaving=(Leaving(member="w0", by_s=30.0),))
+    group.expect("w1", "w2", leaving=(LeaveOrder(member="w0", by_s=30.0),))
     for name, step in (("w0", 8), ("w1", 8), ("w2", 7)):
         group.agents[name].trained = step
     group.fail("w0")

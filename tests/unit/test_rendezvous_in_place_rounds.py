@@ -5,7 +5,7 @@ from living_group import generation, living, newcomer, restarts, told
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Ready
-from rendezvous.engine import Phase, Said
+from rendezvous.engine import MemberPhase, Said
 from rendezvous.engine.messages.in_place import Formed, Holds, Receives, Stage, Unformed
 
 # --- when forming fails
@@ -72,7 +72,7 @@ def test_answers_to_another_round_change_nothing() -> None:
         before = group.job.in_place, group.job.membership.world
         group.say("w0", message)
         assert (group.job.in_place, group.job.membership.world) == before
-        assert group.job.membership.members["w0"].phase is Phase.RUNNING
+        assert group.job.membership.members["w0"].phase is MemberPhase.RUNNING
     assert told(group) == {Stage.RUN}
 
 

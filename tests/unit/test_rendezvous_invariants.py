@@ -8,18 +8,18 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Restart
-from rendezvous.engine import Job, Phase
+from rendezvous.engine import JobState, MemberPhase
 from rendezvous.engine.invariants import broken
 from rendezvous.engine.state.accounting import Loss
 from rendezvous.engine.state.membership import CurrentWorld, Round
 
-Change = Callable[[Job], Job]
+Change = Callable[[JobState], JobState]
 
 
 def world(**changes: object) -> Change:
     """Return a change of the current world."""
 
-    def change(job: Job) -> Job:
+    def change(job: JobState) -> JobState:
         assert job.membership.world is not None
         return replace(job, membership=replace(job.membership, world=replace(job.membership.world, **changes)))  # type: ignore[arg-type]
 
@@ -58,7 +58,7 @@ EARLIER = Round("why", "plan", 0.0, False, math.inf)
         (group(world=None, started=frozenset({"w0"})), "in no world: ['w0']"),
         (lambda job: replace(job, membership=job.membership.without("w1")), "neither here nor recorded as lost: ['w1']"),
         (lambda job: job.change("w0", incarnation="old"), "which a newer one replaced"),
-        (lambda job: job.change("w0", phase=Phase.READY), "w0 is ready, and in world 1-s1"),
+        (lambda job: job.change("w0", phase=MemberPhase.READY), "w0 is ready, and in world 1-s1"),
         (lambda job: job.change("w0", world_id=""), "w0 works in no world"),
         (lambda job: job.with_round(EARLIER), "the round has no deadline"),
         (lambda job: job.with_round(replace(EARLIER, until=1.0, draining=True)), "the time of the call is unknown"),

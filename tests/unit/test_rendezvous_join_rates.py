@@ -11,7 +11,7 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import job_token
 from elastic.membership.wire import Expectation
-from rendezvous.engine import Job
+from rendezvous.engine import JobState
 from rendezvous.server import metered
 from rendezvous.server.access import Gate
 from rendezvous.server.http import Face
@@ -33,14 +33,14 @@ def clock() -> Clock:
     return Clock()
 
 
-def job_of(members: int) -> Job:
+def job_of(members: int) -> JobState:
     group = Group()
     group.expect(*(f"w{n}" for n in range(members)), max=MAX_MEMBERS)
-    job: Job = group.job
+    job: JobState = group.job
     return job
 
 
-def joined(rates: JoinRates, uid: str, job: Job | None, *, times: int) -> int:
+def joined(rates: JoinRates, uid: str, job: JobState | None, *, times: int) -> int:
     return sum(rates.allows(uid, job) for _ in range(times))
 
 

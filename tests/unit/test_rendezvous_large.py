@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from elastic.membership import limits
-from elastic.membership.wire import Decoder, Expectation, FromMember, Held, Join, Ready, View, World, encode
+from elastic.membership.wire import Decoder, Expectation, FromMember, Held, Join, Ready, View, WorldReport, encode
 from rendezvous.engine.presented import KEEPERS
 from rendezvous.server.hub import Hub
 from rendezvous.server.world_lines import WorldLines
@@ -55,10 +55,10 @@ def said(message: Any) -> Any:
     return _messages.decode(text)
 
 
-def told(hub: Hub) -> World:
+def told(hub: Hub) -> WorldReport:
     (line,) = WorldLines(hub, clock=Clock(), only_changes=False).news()
     assert len(line) <= limits.WORLD_LINE
-    return Decoder[World](World).decode(line)
+    return Decoder[WorldReport](WorldReport).decode(line)
 
 
 def expect(hub: Hub, **fields: Any) -> None:

@@ -43,12 +43,12 @@ ROOTS = (
     wire.Keys,
     wire.Refused,
     wire.Expectation,
-    wire.World,
+    wire.WorldReport,
     WorldChange,
     training.Report,
-    training.Answer,
-    training.Signal,
-    training.Progress,
+    training.ReportAnswer,
+    training.TrainingSignal,
+    training.TrainingProgress,
     training.Forgotten,
     hosts.LauncherReport,
 )
@@ -95,7 +95,7 @@ class LargeHub:
 
     view: wire.View | None = None
     refusal: str = ""
-    told: wire.World | None = None
+    told: wire.WorldReport | None = None
     heard: list[Any] = field(default_factory=list)
     version: int = 1
     links: list[Any] = field(default_factory=list)
@@ -129,17 +129,17 @@ class LargeHub:
         self.heard.append(expectation)
         return True
 
-    def report(self, uid: str, report: training.Report) -> training.Answer:
+    def report(self, uid: str, report: training.Report) -> training.ReportAnswer:
         self.heard.append(report)
-        return msgspec.convert(largest(training.Answer), training.Answer)
+        return msgspec.convert(largest(training.ReportAnswer), training.ReportAnswer)
 
-    def signals(self, uid: str) -> list[training.Signal]:
-        return [msgspec.convert(largest(training.Signal), training.Signal)]
+    def signals(self, uid: str) -> list[training.TrainingSignal]:
+        return [msgspec.convert(largest(training.TrainingSignal), training.TrainingSignal)]
 
     def changed_since(self, version: int) -> tuple[list[str], list[str]]:
         return ([] if self.told is None or version >= self.version else [self.told.job], [])
 
-    def world(self, uid: str) -> wire.World | None:
+    def world(self, uid: str) -> wire.WorldReport | None:
         return self.told
 
     async def wait_newer(self, version: int) -> int:
@@ -227,7 +227,7 @@ async def test_the_largest_expectation_arrives(served: Served) -> None:
 
 
 async def test_the_largest_world_arrives_and_the_next_one_after_it(served: Served) -> None:
-    served.hub.told = wire.convert(largest(wire.World), wire.World)
+    served.hub.told = wire.convert(largest(wire.WorldReport), wire.WorldReport)
     async with served.client() as client:
         async for world in client.worlds():
             assert world == served.hub.told
@@ -240,10 +240,10 @@ async def test_the_largest_report_arrives_and_so_do_its_answer_and_the_signal_ma
     async with aiohttp.ClientSession() as session:
         headers = {"Authorization": f"Bearer {job_token(served.key, 'job')}"}
         async with session.post(f"{url}/report", data=json.dumps(message, separators=(",", ":")), headers=headers, ssl=tls) as answer:
-            assert (answer.status, await answer.json()) == (200, largest(training.Answer))
+            assert (answer.status, await answer.json()) == (200, largest(training.ReportAnswer))
         headers = {"Authorization": f"Bearer {control_token(served.key)}"}
         async with session.get(f"{url}/signals", headers=headers, ssl=tls) as answer:
-            assert msgspec.json.decode(await answer.read(), type=list[training.Signal]) == served.hub.signals("job")
+            assert msgspec.json.decode(await answer.read(), type=list[training.TrainingSignal]) == served.hub.signals("job")
     assert served.hub.heard == [msgspec.convert(message, training.Report)]
     await asyncio.sleep(0.1)
 
@@ -336,7 +336,7 @@ async def test_a_world_that_cannot_be_read_costs_only_its_own_job(served: Served
     async def token() -> str:
         return ""
 
-    heard: list[wire.World] = []
+    heard: list[wire.WorldReport] = []
     async with RendezvousClient(f"http://127.0.0.1:{runner.addresses[0][1]}", token, served.ca) as client:
         async for world in client.worlds():
             heard.append(world)

@@ -13,7 +13,7 @@ from aiohttp import web
 from elastic.local.installation import ensure_installation
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import autoscaler_token, load_keys
-from elastic.membership.training import Progress, Report
+from elastic.membership.training import Report, TrainingProgress
 from elastic.membership.wire import Expectation, Join
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
@@ -62,7 +62,7 @@ async def test_the_report_with_the_highest_step_of_the_world_that_stands_is_sent
     hub.report("job", Report(member="stranger", generation=1, step=99))
     await turn()
     (progress,) = hub.progress_since(-1)
-    assert progress == Progress(
+    assert progress == TrainingProgress(
         job="job",
         generation=1,
         phase="running",

@@ -5,7 +5,7 @@ import pytest
 from rendezvous_group import Group
 
 from elastic.membership.codec import Decoder, encode
-from elastic.membership.wire import Budget, FromMember, World
+from elastic.membership.wire import Budget, FromMember, WorldReport
 from rendezvous.engine import begin, summary
 from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
 from rendezvous.engine.pace_words import sentence
@@ -374,7 +374,7 @@ def test_the_largest_numbers_make_a_message_that_the_controller_can_read() -> No
             told = replace(told, wait_us=min(told.wait_us, most))
             group.say(name, Paces(generation=group.job.membership.generation, workers=(told,), throttled=100, milli_cpus=10**6))
     world = summary(group.job)
-    assert Decoder(World).decode(encode(world)) == world
+    assert Decoder(WorldReport).decode(encode(world)) == world
 
 
 def test_a_row_of_many_stragglers_is_cut() -> None:

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.tokens import Role, autoscaler_token, control_token, job_token
-from elastic.membership.training import Progress, Report
+from elastic.membership.training import Report, TrainingProgress
 from elastic.membership.wire import Expectation, Join
 from rendezvous.server import trainer_status
 from rendezvous.server.access import Gate
@@ -65,7 +65,7 @@ class Site:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingProgress:
         (progress,) = self.hub.progress_since(-1)
         return progress
 
@@ -118,7 +118,7 @@ async def test_the_last_report_of_a_job_is_heard_although_the_job_is_forgotten_a
     await site.tell(100, left_s=0, train_loss=0.4)
     site.hub.forget("job")
     last = {"step": 199, "values": {"train_loss": 0.4}, "percent": 100, "remaining_s": 0.0}
-    assert site.hub.progress_since(heard) == [Progress(job="job", forgotten=True, **last)]
+    assert site.hub.progress_since(heard) == [TrainingProgress(job="job", forgotten=True, **last)]
 
 
 async def test_a_program_that_starts_again_at_its_checkpoint_has_not_lost_its_progress(site: Site) -> None:
@@ -205,7 +205,7 @@ async def test_a_job_without_members_here_is_heard_until_it_is_silent_for_long(s
     await site.tell(47, left_s=120, loss=0.5, current_step=94)
     site.clock.now += 2
     told = {"step": 94, "highest": 94, "age_s": 2.0, "values": {"loss": 0.5}, "percent": 47, "remaining_s": 120.0}
-    assert site.progress() == Progress(job="job", **told)
+    assert site.progress() == TrainingProgress(job="job", **told)
     heard = site.hub.progress.version
     await site.tell(100, train_loss=0.4)
     assert [one.percent for one in site.hub.progress_since(heard)] == [100]

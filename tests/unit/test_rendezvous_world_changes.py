@@ -18,7 +18,7 @@ from elastic.membership import protocol
 from elastic.membership.client import RendezvousClient
 from elastic.membership.codec import unpacked
 from elastic.membership.tokens import control_token
-from elastic.membership.wire import Expectation, Held, Join, RankedMember, Restart, Standing, View, World
+from elastic.membership.wire import Expectation, Held, Join, RankedMember, Restart, StandingWorld, View, WorldReport
 from elastic.membership.world_changes import MOST_RESTARTS, ChangingWorlds, Misfit, WorldChange, changes
 from rendezvous.server import http
 from rendezvous.server.access import Gate
@@ -48,7 +48,7 @@ def restarts(*numbers: int, cause: str = "user") -> tuple[Restart, ...]:
     return tuple(Restart(id=f"w/{n}", generation=1, cause=cause) for n in numbers)
 
 
-def heard(worlds: ChangingWorlds, lines: list[bytes]) -> World | None:
+def heard(worlds: ChangingWorlds, lines: list[bytes]) -> WorldReport | None:
     """Return the world after these lines, as a controller reads them."""
     last = None
     for line in lines:
@@ -63,7 +63,7 @@ some_restarts = st.lists(
     max_size=8,
 ).map(tuple)
 some_worlds = st.builds(
-    World,
+    WorldReport,
     job=st.just("job"),
     generation=st.integers(0, 3),
     phase=st.sampled_from(["empty", "forming", "running"]),
@@ -72,19 +72,19 @@ some_worlds = st.builds(
     restarts=st.dictionaries(st.sampled_from(["user", "plan"]), st.integers(0, 2)),
     unacknowledged_restarts=some_restarts,
     fruitless=st.none() | st.integers(0, 2),
-    standing=st.none() | st.builds(Standing, size=st.integers(1, 3), age_s=st.integers(0, 3), has_stepped=st.booleans()),
+    standing=st.none() | st.builds(StandingWorld, size=st.integers(1, 3), age_s=st.integers(0, 3), has_stepped=st.booleans()),
     asks=st.booleans(),
 )
 
 
-def aged(world: World, age_s: float) -> World:
+def aged(world: WorldReport, age_s: float) -> WorldReport:
     return world if world.standing is None else replace(world, standing=replace(world.standing, age_s=age_s))
 
 
 @given(st.lists(some_worlds, min_size=1, max_size=6))
-def test_a_controller_that_hears_changes_knows_what_one_that_hears_worlds_knows(told: list[World]) -> None:
+def test_a_controller_that_hears_changes_knows_what_one_that_hears_worlds_knows(told: list[WorldReport]) -> None:
     worlds, before, lines = ChangingWorlds(), None, 0
-    known: World | None = None
+    known: WorldReport | None = None
     for world in told:
         sent = [msgspec.json.encode(change) for change in changes(before, world, after=lines)]
         known = heard(worlds, sent) if sent else known
@@ -97,7 +97,7 @@ def test_a_controller_that_hears_changes_knows_what_one_that_hears_worlds_knows(
 
 def test_a_question_to_the_controller_is_repeated_though_its_answer_was_told_to_nobody() -> None:
     """A slow stream told neither that the question was answered nor that the state was dropped again, so the job waited for its word."""
-    asking = World(job="job", generation=1, phase="empty", asks=True)
+    asking = WorldReport(job="job", generation=1, phase="empty", asks=True)
     worlds = ChangingWorlds()
     (whole,) = changes(None, asking, after=0)
     worlds.take(whole)
@@ -112,7 +112,7 @@ def test_restarts_in_pieces_of_any_size_come_to_the_same(before: Any, after: Any
     worlds = ChangingWorlds()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("elastic.membership.world_changes.MOST_RESTARTS", most)
-        old, new = (World(job="job", generation=1, phase="running", unacknowledged_restarts=one) for one in (before, after))
+        old, new = (WorldReport(job="job", generation=1, phase="running", unacknowledged_restarts=one) for one in (before, after))
         first = [msgspec.json.encode(change) for change in changes(None, old, after=0)]
         assert heard(worlds, first) == old
         second = [msgspec.json.encode(change) for change in changes(old, new, after=len(first))]
@@ -121,7 +121,7 @@ def test_restarts_in_pieces_of_any_size_come_to_the_same(before: Any, after: Any
 
 def test_a_world_with_thousands_of_restarts_comes_in_short_lines_and_is_known_with_the_last() -> None:
     lost = restarts(*range(4000))
-    world = World(job="job", generation=2, phase="running", unacknowledged_restarts=lost)
+    world = WorldReport(job="job", generation=2, phase="running", unacknowledged_restarts=lost)
     worlds = ChangingWorlds()
     lines = list(changes(None, world, after=0))
     assert [len(line.added) for line in lines] == 15 * [MOST_RESTARTS] + [4000 - 15 * MOST_RESTARTS]
@@ -134,7 +134,7 @@ def test_a_world_with_thousands_of_restarts_comes_in_short_lines_and_is_known_wi
 
 
 def test_lines_that_do_not_follow_one_another_do_not_fit() -> None:
-    one = World(job="job", generation=1, phase="running", unacknowledged_restarts=restarts(1))
+    one = WorldReport(job="job", generation=1, phase="running", unacknowledged_restarts=restarts(1))
     other = replace(one, generation=2)
     (whole,), (change,) = changes(None, one, after=0), changes(one, other, after=1)
     worlds = ChangingWorlds()
@@ -179,7 +179,7 @@ async def test_what_a_jobs_members_presented_is_sent_once_and_not_with_each_chan
         await join(hub, "fat", f"x{number}")
         (line,) = lines.news()
         assert len(line) < 1000
-        assert aged(heard(worlds, [line]) or World(job="", generation=0, phase=""), 0.0) == aged(hub.world("fat") or _never(), 0.0)
+        assert aged(heard(worlds, [line]) or WorldReport(job="", generation=0, phase=""), 0.0) == aged(hub.world("fat") or _never(), 0.0)
     assert sum(map(len, whole.news())) > 130_000
     assert list(lines.news()) == []
     hub.forget("fat")
@@ -187,7 +187,7 @@ async def test_what_a_jobs_members_presented_is_sent_once_and_not_with_each_chan
     assert msgspec.json.decode(gone, type=WorldChange).forgotten
 
 
-def _never() -> World:
+def _never() -> WorldReport:
     raise AssertionError("the job is known")
 
 
@@ -196,17 +196,17 @@ class Told:
 
     def __init__(self) -> None:
         self.version = 0
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, WorldReport] = {}
 
     def changed_since(self, version: int) -> tuple[list[str], list[str]]:
         return (list(self.worlds) if version < self.version else []), []
 
-    def world(self, uid: str) -> World | None:
+    def world(self, uid: str) -> WorldReport | None:
         return self.worlds.get(uid)
 
     def change(self, uid: str, *waiting: str) -> None:
         self.version += 1
-        self.worlds[uid] = World(job=uid, generation=self.version, phase="forming", waiting=waiting)
+        self.worlds[uid] = WorldReport(job=uid, generation=self.version, phase="forming", waiting=waiting)
 
 
 @pytest.mark.parametrize("only_changes", [True, False])
@@ -312,7 +312,7 @@ async def test_controllers_and_servers_of_neighbouring_releases_understand_each_
     monkeypatch.setattr("rendezvous.server.versions.Versions.name", name)
     monkeypatch.setattr(protocol, "takes_changes", of_peer)
     server = await some_server(tmp_path, hub, clock)
-    seen: list[World] = []
+    seen: list[WorldReport] = []
     async with asyncio.timeout(60), client_of(server, tmp_path) as client:
         stream = client.worlds()
         async for world in stream:

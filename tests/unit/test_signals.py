@@ -27,7 +27,7 @@ from elastic.runtime.signal_file import table_of
 from elastic.signals import page
 from elastic.signals.rows import MOST_ROWS, Table, read_table
 from elastic.signals.seen import on_job, on_node, on_pod
-from elastic.signals.signal import Deadline, Meaning, On, Signal
+from elastic.signals.signal import Deadline, DisruptionSignal, Meaning, On
 from elastic.signals.table import BUILT_IN
 
 BY_NAME = {row.name: row for row in BUILT_IN}
@@ -142,7 +142,7 @@ def test_any_other_no_execute_taint_counts_by_what_the_pod_tolerates(tolerations
 
 
 @pytest.mark.parametrize("row", [row for row in BUILT_IN if row.on is On.POD_CONDITION and row.reason])
-def test_each_reason_of_a_disrupted_pod_is_a_row(row: Signal) -> None:
+def test_each_reason_of_a_disrupted_pod_is_a_row(row: DisruptionSignal) -> None:
     raw = {"metadata": {}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": row.reason}]}}
     assert [sight.signal for sight in on_pod(BUILT_IN, raw)] == [row]
 

@@ -16,7 +16,7 @@ from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.stored_restarts import GROUPED_FROM, log_of, stored
 from controller.deciding.replicas import pod_revision
 from controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
-from controller.facts.snapshot import GROUP, Container, Phase, Pod, World
+from controller.facts.snapshot import GROUP, Container, Pod, PodPhase, WorldSeen
 from elastic.api import parse
 from elastic.api.book import Announced, Leaving
 from elastic.api.extent import MOST_STATUS_BYTES
@@ -48,7 +48,7 @@ class Large(Cluster):
     def _make_pod(self, item: Mapping[str, Any]) -> None:
         super()._make_pod(item)
         name = item["metadata"]["name"]
-        self.pods[name] = replace(self.pods[name], uid=str(uuid.uuid4()), phase=Phase.RUNNING, is_ready=True)
+        self.pods[name] = replace(self.pods[name], uid=str(uuid.uuid4()), phase=PodPhase.RUNNING, is_ready=True)
 
     def size(self) -> int:
         return len(msgspec.json.encode(to_object(self.job)))
@@ -80,10 +80,10 @@ class Server:
     def books(self, entries: Iterable[Restart]) -> None:
         self.job = restart_budget.with_restarts(self.job, entries)
 
-    def world(self, generation: int, *, members: Iterable[str] = (), explained: Iterable[str] = ()) -> World:
+    def world(self, generation: int, *, members: Iterable[str] = (), explained: Iterable[str] = ()) -> WorldSeen:
         phase = "running" if members else "forming"
         unacknowledged = self.job.accounting.unrecorded
-        return World(generation, frozenset(members), phase=phase, unacknowledged_restarts=unacknowledged, explained=tuple(explained))
+        return WorldSeen(generation, frozenset(members), phase=phase, unacknowledged_restarts=unacknowledged, explained=tuple(explained))
 
 
 def largest(**more: Any) -> Job:
@@ -129,7 +129,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
         assert server.job.accounting.unrecorded == (), "the next server learns from members what the status says already"
 
         for name in members:
-            cluster.set(name, Phase.FAILED, code=1)
+            cluster.set(name, PodPhase.FAILED, code=1)
         cluster.round()
         explained = [end.id for end in cluster.expectation().ended]
         assert len(explained) == MAX_MEMBERS
@@ -140,7 +140,7 @@ def test_every_worker_of_the_largest_job_is_lost_several_times() -> None:
             assert cluster.size() < MOST_STATUS_BYTES
             server.hears(cluster.expectation())
             cluster.world = server.world(generation, explained=explained)
-            if not any(pod.phase is Phase.FAILED for pod in cluster.pods.values()) and len(cluster.pods) == MAX_MEMBERS:
+            if not any(pod.phase is PodPhase.FAILED for pod in cluster.pods.values()) and len(cluster.pods) == MAX_MEMBERS:
                 break
         assert {pod.uid for pod in cluster.pods.values()}.isdisjoint(pod.uid for pod in pods), "all are replaced"
         assert cluster.elastic.restarts == {"user": generation * MAX_MEMBERS}
@@ -153,7 +153,9 @@ def test_many_workers_leave_a_thousand_at_a_time() -> None:
     cluster.job = msgspec.structs.replace(cluster.job, replicas=elastic_job(1, most=MAX_MEMBERS).replicas)
     seen: set[str] = set()
     for generation in range(1, 30):
-        cluster.world = World(generation, frozenset(set(cluster.names()) - {entry.member for entry in leaving(cluster)}), phase="running")
+        cluster.world = WorldSeen(
+            generation, frozenset(set(cluster.names()) - {entry.member for entry in leaving(cluster)}), phase="running"
+        )
         cluster.round()
         assert len(msgspec.json.encode(leaving(cluster))) <= LEAVING_BYTES
         word = cluster.expectation()
@@ -184,21 +186,21 @@ def test_restarts_without_room_stay_with_the_server_until_a_world_stands() -> No
     """Containers of ever new pods crash before they join, so no later world makes room."""
     entries = tuple(Restart(id=f"{uid}/0", generation=4, cause="user", pod=uid) for uid in (str(uuid.uuid4()) for _ in range(12_000)))
     known = ElasticStatus(generation=4, restarts={"user": 2})
-    status = recorded(known, World(4, frozenset(), unacknowledged_restarts=entries))
+    status = recorded(known, WorldSeen(4, frozenset(), unacknowledged_restarts=entries))
     assert len(msgspec.json.encode(status.open)) <= OPEN_BYTES
     taken = len(log_of(status).unsettled)
     assert 8192 < taken < 12_000
     assert status.restarts == {"user": 2 + taken}
     rest = unknown_to(log_of(status), entries)
     assert len(rest) == 12_000 - taken, "the server repeats these"
-    assert recorded(status, World(4, frozenset(), unacknowledged_restarts=rest)) == status
-    status = recorded(status, World(5, frozenset(), unacknowledged_restarts=rest), generation=5)
+    assert recorded(status, WorldSeen(4, frozenset(), unacknowledged_restarts=rest)) == status
+    status = recorded(status, WorldSeen(5, frozenset(), unacknowledged_restarts=rest), generation=5)
     assert status.restarts == {"user": 12_002}
     assert status.open == ()
     assert unknown_to(log_of(status), entries) == ()
 
 
-def recorded(known: ElasticStatus, world: World, *, generation: int | None = None) -> ElasticStatus:
+def recorded(known: ElasticStatus, world: WorldSeen, *, generation: int | None = None) -> ElasticStatus:
     new = restart_accounting.with_reported_restarts(known, world)
     new = msgspec.structs.replace(new, generation=generation or known.generation)
     return restart_accounting.settled(new, (), before=known)
@@ -207,8 +209,10 @@ def recorded(known: ElasticStatus, world: World, *, generation: int | None = Non
 def test_settled_restarts_of_former_worlds_give_room_first() -> None:
     pods = [pod(index=n, uid=str(uuid.uuid4())) for n in range(8192)]
     former = [pod(index=n, uid=str(uuid.uuid4())) for n in range(4000)]
-    known = recorded(ElasticStatus(), World(1, frozenset(), unacknowledged_restarts=tuple(lost(former, generation=1))))
-    new = restart_accounting.with_reported_restarts(known, World(2, frozenset(), unacknowledged_restarts=tuple(lost(pods, generation=2))))
+    known = recorded(ElasticStatus(), WorldSeen(1, frozenset(), unacknowledged_restarts=tuple(lost(former, generation=1))))
+    new = restart_accounting.with_reported_restarts(
+        known, WorldSeen(2, frozenset(), unacknowledged_restarts=tuple(lost(pods, generation=2)))
+    )
     status = restart_accounting.settled(msgspec.structs.replace(new, generation=2), [*pods, *former], before=known)
     assert status.restarts == {"disruption": 12_192}
     assert len(msgspec.json.encode(status.open)) <= OPEN_BYTES
@@ -256,12 +260,12 @@ def test_pods_without_room_in_the_status_wait_until_others_are_replaced() -> Non
     cluster.round()
     ends = 0
     for name in [name for name in cluster.names() if "worker" in name]:
-        cluster.set(name, Phase.FAILED, code=1)
+        cluster.set(name, PodPhase.FAILED, code=1)
         ends += 1
     cluster.settle()
     assert cluster.size() < MOST_STATUS_BYTES
     assert cluster.elastic.restarts == {"user": ends}, "each end is counted once"
-    assert not any(pod.phase is Phase.FAILED for pod in cluster.pods.values())
+    assert not any(pod.phase is PodPhase.FAILED for pod in cluster.pods.values())
 
 
 def test_a_loss_of_many_names_a_few() -> None:

@@ -15,7 +15,7 @@ from rendezvous_group import Group, group_of
 
 from controller.acting.link import _rescale
 from controller.deciding.actions import JobEvent
-from controller.facts.snapshot import World
+from controller.facts.snapshot import WorldSeen
 from dashboard.watching.seen import job_seen
 from elastic.api.counting import continued
 from elastic.client.explanation import explained
@@ -34,7 +34,7 @@ def report(group: Group, step: int) -> None:
     group.apply(Stepped(group.job.membership.world.generation, step))
 
 
-def rescale(group: Group) -> wire.Rescale:
+def rescale(group: Group) -> wire.RescaleReport:
     found = seen(group.job).rescale
     assert found is not None
     return found
@@ -178,10 +178,10 @@ def test_a_server_that_saw_the_former_world_step_knows_what_a_change_cost() -> N
 
 
 def test_the_controller_counts_what_was_lost() -> None:
-    told = wire.Rescale(id="2-s", cause="disruption", reason="lost", step_before=10722, step_after=22, state_lost=True)
+    told = wire.RescaleReport(id="2-s", cause="disruption", reason="lost", step_before=10722, step_after=22, state_lost=True)
     assert _rescale(told).steps_lost == 10701
-    assert _rescale(wire.Rescale(id="2-s", cause="plan", reason="w2 joined", step_before=5, step_after=6)).steps_lost == 0
-    assert _rescale(wire.Rescale(id="2-s", cause="plan", reason="an older server")).step_before is None
+    assert _rescale(wire.RescaleReport(id="2-s", cause="plan", reason="w2 joined", step_before=5, step_after=6)).steps_lost == 0
+    assert _rescale(wire.RescaleReport(id="2-s", cause="plan", reason="an older server")).step_before is None
 
 
 def changed(**steps: Any) -> tuple[Cluster, list[JobEvent]]:
@@ -189,10 +189,10 @@ def changed(**steps: Any) -> tuple[Cluster, list[JobEvent]]:
     cluster = Cluster(elastic_job(1, most=1), settings=OURS)
     cluster.settle()
     cluster.run_all()
-    told = _rescale(wire.Rescale(id="2-s", cause="disruption", reason="w0 was lost", **steps))
+    told = _rescale(wire.RescaleReport(id="2-s", cause="disruption", reason="w0 was lost", **steps))
     news: list[JobEvent] = []
     for rescaled in (replace_step(told, None), told):
-        cluster.world = World(generation=2, members=frozenset(cluster.pods), phase="running", rescale=rescaled)
+        cluster.world = WorldSeen(generation=2, members=frozenset(cluster.pods), phase="running", rescale=rescaled)
         told_of = [event for planned in cluster.settle() for event in planned.news]
         news += [event for event in told_of if event.reason in ("Rescaled", "StepsLost", "WorkersKilled")]
     return cluster, news

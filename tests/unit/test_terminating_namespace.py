@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from autoscale.acting.scaler import Scaler
-from autoscale.deciding.jobs import JobKey, JobSeen
+from autoscale.deciding.jobs import JobName, ScaledJob
 from controller.acting.apply import Applier
 from controller.acting.event_recorder import EventRecorder
 from controller.deciding.actions import Create, Delete, Plan, normal
@@ -144,7 +144,7 @@ async def test_each_other_job_of_the_namespace_asks_once() -> None:
 async def test_the_autoscaler_writes_no_events_there_either(caplog: pytest.LogCaptureFixture) -> None:
     kube = Kube()
     scaler = Scaler(kube, None)  # type: ignore[arg-type]
-    seen = cast(JobSeen, SimpleNamespace(key=JobKey(*KEY), uid="old", version="1"))
+    seen = cast(ScaledJob, SimpleNamespace(key=JobName(*KEY), uid="old", version="1"))
     for at in range(5):
         await scaler.warn(seen, f"trouble {at}", now=float(at))
     assert len(kube.asked) == 1

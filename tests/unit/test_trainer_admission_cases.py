@@ -12,7 +12,7 @@ import pytest
 from api_in_process import served
 
 from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook.answers import Kind, Request
+from controller.webhook.answers import AdmissionKind, Request
 from controller.webhook.review import answer
 from elastic.api.kinds import KINDS
 from elastic.api.trainer.crd import definitions
@@ -60,7 +60,7 @@ async def played(kube: Kube, case: Object) -> Facts:
 def reviewed(made: Object, before: Object | None, runtimes: list[Object]) -> Facts:
     """Return what the webhook says about an object with the defaults of its definition."""
     known = {(runtime["kind"], runtime["metadata"]["name"]): runtime for runtime in runtimes}
-    kind = Kind("trainer.kubeflow.org", "v1alpha1", made["kind"])
+    kind = AdmissionKind("trainer.kubeflow.org", "v1alpha1", made["kind"])
     request = Request(
         uid="u",
         kind=kind,

@@ -11,7 +11,7 @@ from train_job_builders import owned, runtime, train_job
 from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
 from elastic.api.job import Object
 from elastic.api.names import REPORT, STOPPED
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BOUNDS = {"elastic-training/min-nodes": "1", "elastic-training/max-nodes": "4"}
@@ -208,7 +208,7 @@ def test_patches_of_a_running_train_job_are_refused_until_it_is_suspended() -> N
     assert (same.change, same.news) == (None, ())
 
 
-def reported(progress: Progress, *, known: Object | None = None, now: datetime = NOW, status: Object | None = None) -> TrainJobPlan:
+def reported(progress: TrainingProgress, *, known: Object | None = None, now: datetime = NOW, status: Object | None = None) -> TrainJobPlan:
     """Return the plan of a TrainJob whose nodes have been seen, after this progress."""
     nodes = planned(train_job(), owned(train_job(), status=status)).status
     assert nodes is not None
@@ -216,7 +216,7 @@ def reported(progress: Progress, *, known: Object | None = None, now: datetime =
     return plan(TrainJobView(job, runtime(), owned(job, status=status), now, progress))
 
 
-TRAINING = Progress(job="p-1", size=2, step=94, values={"loss": 0.5, "total_steps": 200.0}, percent=47, remaining_s=120.7)
+TRAINING = TrainingProgress(job="p-1", size=2, step=94, values={"loss": 0.5, "total_steps": 200.0}, percent=47, remaining_s=120.7)
 TOLD = {
     "progressPercentage": 47,
     "estimatedRemainingSeconds": 120,
@@ -237,11 +237,11 @@ def test_the_progress_of_the_job_is_its_trainer_status() -> None:
 
 
 def test_a_job_that_reports_nothing_has_no_trainer_status() -> None:
-    assert reported(Progress(job="p-1", size=2)) == TrainJobPlan()
+    assert reported(TrainingProgress(job="p-1", size=2)) == TrainJobPlan()
 
 
 def test_steps_that_workers_report_are_shown_without_a_percentage() -> None:
-    made = reported(Progress(job="p-1", size=2, step=7, values={"samples": 70.0}))
+    made = reported(TrainingProgress(job="p-1", size=2, step=7, values={"samples": 70.0}))
     metrics = [{"name": "samples", "value": "70"}, {"name": "current_step", "value": "7"}]
     assert trainer_status(made) == {"metrics": metrics, "lastUpdatedTime": TOLD["lastUpdatedTime"]}
 
@@ -271,7 +271,7 @@ def test_the_last_progress_is_written_with_the_end() -> None:
 
 
 def test_a_new_world_without_a_step_keeps_the_last_metrics() -> None:
-    assert reported(Progress(job="p-1", size=3, percent=47, remaining_s=120.0), known=TOLD).status is None
+    assert reported(TrainingProgress(job="p-1", size=3, percent=47, remaining_s=120.0), known=TOLD).status is None
 
 
 def test_the_annotation_about_reports_goes_to_the_job_and_a_wrong_one_is_refused() -> None:

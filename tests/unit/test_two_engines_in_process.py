@@ -27,7 +27,7 @@ class Server:
 
     def leave(self, name: str) -> None:
         staying = [other for other in self.group.agents if other != name]
-        self.group.expect(*staying, max=4, leaving=(wire.Leaving(member=name, by_s=30.0),))
+        self.group.expect(*staying, max=4, leaving=(wire.LeaveOrder(member=name, by_s=30.0),))
 
     def join(self, name: str) -> None:
         self.group.expect(*self.group.agents, name, max=4)

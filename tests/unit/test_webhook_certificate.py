@@ -27,11 +27,11 @@ from controller.webhook.door import Door
 from elastic.api.webhook import PATH
 from elastic.certificates import TEN_YEARS, Pair, issue, make_ca
 from elastic.kube.client import Kube
-from elastic.runtime.cert_rotation import Keeping, Place, load
+from elastic.runtime.cert_rotation import CertificateName, Keeping, load
 from elastic.runtime.certificate import AUTHORITY_RENEWED_BEFORE_END, LIFE, Credentials, Due, due, renewed
 
 NAMES = ("elastic-webhook.n.svc", "localhost", "127.0.0.1")
-PLACE = Place(namespace="n", name="elastic-webhook")
+PLACE = CertificateName(namespace="n", name="elastic-webhook")
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_jobs import job, job_names, merged, mistakes
 
-from controller.webhook.answers import LONGEST_WARNING, MOST_TOLD, Kind, Request, Response
+from controller.webhook.answers import LONGEST_WARNING, MOST_TOLD, AdmissionKind, Request, Response
 from controller.webhook.review import answer
 from elastic.api import KINDS, kind_of
 
@@ -31,7 +31,7 @@ def asked(new: Any, old: Any = None, *, kinds: Any = KINDS, namespace: str | Non
     kind = new["kind"] if isinstance(new, dict) and isinstance(new.get("kind"), str) else "PyTorchJob"
     operation = "CREATE" if old is None else "UPDATE"
     given = {"uid": "u", "name": "j", "namespace": "n", "operation": operation, "object": new, "old_object": old} | facts
-    request = Request(kind=Kind("kubeflow.org", "v1", kind), **given)
+    request = Request(kind=AdmissionKind("kubeflow.org", "v1", kind), **given)
     said = answer(request, kinds=kinds, namespace=namespace).response
     assert said.uid == "u"
     return said
@@ -135,7 +135,7 @@ def test_a_job_stored_broken_must_not_get_worse():
         {"namespace": "elsewhere"},
         {"sub_resource": "status"},
         {"operation": "DELETE"},
-        {"kind_asked": Kind("kubeflow.org", "v2beta1", "PyTorchJob")},
+        {"kind_asked": AdmissionKind("kubeflow.org", "v2beta1", "PyTorchJob")},
     ],
 )
 def test_what_is_not_ours_comes_in(facts: dict[str, Any]):

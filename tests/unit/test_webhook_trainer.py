@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from train_job_builders import runtime, train_job
 
 from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook.answers import Kind, Request, Response
+from controller.webhook.answers import AdmissionKind, Request, Response
 from controller.webhook.judges import Judges, command
 from controller.webhook.review import answer
 from elastic.api.job import Object
@@ -26,7 +26,7 @@ NODES = "spec.template.spec.replicatedJobs[0]"
 
 
 def request(new: Object, old: Object | None = None, **facts: Any) -> Request:
-    kind = Kind("trainer.kubeflow.org", "v1alpha1", new["kind"])
+    kind = AdmissionKind("trainer.kubeflow.org", "v1alpha1", new["kind"])
     given = {"uid": "u", "name": "fit", "namespace": "team", "operation": "CREATE" if old is None else "UPDATE"} | facts
     return Request(kind=kind, object=new, old_object=old, **given)
 

@@ -16,7 +16,7 @@ from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, Leaving, World
 from rendezvous.engine import Cause, Stepped
 from rendezvous.engine.choose import absent, state_holders
-from rendezvous.engine.state.membership import Phase
+from rendezvous.engine.state.membership import MemberPhase
 
 REST_S = 45
 """Longer than every wait of both engines: grace and drain (15 s), leases (5 s), stragglers (5 s), silence (19 s), late members (30 s)."""
@@ -44,7 +44,7 @@ class Said:
         return Expectation(
             members=self.members,
             pending=self.pending,
-            leaving=tuple(wire.Leaving(member=name, by_s=600.0, cause=cause, when_replaced=may) for name, cause, may in self.leaving),
+            leaving=tuple(wire.LeaveOrder(member=name, by_s=600.0, cause=cause, when_replaced=may) for name, cause, may in self.leaving),
             newcomers=self.newcomers,
             finished=self.finished,
             min=self.min,
@@ -253,7 +253,7 @@ class Pair:
             fruitless=job.progress.fruitless,
             is_done=job.is_done,
             is_closed=bool(job.accounting.closed),
-            waiting=frozenset(m.name for m in group.members.values() if m.phase is Phase.READY),
+            waiting=frozenset(m.name for m in group.members.values() if m.phase is MemberPhase.READY),
         )
 
     def differences(self) -> dict[str, tuple[Any, Any]]:

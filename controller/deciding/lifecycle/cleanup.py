@@ -14,7 +14,7 @@ from controller.deciding.rendezvous.world_status import with_last_step
 from controller.deciding.replicas import missing_workers
 from controller.deciding.replicas.replica_statuses import replica_statuses
 from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import Phase, Pod, Service, Snapshot
+from controller.facts.snapshot import Pod, PodPhase, Service, Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType
 from elastic.kube.resources import PODS, SERVICES
@@ -95,7 +95,7 @@ def _goes(job: Job, pod: Pod) -> bool:
         case CleanPodPolicy.NONE:
             # No peer is left that it could join. Pods that run when a job has failed are stopped instead, and keep their logs.
             runs_on = not (pod.is_over or _has_ended_well(pod))
-            is_late = pod.phase is Phase.PENDING or (runs_on and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
+            is_late = pod.phase is PodPhase.PENDING or (runs_on and _has_met(job) and holds(job.status, ConditionType.SUCCEEDED))
             return job.elastic is not None and is_late
 
 
@@ -117,7 +117,7 @@ def _stopped(job: Job, snapshot: Snapshot) -> Iterator[Action]:
     if not _has_met(job) or job.run_policy.clean_pod_policy is not CleanPodPolicy.NONE or holds(job.status, ConditionType.SUCCEEDED):
         return
     for pod in snapshot.pods:
-        if pod.phase in (Phase.RUNNING, Phase.UNKNOWN) and not pod.is_deleting and pod.deadline_s != 1:
+        if pod.phase in (PodPhase.RUNNING, PodPhase.UNKNOWN) and not pod.is_deleting and pod.deadline_s != 1:
             yield Update(PODS, pod.name, {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
 
 

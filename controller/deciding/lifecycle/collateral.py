@@ -20,7 +20,7 @@ from controller.deciding.rendezvous import host_list
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
 from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.facts.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Pod, PodPhase
 from controller.frameworks import FRAMEWORKS
 from controller.frameworks.protocol import total
 from elastic.api.book import LastLoss
@@ -74,7 +74,7 @@ def once_certain(view: JobView, failed: Plan, fatal: Sequence[Verdict]) -> Plan:
 def once_exhausted(view: JobView, failed: Plan) -> Plan:
     """Return the plan by which the job fails because its restarts are used up, or a plan that waits for the cause of the newest one."""
     failures = {verdict.pod.uid for verdict in view.verdicts if verdict.cause is Cause.USER}
-    pods = [pod for pod in view.answerable if pod.uid in failures or (pod.phase is Phase.RUNNING and pod.restarts)]
+    pods = [pod for pod in view.answerable if pod.uid in failures or (pod.phase is PodPhase.RUNNING and pod.restarts)]
     ends = [(end, pod.uid) for pod in pods if (end := _own_end(view.job, pod)) is not None]
     if not ends:
         return failed
@@ -144,7 +144,7 @@ def _loss(view: JobView, pod: Pod, verdict: Verdict | None) -> Loss | None:
         return Loss(pod.name, pod.uid, _lost_in_words(verdict), _own_end(view.job, pod), is_end=True)
     if pod.is_deleting:
         # Pods that failed by themselves are deleted too, once they are counted.
-        is_own_failure = pod.phase is Phase.FAILED and pod.uid in view.counted and not _was_disrupted(view.job, pod)
+        is_own_failure = pod.phase is PodPhase.FAILED and pod.uid in view.counted and not _was_disrupted(view.job, pod)
         return None if is_own_failure else Loss(pod.name, pod.uid, f"{pod.name}{_on(pod)} was deleted", is_end=True)
     if pod.is_over:
         return None

@@ -11,7 +11,7 @@ from datetime import datetime
 from msgspec import structs
 
 from controller.deciding.moments import LAST, after
-from controller.facts.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Announced, Leaving
 from elastic.api.job import Job
 from elastic.api.words import Cause
@@ -75,7 +75,7 @@ def _notice(pod: Pod, snapshot: Snapshot, known: Leaving | None) -> Notice | Non
     """Return the most urgent notice, with the other signals that the status must keep."""
     first = _first_sights(known)
     found = [replace(one, by=first.get(one.signal, one.by)) if one.counts_from_sight else one for one in _sights(pod, snapshot)]
-    if not found or not (pod.phase is Phase.RUNNING or _is_stillborn(pod, found, known)):
+    if not found or not (pod.phase is PodPhase.RUNNING or _is_stillborn(pod, found, known)):
         return None
     notice = min(found, key=lambda one: (URGENCY.index(one.meaning), one.by))
     if known is not None and not notice.is_of_node and (pod.is_deleting or any(one.signal == known.signal for one in found)):
@@ -90,7 +90,7 @@ def _is_stillborn(pod: Pod, found: Iterable[Notice], known: Leaving | None) -> b
     A pod begins on a node that only may have to go. A pod that is being deleted for another reason is not disrupted.
     """
     goes = any(one.is_of_node and one.meaning is not Meaning.PREPARE for one in found)
-    return goes and pod.phase is Phase.PENDING and (known is not None or not pod.is_deleting)
+    return goes and pod.phase is PodPhase.PENDING and (known is not None or not pod.is_deleting)
 
 
 def _first_sights(known: Leaving | None) -> Mapping[str, datetime]:

@@ -10,7 +10,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
 from controller.deciding.moments import FIRST, after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import MOST_MILLISECONDS, Disruption, Leaving
 from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job
@@ -42,7 +42,7 @@ def suspended(view: JobView, known: ElasticStatus) -> ElasticStatus:
 
     If a signal names the program that suspends it, the suspension is a disruption until all pods have ended.
     """
-    now, running = view.snapshot.now, [pod for pod in view.snapshot.pods if pod.phase is Phase.RUNNING]
+    now, running = view.snapshot.now, [pod for pod in view.snapshot.pods if pod.phase is PodPhase.RUNNING]
     signals = [sight.signal for sight in view.snapshot.sights if sight.signal.meaning is not Meaning.INFORM] if running else []
     going: dict[Place, list[datetime | None]] = {(signal.name, ""): [None] * len(running) for signal in signals[:1]}
     entries = _with_new([_continued(entry, going, LEFT, now=now) for entry in known.disruptions], going, now=now)
@@ -70,7 +70,7 @@ def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -
             if name not in asked and not pods[name].is_deleting:
                 found.setdefault((notice.signal, pods[name].node), []).append(notice.by)
     for pod in pods.values():
-        signal = ended_by(pod) if pod.phase is Phase.FAILED and not pod.is_deleting and not is_refused(pod) else None
+        signal = ended_by(pod) if pod.phase is PodPhase.FAILED and not pod.is_deleting and not is_refused(pod) else None
         if signal is not None and pod.name not in asked:
             found.setdefault((signal.name, pod.node), []).append(None)
     return found

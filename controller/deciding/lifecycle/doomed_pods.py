@@ -13,7 +13,7 @@ from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, ter
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.status_room import with_leaving
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning
@@ -34,7 +34,7 @@ def doomed_pods(view: JobView) -> DoomedPods:
         return DoomedPods()
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
     known = [entry for entry in stored if entry.cause == Cause.DISRUPTION.value]
-    pods = {pod.uid: pod for pod in view.snapshot.pods if pod.phase is not Phase.SUCCEEDED}
+    pods = {pod.uid: pod for pod in view.snapshot.pods if pod.phase is not PodPhase.SUCCEEDED}
     standing = [entry for entry in known if (pod := pods.get(entry.uid)) is not None and _stands(pod, view)]
     still = [with_notice(entry, view.notices.get(entry.member)) for entry in standing]
     told = {entry.uid for entry in still}
@@ -45,7 +45,7 @@ def doomed_pods(view: JobView) -> DoomedPods:
     ]
     waiting = [(pods[entry.uid], _latest(pods[entry.uid], entry, view)) for entry in still]
     now = view.snapshot.now
-    going = tuple(pod for pod, at in waiting if not pod.is_deleting and (pod.phase is Phase.FAILED or (at is not None and at <= now)))
+    going = tuple(pod for pod, at in waiting if not pod.is_deleting and (pod.phase is PodPhase.FAILED or (at is not None and at <= now)))
     out = with_leaving(still, new)
     moments = [at for entry in out if (at := _latest(pods[entry.uid], entry, view)) is not None and at > now]
     return DoomedPods(out, going, min(moments, default=None))
@@ -59,7 +59,7 @@ def _notice(pod: Pod, view: JobView) -> Notice | None:
 
 def _stands(pod: Pod, view: JobView) -> bool:
     """Return whether the notice still holds. Nothing takes it back once the pod is being deleted or its node is gone."""
-    is_beyond = pod.is_deleting or pod.phase is Phase.FAILED or pod.node not in view.snapshot.nodes
+    is_beyond = pod.is_deleting or pod.phase is PodPhase.FAILED or pod.node not in view.snapshot.nodes
     notice = view.notices.get(pod.name)
     return is_beyond or (notice is not None and notice.meaning is not Meaning.PREPARE)
 
@@ -72,6 +72,6 @@ def _latest(pod: Pod, entry: Leaving, view: JobView) -> datetime | None:
     notice = _notice(pod, view)
     if entry.by is None or notice is None:
         return None
-    if pod.phase is Phase.PENDING:
+    if pod.phase is PodPhase.PENDING:
         return view.snapshot.now
     return after(entry.by, -min(termination_grace_s(view.job, pod.type), notice.lead_s / 2))

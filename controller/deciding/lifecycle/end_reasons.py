@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.facts.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Pod, PodPhase
 from elastic.api.words import Cause
-from elastic.signals.signal import On, Signal
+from elastic.signals.signal import DisruptionSignal, On
 from elastic.signals.table import BUILT_IN
 from rendezvous import delivery
 
@@ -30,7 +30,7 @@ class Meaning(Enum):
     DONE = "done"
 
 
-class Place(Enum):
+class ReasonField(Enum):
     """Field in which the word stands."""
 
     CONDITION = "condition DisruptionTarget"
@@ -40,7 +40,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndReason:
-    place: Place
+    place: ReasonField
     word: str
     meaning: Meaning
     writer: str
@@ -53,36 +53,38 @@ INSUFFICIENT = "OutOf"
 """The kubelet's prefix before the resource that its node lacks."""
 
 OWN = (
-    EndReason(Place.POD, "Evicted", Meaning.REFUSED, "kubelet: the node is short of memory, disk or process ids"),
-    EndReason(Place.POD, "NodeShutdown", Meaning.REFUSED, "kubelet: the node is shutting down"),
-    EndReason(Place.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: the node lacks the resource, such as cpu, pods or nvidia.com/gpu"),
-    EndReason(Place.POD, "UnexpectedAdmissionError", Meaning.REFUSED, "kubelet: a device plugin could not allocate"),
-    EndReason(Place.POD, "TopologyAffinityError", Meaning.REFUSED, "kubelet: no NUMA node has all that the pod needs"),
-    EndReason(Place.POD, "SMTAlignmentError", Meaning.REFUSED, "kubelet: the CPUs are not whole cores"),
-    EndReason(Place.POD, "NodeAffinity", Meaning.REFUSED, "kubelet: the node's labels do not fit"),
-    EndReason(Place.POD, "NodeName", Meaning.REFUSED, "kubelet: the pod names another node"),
-    EndReason(Place.POD, "NodePorts", Meaning.REFUSED, "kubelet: a host port is taken"),
-    EndReason(Place.POD, "TaintToleration", Meaning.REFUSED, "kubelet: a NoExecute taint that the pod does not tolerate"),
-    EndReason(Place.POD, "VolumeAttachmentLimitExceeded", Meaning.REFUSED, "kubelet: the node can attach no more volumes"),
-    EndReason(Place.POD, "InvalidNodeInfo", Meaning.REFUSED, "kubelet: it does not know its own node yet"),
-    EndReason(Place.POD, "AppArmor", Meaning.REFUSED, "kubelet: the node cannot apply the profile"),
-    EndReason(Place.POD, "SysctlForbidden", Meaning.REFUSED, "kubelet: a sysctl that the node does not allow"),
-    EndReason(Place.POD, "PodOSNotSupported", Meaning.REFUSED, "kubelet: the node has another operating system"),
-    EndReason(Place.POD, "PodOSSelectorNodeLabelDoesNotMatch", Meaning.REFUSED, "kubelet: the node has another operating system"),
-    EndReason(Place.POD, "SupplementalGroupsPolicyNotSupported", Meaning.REFUSED, "kubelet: the runtime lacks it"),
-    EndReason(Place.POD, "InitContainerRestartPolicyForbidden", Meaning.REFUSED, "kubelet: it is too old for sidecar containers"),
-    EndReason(Place.POD, "PodLevelResourcesNotSupported", Meaning.REFUSED, "kubelet: it lacks resources of whole pods"),
-    EndReason(Place.POD, "PodFeatureUnsupported", Meaning.REFUSED, "kubelet: it is too old for a field of the pod"),
-    EndReason(Place.POD, "UnexpectedPredicateFailureType", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
-    EndReason(Place.POD, "UnknownReason", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
-    EndReason(Place.POD, "DeadlineExceeded", Meaning.USER, "kubelet: activeDeadlineSeconds of the template"),
-    EndReason(Place.CONTAINER, "Unknown", Meaning.DISRUPTION, "runtime: the node was restarted, exit code 255"),
-    EndReason(Place.CONTAINER, "ContainerStatusUnknown", Meaning.DISRUPTION, "kubelet: the container is not there any more, exit code 137"),
-    EndReason(Place.CONTAINER, "OOMKilled", Meaning.OUT_OF_MEMORY, "runtime: the kernel killed it at its memory limit"),
-    EndReason(Place.CONTAINER, "Error", Meaning.USER, "runtime: any exit code but 0"),
-    EndReason(Place.CONTAINER, "StartError", Meaning.USER, "runtime: the command could not be started"),
-    EndReason(Place.CONTAINER, "ContainerCannotRun", Meaning.USER, "runtime: the command could not be started"),
-    EndReason(Place.CONTAINER, "Completed", Meaning.DONE, "runtime: exit code 0"),
+    EndReason(ReasonField.POD, "Evicted", Meaning.REFUSED, "kubelet: the node is short of memory, disk or process ids"),
+    EndReason(ReasonField.POD, "NodeShutdown", Meaning.REFUSED, "kubelet: the node is shutting down"),
+    EndReason(ReasonField.POD, INSUFFICIENT, Meaning.REFUSED, "kubelet: the node lacks the resource, such as cpu, pods or nvidia.com/gpu"),
+    EndReason(ReasonField.POD, "UnexpectedAdmissionError", Meaning.REFUSED, "kubelet: a device plugin could not allocate"),
+    EndReason(ReasonField.POD, "TopologyAffinityError", Meaning.REFUSED, "kubelet: no NUMA node has all that the pod needs"),
+    EndReason(ReasonField.POD, "SMTAlignmentError", Meaning.REFUSED, "kubelet: the CPUs are not whole cores"),
+    EndReason(ReasonField.POD, "NodeAffinity", Meaning.REFUSED, "kubelet: the node's labels do not fit"),
+    EndReason(ReasonField.POD, "NodeName", Meaning.REFUSED, "kubelet: the pod names another node"),
+    EndReason(ReasonField.POD, "NodePorts", Meaning.REFUSED, "kubelet: a host port is taken"),
+    EndReason(ReasonField.POD, "TaintToleration", Meaning.REFUSED, "kubelet: a NoExecute taint that the pod does not tolerate"),
+    EndReason(ReasonField.POD, "VolumeAttachmentLimitExceeded", Meaning.REFUSED, "kubelet: the node can attach no more volumes"),
+    EndReason(ReasonField.POD, "InvalidNodeInfo", Meaning.REFUSED, "kubelet: it does not know its own node yet"),
+    EndReason(ReasonField.POD, "AppArmor", Meaning.REFUSED, "kubelet: the node cannot apply the profile"),
+    EndReason(ReasonField.POD, "SysctlForbidden", Meaning.REFUSED, "kubelet: a sysctl that the node does not allow"),
+    EndReason(ReasonField.POD, "PodOSNotSupported", Meaning.REFUSED, "kubelet: the node has another operating system"),
+    EndReason(ReasonField.POD, "PodOSSelectorNodeLabelDoesNotMatch", Meaning.REFUSED, "kubelet: the node has another operating system"),
+    EndReason(ReasonField.POD, "SupplementalGroupsPolicyNotSupported", Meaning.REFUSED, "kubelet: the runtime lacks it"),
+    EndReason(ReasonField.POD, "InitContainerRestartPolicyForbidden", Meaning.REFUSED, "kubelet: it is too old for sidecar containers"),
+    EndReason(ReasonField.POD, "PodLevelResourcesNotSupported", Meaning.REFUSED, "kubelet: it lacks resources of whole pods"),
+    EndReason(ReasonField.POD, "PodFeatureUnsupported", Meaning.REFUSED, "kubelet: it is too old for a field of the pod"),
+    EndReason(ReasonField.POD, "UnexpectedPredicateFailureType", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
+    EndReason(ReasonField.POD, "UnknownReason", Meaning.REFUSED, "kubelet: a check failed in a way that it does not know"),
+    EndReason(ReasonField.POD, "DeadlineExceeded", Meaning.USER, "kubelet: activeDeadlineSeconds of the template"),
+    EndReason(ReasonField.CONTAINER, "Unknown", Meaning.DISRUPTION, "runtime: the node was restarted, exit code 255"),
+    EndReason(
+        ReasonField.CONTAINER, "ContainerStatusUnknown", Meaning.DISRUPTION, "kubelet: the container is not there any more, exit code 137"
+    ),
+    EndReason(ReasonField.CONTAINER, "OOMKilled", Meaning.OUT_OF_MEMORY, "runtime: the kernel killed it at its memory limit"),
+    EndReason(ReasonField.CONTAINER, "Error", Meaning.USER, "runtime: any exit code but 0"),
+    EndReason(ReasonField.CONTAINER, "StartError", Meaning.USER, "runtime: the command could not be started"),
+    EndReason(ReasonField.CONTAINER, "ContainerCannotRun", Meaning.USER, "runtime: the command could not be started"),
+    EndReason(ReasonField.CONTAINER, "Completed", Meaning.DONE, "runtime: exit code 0"),
 )
 _MEANINGS = {(row.place, row.word): row.meaning for row in OWN}
 
@@ -90,7 +92,7 @@ _MEANINGS = {(row.place, row.word): row.meaning for row in OWN}
 def _signals() -> Iterator[EndReason]:
     for row in BUILT_IN:
         if row.ends_pods and (row.reason or row.on is On.POD_STATUS) and row.key not in UNBEGUN:
-            place, word = (Place.POD, row.key) if row.on is On.POD_STATUS else (Place.CONDITION, row.reason)
+            place, word = (ReasonField.POD, row.key) if row.on is On.POD_STATUS else (ReasonField.CONDITION, row.reason)
             yield EndReason(place, word, Meaning.DISRUPTION, row.note)
 
 
@@ -143,7 +145,7 @@ def was_turned_away(message: str, job_uid: str) -> bool:
 def is_refused(pod: Pod) -> bool:
     """Return whether a node refused the pod: it failed, the kubelet says why, and none of its containers ever began."""
     if (
-        pod.phase is not Phase.FAILED
+        pod.phase is not PodPhase.FAILED
         or not pod.reason
         or pod.disruption
         or pod.exceeded
@@ -154,19 +156,19 @@ def is_refused(pod: Pod) -> bool:
     return stated is Meaning.REFUSED or (stated is None and ended_by(pod) is None)
 
 
-def ended_by(pod: Pod) -> Signal | None:
+def ended_by(pod: Pod) -> DisruptionSignal | None:
     """Return the signal by which the pod itself says that the cluster ended it."""
     return next((sight.signal for sight in pod.sights if sight.signal.ends_pods), None)
 
 
 def of_container(reason: str) -> Meaning | None:
     """Return what the reason for the end of one run means; None for the word of an unknown runtime."""
-    return _MEANINGS.get((Place.CONTAINER, reason))
+    return _MEANINGS.get((ReasonField.CONTAINER, reason))
 
 
 def _of_pod_reason(reason: str) -> Meaning | None:
     word = INSUFFICIENT if reason.startswith(INSUFFICIENT) else reason
-    return _MEANINGS.get((Place.POD, word))
+    return _MEANINGS.get((ReasonField.POD, word))
 
 
 def _failures(pod: Pod, container: str) -> Iterator[Meaning]:

@@ -21,7 +21,7 @@ from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import own_container
 from controller.deciding.rendezvous.expectation import accounted
 from controller.deciding.status_room import with_counted
-from controller.facts.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Pod, PodPhase
 from controller.frameworks import FRAMEWORKS
 from elastic.api.book import MOST_TIMES
 from elastic.api.job import ElasticStatus, Job
@@ -37,7 +37,7 @@ def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
     """One verdict per failed pod that is not being deleted. The end of a worker that was leaving means nothing."""
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
-    failed = [p for p in pods if p.phase is Phase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
+    failed = [p for p in pods if p.phase is PodPhase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
     verdicts = [_verdict(job, types[pod.type], pod) for pod in failed]
     return [_intolerable(v) for v in verdicts] if _are_all_over(job, pods, verdicts) else verdicts
 
@@ -56,7 +56,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
 
 def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
     """Has every worker ended for good, in a job that its workers decide? Then no other worker can make up for a failure."""
-    done = sum(p.phase is Phase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
+    done = sum(p.phase is PodPhase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
     failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
     return FRAMEWORKS[job.kind.name].leader_type(job) is None and job.workers <= done + failed
 
@@ -131,7 +131,7 @@ def _collateral_runs(view: JobView) -> Iterator[Runs]:
     for pod in view.answerable if view.losses else ():
         type = next((type for type in view.job.replicas if type.lower() == pod.type), None)
         name = default_container(view.job.replicas[type].template, view.job.kind).get("name", "") if type is not None else ""
-        for container in (c for c in pod.containers if c.name == name and c.restarts and pod.phase is Phase.RUNNING):
+        for container in (c for c in pod.containers if c.name == name and c.restarts and pod.phase is PodPhase.RUNNING):
             if collateral.explanation(view, pod, container) is not None:
                 yield Runs(pod.uid, container.name, container.restarts - 1, 1)
 
@@ -158,7 +158,7 @@ def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     ended = sum(number for cause, number in counted.restarts.items() if cause in CHARGED)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
-    running = [pod for pod in pods if pod.phase is Phase.RUNNING and pod.type in names]
+    running = [pod for pod in pods if pod.phase is PodPhase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
         # The rendezvous server has counted them, too, except the ends of workers that never joined.
         own = [pod for pod in running if not any(_is_free(c, job.metadata.uid) for c in pod.containers)]

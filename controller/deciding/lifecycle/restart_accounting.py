@@ -13,7 +13,7 @@ from controller.deciding.actions import Budget
 from controller.deciding.lifecycle.stored_restarts import bounded, log_of, stored
 from controller.deciding.moments import of_timestamp
 from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
-from controller.facts.snapshot import Pod, World
+from controller.facts.snapshot import Pod, WorldSeen
 from elastic.api.book import MOST_TIMES, Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause
@@ -72,7 +72,7 @@ def uid_of(entry: str) -> str:
     return entry.partition("/")[0]
 
 
-def with_reported_restarts(status: ElasticStatus, world: World) -> ElasticStatus:
+def with_reported_restarts(status: ElasticStatus, world: WorldSeen) -> ElasticStatus:
     """Return the status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
     before = log_of(status)
     known = restart_log.merged(before, world.unacknowledged_restarts)

@@ -6,7 +6,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.c10d_agents import came_too_late, first_ends, is_down, own_container
 from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
@@ -47,7 +47,7 @@ def _at_work(view: JobView) -> Iterable[Pod]:
     The job waits neither for a worker that never came or was lost at the end, nor for a worker that comes back when no member is admitted.
     """
     job, snapshot, backend = view.job, view.snapshot, view.backend
-    there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (Phase.RUNNING, Phase.UNKNOWN)]
+    there = [pod for pod in snapshot.pods if pod.type == WORKER.lower() and pod.phase in (PodPhase.RUNNING, PodPhase.UNKNOWN)]
     world = snapshot.world
     if view.sees_members:
         if world is None or world.phase != WorldPhase.FINISHED:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from controller.deciding.lifecycle import usage_errors
-from controller.facts.snapshot import Container, Phase, Pod
+from controller.facts.snapshot import Container, Pod, PodPhase
 from elastic.api.job import Job
 
 WINDOW = timedelta(seconds=120)
@@ -42,7 +42,7 @@ def first_ends(job: Job, pods: Sequence[Pod]) -> dict[str, datetime]:
     firsts: dict[str, datetime] = {}
     for pod in pods:
         own = own_container(job, pod)
-        if pod.phase is Phase.SUCCEEDED and not pod.is_deleting and own is not None and own.ended_at is not None:
+        if pod.phase is PodPhase.SUCCEEDED and not pod.is_deleting and own is not None and own.ended_at is not None:
             firsts[pod.group] = min(firsts.get(pod.group, own.ended_at), own.ended_at)
     return firsts
 
@@ -56,7 +56,7 @@ def came_too_late(job: Job, pod: Pod, first_end: datetime | None) -> bool:
     if own is None or first_end is None:
         return False
     has_begun_late = own.started_at is not None and own.started_at > first_end + SKEW
-    if pod.phase is not Phase.FAILED:
+    if pod.phase is not PodPhase.FAILED:
         return has_begun_late or is_down(own)
     follows = own.ended_at is not None and first_end - SKEW <= own.ended_at <= first_end + WINDOW
     return gave_up(own) and not pod.disruption and (has_begun_late or follows)

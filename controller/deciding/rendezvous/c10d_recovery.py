@@ -20,7 +20,7 @@ from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_la
 from controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
 from controller.deciding.replicas import loss_backoff, pod_revision
 from controller.deciding.status_room import listed, with_leaving
-from controller.facts.snapshot import Container, Phase, Pod, Snapshot
+from controller.facts.snapshot import Container, Pod, PodPhase, Snapshot
 from elastic.api.book import Leaving, Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
@@ -50,7 +50,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
     # A pod that finished its work belonged to this group to its end, and a pod that came too late for the group is no loss.
     late = {pod.uid for pod in shut_out(view)}
-    size = len(working) + sum(pod.phase is Phase.SUCCEEDED or (pod.phase is Phase.FAILED and pod.uid in late) for pod in members)
+    size = len(working) + sum(pod.phase is PodPhase.SUCCEEDED or (pod.phase is PodPhase.FAILED and pod.uid in late) for pod in members)
     status = replace(status, world_size=size)
     # A pod that vanished may come into view together with its replacement, which leaves the count as it was.
     before = max(known.world_size or size + _lost_before(view, known), size + loss_backoff.vanished_now(view, WORKER))
@@ -173,12 +173,12 @@ def shut_out(view: JobView) -> list[Pod]:
     if view.backend is not RendezvousBackend.STORE:
         return []
     ends = first_ends(view.job, view.snapshot.pods)
-    return [pod for pod in _members(view) if pod.phase is not Phase.SUCCEEDED and came_too_late(view.job, pod, ends.get(pod.group))]
+    return [pod for pod in _members(view) if pod.phase is not PodPhase.SUCCEEDED and came_too_late(view.job, pod, ends.get(pod.group))]
 
 
 def is_finishing(view: JobView) -> bool:
     """Whether a member has done its work: from then on nobody is let in, and so nobody is replaced."""
-    return any(pod.phase is Phase.SUCCEEDED and not pod.is_deleting for pod in _members(view))
+    return any(pod.phase is PodPhase.SUCCEEDED and not pod.is_deleting for pod in _members(view))
 
 
 def once_certain(view: JobView, failed: Plan) -> Plan:

@@ -5,18 +5,18 @@ Its data ends with it, so each worker belongs to the run of the store for which 
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import Delete, JobEvent, Seen, warning
+from controller.deciding.actions import Delete, JobEvent, SeenVersion, warning
 from controller.deciding.objects.ownership import owner_reference
-from controller.facts.snapshot import Owned, Phase, Snapshot, pod_from
+from controller.facts.snapshot import Owned, PodPhase, Snapshot, pod_from
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import job_labels
 from elastic.kube.resources import PODS
-from rendezvous.c10d import HAS_RUN_IDS, Store, c10d_env, store_network_policy, store_pod, store_service
+from rendezvous.c10d import HAS_RUN_IDS, C10dStore, c10d_env, store_network_policy, store_pod, store_service
 
 
-def store_of(job: Job) -> Store:
-    return Store(
+def store_of(job: Job) -> C10dStore:
+    return C10dStore(
         job_name=job.metadata.name,
         namespace=job.metadata.namespace,
         job_uid=job.metadata.uid,
@@ -45,11 +45,11 @@ def store_deleted(job: Job, snapshot: Snapshot) -> Iterator[Delete]:
         yield Delete(PODS, there.name, there.uid)
 
 
-def store_seen(job: Job, snapshot: Snapshot) -> Iterator[Seen]:
+def store_seen(job: Job, snapshot: Snapshot) -> Iterator[SeenVersion]:
     """Yield the store pod in view. Its watch differs from that of the workers, and may be behind it."""
     there = snapshot.find("Pod", store_of(job).name)
     if there is not None:
-        yield Seen(PODS, there.name, str(there.raw["metadata"].get("resourceVersion", "")))
+        yield SeenVersion(PODS, there.name, str(there.raw["metadata"].get("resourceVersion", "")))
 
 
 def unguarded(job: Job) -> Iterator[JobEvent]:
@@ -93,4 +93,4 @@ def run_of_store(job: Job, snapshot: Snapshot) -> str:
 
 def _has_ended(owned: Owned) -> bool:
     pod = pod_from(owned.raw)
-    return pod.is_deleting or pod.phase in (Phase.FAILED, Phase.SUCCEEDED)
+    return pod.is_deleting or pod.phase in (PodPhase.FAILED, PodPhase.SUCCEEDED)

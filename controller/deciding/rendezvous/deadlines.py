@@ -13,7 +13,7 @@ from msgspec import structs
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import termination_grace_s
 from controller.deciding.moments import after
-from controller.facts.snapshot import Pod, World
+from controller.facts.snapshot import Pod, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
@@ -109,7 +109,7 @@ def _scale_in_grace_s(job: Job) -> float:
     return float(job.elastic.scale_in_grace_seconds)
 
 
-def has_state(pod: Pod, world: World | None) -> bool:
+def has_state(pod: Pod, world: WorldSeen | None) -> bool:
     """Return whether the worker has the state: its condition says so, and without the readiness gate the world does."""
     if pod.is_over:
         return False
@@ -118,7 +118,7 @@ def has_state(pod: Pod, world: World | None) -> bool:
     return pod.in_world.has_state
 
 
-def _has_come(world: World | None, replacements: Iterable[str]) -> bool:
+def _has_come(world: WorldSeen | None, replacements: Iterable[str]) -> bool:
     """Return whether the state can pass on now: a replacement is at the rendezvous, or the next world is being formed."""
     if world is None:
         return False

@@ -12,7 +12,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import asked_to_leave, with_notice
 from controller.deciding.rendezvous.deadlines import Deadlines, deadlines
 from controller.deciding.status_room import with_leaving
-from controller.facts.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
@@ -39,7 +39,7 @@ def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
     pods = _may_leave(snapshot)
 
     def stands(entry: Leaving, pod: Pod) -> bool:
-        is_beyond = pod.node not in snapshot.nodes or pod.phase is Phase.FAILED
+        is_beyond = pod.node not in snapshot.nodes or pod.phase is PodPhase.FAILED
         return entry.cause == Cause.PLAN.value or entry.member in noticed or is_beyond
 
     return [e for e in known if (pod := pods.get(e.member)) is not None and pod.uid == e.uid and stands(e, pod)]
@@ -47,7 +47,7 @@ def still_leaving(view: JobView, known: Sequence[Leaving]) -> list[Leaving]:
 
 def _may_leave(snapshot: Snapshot) -> dict[str, Pod]:
     """Return, by name, the pods that can be leaving. A succeeded pod has not left, and a failed pod must still be removed."""
-    return {pod.name: pod for pod in snapshot.pods if pod.phase is not Phase.SUCCEEDED}
+    return {pod.name: pod for pod in snapshot.pods if pod.phase is not PodPhase.SUCCEEDED}
 
 
 def without_spared(snapshot: Snapshot, leaving: Sequence[Leaving], *, short: int) -> list[Leaving]:
@@ -101,7 +101,7 @@ def _may_go(pod: Pod, entry: Leaving, until: Deadlines, *, is_stored: bool) -> b
     view = until.view
     if pod.is_deleting:
         return False
-    if pod.phase is Phase.FAILED:
+    if pod.phase is PodPhase.FAILED:
         return True
     if entry.cause == Cause.PLAN.value:
         by = None if _carries_world(pod, view) else entry.by
@@ -118,7 +118,7 @@ def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: b
         return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
     if by is not None and by <= snapshot.now:
         return True
-    if pod.phase is not Phase.RUNNING and (world is None or pod.name not in world.members):
+    if pod.phase is not PodPhase.RUNNING and (world is None or pod.name not in world.members):
         return True  # a pod that looks pending and is in the world has begun meanwhile
     if world is not None and world.hosts is not None:
         hosts = world.hosts

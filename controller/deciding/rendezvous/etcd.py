@@ -16,7 +16,7 @@ from elastic.api.job import Job
 from elastic.api.names import RDZV_SECRET
 from elastic.api.rendezvous_choice import ETCDS, members_of, obstacle_to_library
 from elastic.api.words import RdzvBackend
-from elastic.etcd.place import Place
+from elastic.etcd.place import EtcdPlace
 from elastic.membership.bounds import MOST_SECONDS
 from rendezvous.delivery import has_closed
 
@@ -46,13 +46,13 @@ def endpoint(job: Job, settings: Settings) -> str:
     return ",".join(member if re.search(r":\d+$", member) else f"{member}:{port}" for member in members_of(job))
 
 
-def place(job: Job, settings: Settings) -> Place:
+def place(job: Job, settings: Settings) -> EtcdPlace:
     """Return the place where the controller takes part."""
     prefix, uid = f"{PREFIX}/{job.metadata.uid}/", job.metadata.uid
     if is_own(job):
-        return Place(endpoints=settings.etcd, prefix=prefix, is_tls=True, job=uid)
+        return EtcdPlace(endpoints=settings.etcd, prefix=prefix, is_tls=True, job=uid)
     chosen, named = dict(conf(job)), endpoint(job, settings).split(",")
-    return Place(
+    return EtcdPlace(
         endpoints=tuple(member.rpartition("//")[2].rstrip("/") for member in named),
         prefix=f"{chosen.get('etcd_prefix', PREFIX).rstrip('/')}/{uid}/",
         is_tls=chosen.get("protocol") == "https" or named[0].startswith("https://"),

@@ -14,7 +14,7 @@ from controller.deciding.lifecycle.stored_restarts import log_of
 from controller.deciding.lifecycle.verdicts import Verdict
 from controller.deciding.rendezvous import lost_state
 from controller.deciding.rendezvous.deadlines import waits_for_replacement
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, Stragglers
@@ -35,13 +35,13 @@ def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str
     least, most = job.least_workers, min(max(job.most_workers, len(staying) + len(coming) + extra), MOST_MEMBERS)
     going = {entry.uid for entry in leaving}
     outgoing = [pod for pod in snapshot.pods if pod.uid in going]
-    failed = [pod for pod in snapshot.pods if pod.phase is Phase.FAILED and not pod.is_deleting and pod.uid not in going]
+    failed = [pod for pod in snapshot.pods if pod.phase is PodPhase.FAILED and not pod.is_deleting and pod.uid not in going]
     return SetExpectation(
         members=tuple(sorted({pod.name for pod in staying} | set(coming))),
-        pending=tuple(sorted({pod.name for pod in staying if pod.phase is not Phase.RUNNING} | set(coming))),
+        pending=tuple(sorted({pod.name for pod in staying if pod.phase is not PodPhase.RUNNING} | set(coming))),
         leaving=tuple(leaving),
         ended=tuple(end for pod in (*staying, *failed) if (end := _uncounted_end(view, pod)) is not None),
-        finished=tuple(sorted(pod.name for pod in staying if pod.phase is Phase.SUCCEEDED)),
+        finished=tuple(sorted(pod.name for pod in staying if pod.phase is PodPhase.SUCCEEDED)),
         least=least,
         most=most,
         sizes=allowed_sizes(job, most=most),
@@ -93,7 +93,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     code, reason, message, run = container.exit_code, container.exit_reason, container.message, container.restarts
     if code is None:
         code, reason, message, run = container.last_exit_code, container.last_exit_reason, container.last_message, container.restarts - 1
-    if pod.exceeded and pod.phase is Phase.FAILED:
+    if pod.exceeded and pod.phase is PodPhase.FAILED:
         return End(pod.name, pod.uid, max(0, container.restarts), Cause.USER, is_last=True, own_limit=True)
     if not code or is_undeliverable({"exitCode": code, "message": message}, job.metadata.uid):
         return None
@@ -101,7 +101,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
     if end_reasons.came_from_outside(code, reason) or end_reasons.was_turned_away(message, job.metadata.uid):
         cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
     is_usage = cause is Cause.USER and unmet(message, job.metadata.uid)[0] == USAGE
-    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is Phase.FAILED, usage_error=is_usage)
+    return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is PodPhase.FAILED, usage_error=is_usage)
 
 
 def accounted(view: JobView, verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from controller.deciding.actions import Budget, SetExpectation
 from controller.deciding.job_view import JobView
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus
@@ -42,7 +42,7 @@ def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:
 
 def may_have_workers(pod: Pod) -> bool:
     """Return whether the launcher has a worker in the pod or can start one."""
-    return pod.phase is Phase.RUNNING and all(container.exit_code is None and not container.waiting for container in pod.containers)
+    return pod.phase is PodPhase.RUNNING and all(container.exit_code is None and not container.waiting for container in pod.containers)
 
 
 def recorded(view: JobView, known: ElasticStatus, *, leaving: Sequence[Leaving]) -> ElasticStatus:

@@ -17,13 +17,13 @@ from controller.deciding.job_view import JobView
 from controller.deciding.moments import of_timestamp
 from controller.deciding.rendezvous.backend import RendezvousBackend
 from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.facts.snapshot import Container, Pod, Snapshot, World
+from controller.facts.snapshot import Container, Pod, Snapshot, WorldSeen
 from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.words import HOLDER, IN_WORLD
 from elastic.membership.phases import WorldPhase
 
-NO_WORLD = World(generation=0, members=frozenset())
+NO_WORLD = WorldSeen(generation=0, members=frozenset())
 
 
 class Reason(StrEnum):
@@ -137,7 +137,7 @@ class _Look:
 
     job: Job
     snapshot: Snapshot
-    world: World
+    world: WorldSeen
 
     def verdict(self, pod: Pod) -> WorkerReadiness | None:
         """None where the condition stays as it is."""

@@ -11,7 +11,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle.disruption import Notice
 from controller.deciding.moments import after
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import Phase, Pod, Snapshot
+from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Disruption, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import TAKEN_BACK, Stragglers
@@ -86,9 +86,9 @@ def _chosen(job: Job, known: ElasticStatus, snapshot: Snapshot) -> Pod | None:
     world, at = snapshot.world, _next_at(known.disruptions)
     if world is None or world.phase != WorldPhase.RUNNING or len(world.members) != job.workers or known.leaving:
         return None
-    if (at is not None and at > snapshot.now) or any(pod.phase is Phase.PENDING for pod in snapshot.pods):
+    if (at is not None and at > snapshot.now) or any(pod.phase is PodPhase.PENDING for pod in snapshot.pods):
         return None
-    pods = {pod.uid: pod for pod in snapshot.pods if pod.phase is Phase.RUNNING and not pod.is_deleting and pod.name in world.members}
+    pods = {pod.uid: pod for pod in snapshot.pods if pod.phase is PodPhase.RUNNING and not pod.is_deleting and pod.name in world.members}
     return next((pods[one.pod_uid] for one in known.stragglers if one.kind in CURABLE and one.pod_uid in pods), None)
 
 

@@ -14,7 +14,7 @@ from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
 from controller.deciding.rendezvous import hangs, stragglers
-from controller.facts.snapshot import Snapshot, World
+from controller.facts.snapshot import Snapshot, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause, ConditionType
@@ -71,7 +71,7 @@ def _with_world(view: JobView, status: ElasticStatus, leaving: Sequence[Leaving]
     return restart_accounting.settled(new, snapshot.pods, before=status)
 
 
-def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> ElasticStatus:
+def _of_world(status: ElasticStatus, snapshot: Snapshot, world: WorldSeen) -> ElasticStatus:
     status = replace(status, closed=world.closed or status.closed)
     if world.fruitless is not None:
         status = replace(status, fruitless=world.fruitless, step=world.step)
@@ -92,7 +92,7 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: World) -> Elasti
     return replace(status, generation=world.generation, world_size=size, ranks=_ranks(world))
 
 
-def _ranks(world: World) -> str:
+def _ranks(world: WorldSeen) -> str:
     """Return the workers' names by rank, cut to a length that fits most jobs. More names would crowd the status."""
     indexes = [name.rpartition("-")[2] if WORKER_NAME.search(name) else "" for name in world.ranked]
     return ",".join(indexes) if len(indexes) <= MOST_RANKS else ""

@@ -20,7 +20,7 @@ from controller.deciding.pauses import next_pause_s, pause_end, start_of
 from controller.deciding.replicas import loss_backoff
 from controller.deciding.replicas.loss_backoff import STORE
 from controller.deciding.status_room import with_counted
-from controller.facts.snapshot import NotCreated, Phase, Pod, Snapshot, pod_from
+from controller.facts.snapshot import NotCreated, Pod, PodPhase, Snapshot, pod_from
 from elastic.api.book import MOST_TIMES, Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import PODS
@@ -104,14 +104,14 @@ def _pods(snapshot: Snapshot, type: str) -> list[Pod]:
 
 
 def _have_begun(pods: Iterable[Pod]) -> bool:
-    return not any(is_refused(pod) or pod.phase is Phase.PENDING for pod in pods)
+    return not any(is_refused(pod) or pod.phase is PodPhase.PENDING for pod in pods)
 
 
 def with_waiting(snapshot: Snapshot, status: JobStatus) -> Snapshot:
     """Return the same look, in which pods that were refused and wait are pending."""
     types = {entry.type.lower() for entry in _waiting(status, snapshot.now) if entry.node}
     waiting = {pod.uid for pod in _refused(snapshot) if pod.type in types}
-    pods = tuple(replace(pod, phase=Phase.PENDING) if pod.uid in waiting else pod for pod in snapshot.pods)
+    pods = tuple(replace(pod, phase=PodPhase.PENDING) if pod.uid in waiting else pod for pod in snapshot.pods)
     return replace(snapshot, pods=pods) if waiting else snapshot
 
 

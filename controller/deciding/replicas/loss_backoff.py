@@ -15,7 +15,7 @@ from controller.deciding.lifecycle.end_reasons import is_refused
 from controller.deciding.moments import after
 from controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
 from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import LAUNCHER_INDEX, Phase, Pod, Snapshot, pod_from
+from controller.facts.snapshot import LAUNCHER_INDEX, Pod, PodPhase, Snapshot, pod_from
 from elastic.api import names
 from elastic.api.book import MOST_KNOWN, MOST_TIMES, Made, Replacements
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
@@ -74,7 +74,7 @@ def _is_young(made: Made, now: datetime) -> bool:
 
 
 def _is_lost(pod: Pod | None) -> bool:
-    return pod is None or pod.is_deleting or pod.phase is Phase.FAILED
+    return pod is None or pod.is_deleting or pod.phase is PodPhase.FAILED
 
 
 def _was_refused(pod: Pod | None) -> bool:

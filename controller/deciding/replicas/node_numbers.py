@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from controller.deciding.job_view import JobView
-from controller.facts.snapshot import Phase
+from controller.facts.snapshot import PodPhase
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX
 
@@ -15,7 +15,7 @@ def numbered(view: JobView, made: Iterable[Object]) -> Iterator[Object]:
     If an index is a rank, the number is the index.
     """
     pods = view.snapshot.pods
-    taken = {pod.number for pod in pods if not pod.is_deleting and pod.phase is not Phase.FAILED}
+    taken = {pod.number for pod in pods if not pod.is_deleting and pod.phase is not PodPhase.FAILED}
     free = (number for number in count() if number not in taken)
     for pod in made:
         if view.job.kind.role:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from controller.deciding.moments import FIRST
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ def _age(pod: Pod) -> tuple[datetime, int]:
 
 
 def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
-    return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not Phase.FAILED]
+    return [pod for pod in pods if not pod.is_deleting and pod.name not in leaving and pod.phase is not PodPhase.FAILED]
 
 
 def _by_worth(pod: Pod) -> tuple[bool, bool, int, int]:
     """Sorts pods so that the last one goes first: one that does not run, then one that is not Ready, then the highest place."""
-    runs = pod.phase in (Phase.RUNNING, Phase.SUCCEEDED)
+    runs = pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED)
     return (not runs, not pod.is_ready, *place(pod))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.facts.snapshot import Phase, Pod
+from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.job import Job
 
 
@@ -30,7 +30,7 @@ def _count(pods: Iterable[Pod]) -> Tally:
     return Tally(
         active=sum(pod.is_active for pod in found),
         # A program that was stopped may end with 0 although its work is not done.
-        succeeded=sum(pod.phase is Phase.SUCCEEDED and not pod.is_deleting for pod in found),
-        failed=sum(pod.phase is Phase.FAILED and not pod.is_deleting for pod in found),
-        leaving=sum(pod.phase is Phase.RUNNING and pod.is_deleting for pod in found),
+        succeeded=sum(pod.phase is PodPhase.SUCCEEDED and not pod.is_deleting for pod in found),
+        failed=sum(pod.phase is PodPhase.FAILED and not pod.is_deleting for pod in found),
+        leaving=sum(pod.phase is PodPhase.RUNNING and pod.is_deleting for pod in found),
     )

@@ -21,14 +21,14 @@ from controller.deciding.trainjobs.claims import CLAIM
 from controller.deciding.trainjobs.lowering import lower, wanted_now, without_mpi
 from controller.deciding.trainjobs.patches import PATCHES
 from controller.deciding.trainjobs.reports import next_write, trainer_status
-from controller.facts.keys import owner_uid
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER, as_owned
 from elastic.api.names import NODES, REPORT, STOPPED
+from elastic.api.owners import controller_uid
 from elastic.api.trainer.modes import Mode, serves
 from elastic.api.trainer.train_job import TrainJobStatus
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class TrainJobView:
     runtime: Object | None
     named: Object | None
     now: datetime
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     initializers: Mapping[str, Object] = field(default_factory=dict)
     gang_scheduler: str = ""
     serves_mpi: bool = True
@@ -52,7 +52,9 @@ class TrainJobView:
     @property
     def own(self) -> Mapping[str, Object]:
         """Return the initializers' jobs that belong to this TrainJob."""
-        return {step: job for step, job in self.initializers.items() if owner_uid(job["metadata"]) == self.train_job["metadata"]["uid"]}
+        return {
+            step: job for step, job in self.initializers.items() if controller_uid(job["metadata"]) == self.train_job["metadata"]["uid"]
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def plan(view: TrainJobView) -> TrainJobPlan:
         return TrainJobPlan()
     known, named = _known(view.train_job), view.named
     is_over = statuses.is_finished(known)
-    if named is not None and owner_uid(named["metadata"]) != metadata["uid"]:
+    if named is not None and controller_uid(named["metadata"]) != metadata["uid"]:
         if is_going(named):
             return TrainJobPlan()  # of a former TrainJob of this name: the garbage collector deletes it
         return _without_job(view, known, [Problem(("metadata", "name"), _blocked(named))])
@@ -114,7 +116,7 @@ def _begun(view: TrainJobView, known: TrainJobStatus) -> TrainJobPlan:
     objects, problems = lower(view.train_job, view.runtime, gang_scheduler=view.gang_scheduler)
     wanted = {item["metadata"]["name"] for item in objects if item["kind"] != CLAIM}
     there = [job for job in view.initializers.values() if job["metadata"]["name"] in wanted]
-    others = [job for job in there if owner_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]
+    others = [job for job in there if controller_uid(job["metadata"]) != view.train_job["metadata"]["uid"]]
     if any(is_going(job) for job in others):
         return TrainJobPlan()  # of a former TrainJob of this name
     if not view.serves_mpi and (lacking := without_mpi(objects)):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from elastic.api.trainer.train_job import Metric, TrainerStatus
-from elastic.membership.training import Progress
+from elastic.membership.training import TrainingProgress
 
 LEAST_GAP = timedelta(seconds=10)
 """Time between two writes of a TrainJob that trains."""
@@ -20,7 +20,7 @@ WHOLE = 2.0**53
 """Every whole number below is exact."""
 
 
-def trainer_status(known: TrainerStatus | None, progress: Progress | None, *, now: datetime) -> TrainerStatus | None:
+def trainer_status(known: TrainerStatus | None, progress: TrainingProgress | None, *, now: datetime) -> TrainerStatus | None:
     """Return the status that the newest report makes. It is the known one if the report says nothing new."""
     before = known or TrainerStatus()
     if progress is None:
@@ -44,7 +44,7 @@ def next_write(known: TrainerStatus | None, *, now: datetime) -> datetime:
     return last + LEAST_GAP if last <= now else now
 
 
-def _metrics(progress: Progress) -> tuple[Metric, ...]:
+def _metrics(progress: TrainingProgress) -> tuple[Metric, ...]:
     """Return the metrics, with the step as the last one. A world that has not made a step may have none."""
     values = {name: value for name, value in progress.values.items() if name}
     if progress.step is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from elastic.api.kinds import OWNED, as_owned
+from elastic.api.owners import is_owned_by
 from elastic.client.bare_train_jobs import REFUSED, UNSERVED, state_of
 from elastic.client.verbs import Found
 from elastic.kube.client import Kube
@@ -34,7 +35,7 @@ async def until_begun(kube: Kube, job: Found, *, say: Callable[[str], None], run
             return None
         for kind in OWNED:
             owned = await kube.find(resource_of(kind), key.name, namespace=key.namespace)
-            if owned is not None and any(owner.get("uid") == key.uid for owner in owned["metadata"].get("ownerReferences") or ()):
+            if owned is not None and is_owned_by(owned["metadata"], key.uid):
                 return Found(as_owned(kind, owned["metadata"]), owned)
         words = f"{state}: {words}" if state == REFUSED else "" if state == RUNNING else f"waits for {UNSERVED}"
         if words and words != said:

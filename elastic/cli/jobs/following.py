@@ -20,7 +20,7 @@ from elastic.client.summary import summary
 from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
-from elastic.kube.following import Happening, JobKey, Outcome, follow
+from elastic.kube.following import FollowedJob, Happening, Outcome, follow
 
 LOOK_EVERY_S = 1.0
 AWAY_S = 60.0
@@ -32,7 +32,7 @@ async def nothing(job: Found) -> Wait:
 
 async def followed(
     kube: Kube,
-    job: JobKey,
+    job: FollowedJob,
     *,
     tell: Callable[[Happening], bool],
     say: Callable[[str], None] = lambda words: None,
@@ -66,7 +66,7 @@ async def followed(
 
 
 async def _watch(
-    kube: Kube, job: JobKey, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
+    kube: Kube, job: FollowedJob, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
 ) -> Outcome:
     """Ask for the job again and again: its watches come back to a server that was away, and wait for ever if it stays away."""
     loop = asyncio.get_running_loop()

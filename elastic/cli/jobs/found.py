@@ -13,6 +13,7 @@ import click
 
 from elastic.api.kinds import INITIALIZERS, KINDS, OWNED, TORCH_NODES, TRAIN_JOBS, Kind, as_owned
 from elastic.api.names import JOB_NAME
+from elastic.api.owners import owners_of
 from elastic.api.reader import did_you_mean
 from elastic.client.bare_train_jobs import outline, without_job
 from elastic.client.verbs import Found
@@ -108,8 +109,7 @@ async def with_train_jobs(kube: Kube, namespace: str | None, there: Sequence[Fou
     known = {one["metadata"]["uid"]: one for one in await readable.listed(kube, TRAIN_JOB_RESOURCE, namespace=namespace)}
 
     def owner(job: Found) -> Object | None:
-        owners = job.object["metadata"].get("ownerReferences") or ()
-        return next((known[one["uid"]] for one in owners if one.get("uid") in known), None)
+        return next((known[one.uid] for one in owners_of(job.object["metadata"]) if one.uid in known), None)
 
     return [replace(job, train_job=owner(job)) if job.kind.role and job.bare is None else job for job in there]
 
@@ -196,7 +196,7 @@ def no_namespace(namespace: str) -> str:
 async def events_of(kube: Kube, job: Found, pods: Sequence[Object]) -> list[Object]:
     """Return the Events of the job and its pods, the oldest first. Events stay for an hour."""
     metadata = job.object["metadata"]
-    owners = [owner.get("uid") for owner in metadata.get("ownerReferences") or ()] if job.kind.role else []
+    owners = [owner.uid for owner in owners_of(metadata)] if job.kind.role else []
     uids = {metadata["uid"], *owners, *(pod["metadata"]["uid"] for pod in pods)}
     start = f"{metadata['name']}-"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from elastic.api.names import JOB_NAME
 from elastic.cli import completion, screen
 from elastic.cli.arguments import EVERYWHERE, cluster_options
 from elastic.cli.cluster_choice import Cluster
@@ -24,11 +23,9 @@ from elastic.client.sample import Sample, shortened
 from elastic.client.summary import pod_state, rank_of, summary
 from elastic.client.verbs import Found
 from elastic.kube.client import Kube
-from elastic.kube.errors import KubeError
-from elastic.kube.quantity import parse
-from elastic.kube.resources import Object, Resource
+from elastic.kube.pod_usage import PodUsage, place, pod_usage
+from elastic.kube.resources import Object
 
-POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", kind="PodMetrics")
 NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io (install metrics-server)"
 MIB = 1 << 20
 NOT_IN_WORDS = ("job", "kind", "unit", "hang", "stragglers")
@@ -40,7 +37,7 @@ class Seen:
 
     jobs: Sequence[tuple[Found, Sequence[Object]]]
     """The jobs with their pods."""
-    usage: Mapping[str, Object] | None
+    usage: Mapping[str, PodUsage] | None
     """The usage by pod; None if the cluster does not measure it."""
     samples: Mapping[str, Sample]
     warnings: Sequence[str]
@@ -79,8 +76,7 @@ def top(words: tuple[str, ...], everywhere: bool, watches: bool, output: str, ur
             await found.check_namespace(kube, where)
         pods = [(job, await verbs.pods_of(kube, job)) for job in jobs]
         warnings: list[str] = []
-        usage = await _usage(kube, where)
-        return Seen(pods, usage, await live(kube, cluster, url, warn=warnings.append), warnings)
+        return Seen(pods, await pod_usage(kube, where), await live(kube, cluster, url, warn=warnings.append), warnings)
 
     if watches:
         if output != "table" or not screen.is_there():
@@ -115,23 +111,12 @@ def lines_of(seen: Seen) -> Iterator[str]:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
 
 
-async def _usage(kube: Kube, namespace: str | None) -> dict[str, Object] | None:
-    """Return the measured usage of each pod; None if the cluster does not measure it."""
-    try:
-        listed = (await kube.list(POD_METRICS, namespace=namespace, labels=JOB_NAME)).items
-    except KubeError as error:
-        if error.code in (403, 404, 503):
-            return None
-        raise
-    return {_place(item): item for item in listed}
-
-
-def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> list[dict[str, Any]]:
+def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, PodUsage]) -> list[dict[str, Any]]:
     """Return one row for each pod, with CPU in cores and memory in bytes, or None if they are not measured."""
     rows = []
     for pod in pods:
         name = str(pod["metadata"]["name"])
-        containers = usage.get(_place(pod), {}).get("containers") or []
+        used = usage.get(place(pod))
         rows.append(
             {
                 "job": job.key.name,
@@ -139,20 +124,11 @@ def rows_of(job: Found, pods: Sequence[Object], usage: Mapping[str, Object]) -> 
                 "rank": rank_of(pod, job.object),
                 "state": pod_state(pod),
                 "node": (pod.get("spec") or {}).get("nodeName"),
-                "cpu": _sum(containers, "cpu"),
-                "memory": _sum(containers, "memory"),
+                "cpu": used.cpu if used is not None else None,
+                "memory": used.memory if used is not None else None,
             }
         )
     return rows
-
-
-def _place(item: Object) -> str:
-    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
-
-
-def _sum(containers: Sequence[Object], resource: str) -> float | None:
-    amounts = [str((container.get("usage") or {}).get(resource, "0")) for container in containers]
-    return float(sum(parse(amount) for amount in amounts)) if containers else None
 
 
 def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from elastic.client.sample import Sample
 from elastic.client.summary import summary
 from elastic.client.verbs import Found
 from elastic.kube.client import Kube
-from elastic.kube.following import Condition, Happening, Outcome
+from elastic.kube.following import ConditionNews, Happening, Outcome
 from elastic.kube.resources import Object
 
 MET, NOT_MET = 0, 1
@@ -96,7 +96,7 @@ async def _until(kube: Kube, job: Found, what: str, milestone: Milestone) -> Out
 
     def tell(happening: Happening) -> bool:
         milestone.hear(happening)
-        if not isinstance(happening, Condition):
+        if not isinstance(happening, ConditionNews):
             return False
         click.echo(plain(f"{happening.type}: {happening.message}"), err=True)
         if happening.type == WORDS[what] == "Running":

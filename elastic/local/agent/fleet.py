@@ -1,4 +1,4 @@
-"""The nodes that one process plays.
+"""Run the nodes that one process plays.
 
 They share the client, the view of pods and services, the holder's connection and one endpoint for logs and exec. A node is added by
 starting it here, and found again by its folder after a restart.
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
 from elastic.local.agent.devices import Devices
@@ -35,7 +35,7 @@ GONE_S, GONE_POLL_S = 10.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the nodes of this process keep their pods, and under which names pods find the control plane."""
+    """The folder in which the nodes keep their pods, and the names under which pods find the control plane."""
 
     folder: Path
     fixed_names: Mapping[tuple[str, str], str]
@@ -46,7 +46,7 @@ def pods_cache(kube: Kube) -> "Cache[Object]":
 
 
 class Fleet:
-    """Keeps the directory of names current for all nodes of this process, and hands out node agents."""
+    """The node agents of this process. Keeps the directory of names current for all of them."""
 
     def __init__(self, kube: Kube, channel: Channel, *, settings: Settings, place: Place, pods: "Cache[Object]") -> None:
         self._kube = kube
@@ -76,11 +76,11 @@ class Fleet:
             group.create_task(self._services.run())
             group.create_task(self._keep_names())
 
-    def _content_changed(self, change: Change[bool]) -> None:
+    def _content_changed(self, change: ViewChange[bool]) -> None:
         for agent in self._agents.values():
             agent.refresh(change.key[0])
 
-    def _pod_changed(self, change: Change[Object]) -> None:
+    def _pod_changed(self, change: ViewChange[Object]) -> None:
         named = named_pod(change.new) if change.new is not None else None
         if named == self._named.get(change.key):
             return
@@ -96,7 +96,7 @@ class Fleet:
         self._stale.set()
         while True:
             await self._stale.wait()
-            # Changes come in flocks; one directory for all that arrive together.
+            # Changes often arrive together. One directory serves all of them.
             await asyncio.sleep(GATHER_S)
             self._stale.clear()
             self._directory = Directory(self._services.list(), self._named.values(), fixed=self._place.fixed_names)
@@ -109,13 +109,13 @@ class Fleet:
         return self._settings.mode
 
     async def wait_for(self, names: Collection[str]) -> None:
-        """Returns when these nodes are in the API, and ready there."""
+        """Wait until these nodes are in the API, and ready there."""
         while not all(name in self._agents and self._agents[name].registered for name in names):
             self._registered.clear()
             await self._registered.wait()
 
     async def retire_others(self, names: Collection[str], *, labels: str) -> None:
-        """Takes nodes with these labels out of the API that were played once and are not any more."""
+        """Delete from the API the nodes with these labels that this process does not play any more."""
         for node in (await self._kube.list(NODES, labels=labels)).items:
             if node["metadata"]["name"] not in names:
                 await self._kube.delete(NODES, node["metadata"]["name"])
@@ -124,7 +124,7 @@ class Fleet:
         return self._agents.get(name)
 
     async def vanish(self, name: str) -> None:
-        """Ends at once, without notice, every process of a node that is not run any more; also those that its agent never took up."""
+        """End every process of a stopped node at once and without notice. Processes that its agent never took up end too."""
         uids = {path.name for path in (self._place.folder / name).glob("*")}
         deadline = time.monotonic() + GONE_S
         while time.monotonic() < deadline:
@@ -144,7 +144,7 @@ class Fleet:
         return next((runner for agent in self._agents.values() if (runner := agent.runner(namespace, pod)) is not None), None)
 
     async def run_node(self, facts: NodeFacts) -> None:
-        """Runs one node of this process until cancelled."""
+        """Run one node of this process until cancelled."""
         folder = self._place.folder / facts.name
         events = Recorder(self._kube, component="kubelet", host=facts.name)
         around = Surroundings(

@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 
 from elastic.api.words import GPU
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, NODES
@@ -131,7 +131,7 @@ class NodeAgent:
         await self._around.channel.destroy(uid)
         folder.remove()
 
-    def _changed(self, change: Change[Object]) -> None:
+    def _changed(self, change: ViewChange[Object]) -> None:
         for pod in (change.old, change.new):
             if pod is not None and pod["spec"].get("nodeName") == self.name:
                 break

@@ -5,7 +5,7 @@ import logging
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS, Object
@@ -36,7 +36,7 @@ class DefaultAccounts:
                 group.create_task(cache.run())
             group.create_task(self._provide())
 
-    def _taken(self, change: Change[bool]) -> None:
+    def _taken(self, change: ViewChange[bool]) -> None:
         self._queue.put_nowait(change.key[0])
 
     async def _provide(self) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change, Key
+from elastic.api.owners import controller_of
+from elastic.kube.cache import Cache, Key, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import POD_DISRUPTION_BUDGETS, Object
@@ -43,7 +44,7 @@ class DisruptionBudgets:
             group.create_task(self._budgets.run())
             group.create_task(self._keep())
 
-    def _pod_changed(self, change: Change[Object]) -> None:
+    def _pod_changed(self, change: ViewChange[Object]) -> None:
         namespace = change.key[0]
         self._look([(namespace, budget["metadata"]["name"]) for budget in self._budgets.by("namespace", namespace)])
 
@@ -96,27 +97,27 @@ class DisruptionBudgets:
                 raise
 
     async def _wanted(self, pods: list[Object]) -> int:
-        """The replicas that the pods' controllers are set to, asked of their scale; a controller without one counts by its pods."""
+        """Return how many replicas the pods' controllers should have, by their scale. A controller without a scale counts by its pods."""
         kinds = await discover(self._kube)
         total = 0
         seen: set[str] = set()
         for pod in pods:
-            owner = next((ref for ref in pod["metadata"].get("ownerReferences") or () if ref.get("controller")), None)
+            owner = controller_of(pod["metadata"])
             if owner is None:
                 total += 1
                 continue
-            resource = kinds.by_kind.get((owner["apiVersion"].rpartition("/")[0], owner["kind"]))
-            if owner["uid"] in seen:
+            resource = kinds.by_kind.get((owner.group, owner.kind))
+            if owner.uid in seen:
                 continue
             try:
                 if resource is None:
-                    raise KubeError(code=404, reason="NotFound", message=f"no kind {owner['kind']}")
-                scale = await self._kube.get(resource, owner["name"], namespace=pod["metadata"]["namespace"], subresource="scale")
+                    raise KubeError(code=404, reason="NotFound", message=f"no kind {owner.kind}")
+                scale = await self._kube.get(resource, owner.name, namespace=pod["metadata"]["namespace"], subresource="scale")
             except KubeError as error:
                 if error.code not in (404, 405):
                     raise
                 total += 1
                 continue
-            seen.add(owner["uid"])
+            seen.add(owner.uid)
             total += int((scale.get("spec") or {}).get("replicas") or 0)
         return total

@@ -1,7 +1,7 @@
-"""Collects garbage: objects whose owners have gone, and dependents that a deleted owner waits for. What to do is ownership.py's to say.
+"""Collect garbage: objects whose owners have gone, and dependents that a deleted owner waits for.
 
-What the server of an API service lists is its word about its own objects alone, whatever uids and owners it writes: an object is known
-by where it is, and is what a reference means only if all of the reference says so.
+ownership.py decides what to do with an object. The server of an API service is believed about its own objects only, because it may write
+any uids and owners. An object is therefore known by its place, and a reference means an object only if all its fields fit.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change
+from elastic.api.owners import Owner
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, CUSTOM_RESOURCE_DEFINITIONS, Object, Resource
@@ -25,7 +26,6 @@ from elastic.local.controllers.ownership import (
     Item,
     Key,
     OrphanDependents,
-    Owner,
     Release,
     State,
     item,
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 GATHER_S = 0.1
 LOOK_AGAIN_S = 30.0
-"""No object shows that the server of an API service serves more kinds than before, or says again what it serves."""
+"""Seconds between two discoveries, because no object shows that the server of an API service serves other kinds than before."""
 
 
 class GarbageCollector:
-    """Watches every kind there is, new ones too, and looks at an object whenever it, an owner or a dependent of it changes."""
+    """Watches every kind, also new ones, and looks at an object whenever it, its owner or its dependent changes."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -51,7 +51,7 @@ class GarbageCollector:
         self._watches: dict[Resource, tuple[Cache[Item], asyncio.Task[None]]] = {}
         self._items: dict[Key, Item] = {}
         self._naming: dict[str, set[Key]] = {}
-        """By a uid, what has an owner reference with it."""
+        """The objects that have an owner reference with a uid, by that uid."""
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
         self._queued: set[Key] = set()
         self._rediscover = asyncio.Event()
@@ -98,7 +98,7 @@ class GarbageCollector:
             for gone in cache.list():
                 self._forget(gone)
 
-    def _changed(self, change: Change[Item]) -> None:
+    def _changed(self, change: ViewChange[Item]) -> None:
         if change.old is not None:
             self._forget(change.old)
         if change.new is not None:
@@ -118,7 +118,7 @@ class GarbageCollector:
         self._enqueue([*self._naming.get(gone.uid, ()), *(found.key for owner in gone.owners if (found := self._known(gone, owner)))])
 
     def _known(self, subject: Item, owner: Owner) -> Item | None:
-        """What is meant by that reference of the subject's, if a watch has shown it."""
+        """Return the owner that the subject's reference means, if a watch has shown it."""
         resource = self._kinds.by_kind.get((owner.group, owner.kind)) or next(
             (watched for watched in self._watches if (watched.group, watched.kind) == (owner.group, owner.kind)), None
         )
@@ -149,8 +149,8 @@ class GarbageCollector:
                 log.warning("garbage collection of %s failed, trying again: %r", where, error)
                 asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, [key])
             except Exception:
-                # One object that makes no sense must end neither the collection nor the node agents beside it. Its next change, or one of
-                # its owners, brings it here again.
+                # An invalid object must end neither the collection nor the node agents in this process. Its next change, or its owner's,
+                # brings it here again.
                 log.exception("garbage collection of %s is not possible", where)
 
     async def _attend(self, subject: Item) -> None:
@@ -162,7 +162,7 @@ class GarbageCollector:
             await self._act(subject, dependents, action)
 
     async def _state(self, subject: Item, owner: Owner) -> State:
-        """An owner we have not seen may be new: only the word of the server that has it makes it absent."""
+        """Return the state of an owner. An owner that no watch has shown may be new, so ask the server before calling it absent."""
         known = self._known(subject, owner)
         if known is None:
             resource = self._kinds.by_kind.get((owner.group, owner.kind))

@@ -1,4 +1,7 @@
-"""Decides what the garbage collector does with one object, from its owners and its dependents. Pure: the caller says which owners exist."""
+"""Decide what the garbage collector does with one object, from its owners and its dependents.
+
+This is pure: the caller says which owners exist.
+"""
 
 import enum
 from dataclasses import dataclass
@@ -6,28 +9,20 @@ from typing import Any
 
 import msgspec
 
+from elastic.api.owners import Owner
 from elastic.kube.resources import Resource
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    uid: str
-    group: str
-    kind: str
-    name: str
-    blocks: bool
-
-
 Key = tuple[Resource, str, str]
-"""Where an object is: its resource, namespace and name. A uid is no key: a server may write that of another server's object."""
+"""The resource, namespace and name of an object. A uid is no key, because a server may write the uid of another server's object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """As much of an object as ownership needs."""
+    """The part of an object that ownership needs."""
 
     resource: Resource
     namespace: str
@@ -48,7 +43,7 @@ class Item:
         return any(owner.blocks and self._is(owner, other.namespace) for owner in other.owners)
 
     def _is(self, owner: Owner, namespace: str) -> bool:
-        """Whether an object of that namespace means this one by its reference."""
+        """Return whether the reference of an object in that namespace means this object."""
         named = (owner.uid, owner.group, owner.kind, owner.name)
         is_in_reach = self.namespace == namespace or not self.resource.namespaced
         return is_in_reach and named == (self.uid, self.resource.group, self.resource.kind, self.name)
@@ -69,14 +64,14 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Disown:
-    """Some owners have gone and others have not: only the references to the former go."""
+    """Some owners have gone and others have not. Remove only the references to the owners that have gone."""
 
     uids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The finalizer that kept the object until its dependents were dealt with is done."""
+    """The finalizer kept the object until its dependents were dealt with, and can now go."""
 
     finalizer: str
 
@@ -95,7 +90,10 @@ Action = Delete | Disown | Release | DeleteDependents | OrphanDependents
 
 
 def item(resource: Resource, found: dict[str, Any]) -> Item:
-    """Raises ValidationError for what has no metadata like an object's of that resource: servers of API services may send anything."""
+    """Return the part of an object that ownership needs. Raise ValidationError if its metadata does not fit the resource.
+
+    Servers of API services may send anything.
+    """
     metadata = msgspec.convert(found.get("metadata"), _Metadata)
     if bool(metadata.namespace) != resource.namespaced:
         raise msgspec.ValidationError(f"an object {'without' if resource.namespaced else 'with'} a namespace")
@@ -104,7 +102,7 @@ def item(resource: Resource, found: dict[str, Any]) -> Item:
         namespace=metadata.namespace or "",
         name=metadata.name,
         uid=metadata.uid,
-        owners=tuple(_owner(reference) for reference in metadata.owner_references or ()),
+        owners=tuple(_owner(reference, metadata.namespace or "") for reference in metadata.owner_references or ()),
         deleting="deletionTimestamp" in found["metadata"],
         finalizers=tuple(metadata.finalizers or ()),
     )
@@ -126,13 +124,13 @@ class _Metadata(msgspec.Struct, rename="camel"):
     finalizers: list[str] | None = None
 
 
-def _owner(reference: _Reference) -> Owner:
-    group = reference.api_version.rpartition("/")[0]
-    return Owner(reference.uid, group, reference.kind, reference.name, bool(reference.block_owner_deletion))
+def _owner(reference: _Reference, namespace: str) -> Owner:
+    blocks = bool(reference.block_owner_deletion)
+    return Owner(reference.api_version, reference.kind, namespace, reference.name, reference.uid, blocks=blocks)
 
 
 def judge(subject: Item, states: dict[Owner, State], dependents: tuple[Item, ...]) -> Action | None:
-    """`states` has every owner of the subject, `dependents` everything that it owns."""
+    """Decide what to do with the subject. `states` has all its owners, and `dependents` all objects that it owns."""
     if subject.deleting:
         return _finish(subject, dependents)
     if not subject.owners:

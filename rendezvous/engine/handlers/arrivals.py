@@ -11,20 +11,20 @@ from ..messages.in_place import Stage
 from ..messages.member import Held, Join, Ready
 from ..restart_budget import with_presented
 from ..state import accounting, progress
-from ..state.job import Job
-from ..state.membership import CurrentWorld, Member, Phase, pod_of, ranks_of
+from ..state.job import JobState
+from ..state.membership import CurrentWorld, Member, MemberPhase, pod_of, ranks_of
 from ..values import replace
 from ..words import Cause
 
 RETIRED_KEPT = 1024
 
 
-def is_retired(job: Job, name: str, incarnation: str) -> bool:
+def is_retired(job: JobState, name: str, incarnation: str) -> bool:
     """Whether a newer incarnation took this one's place."""
     return (name, incarnation) in job.membership.retired
 
 
-def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
+def join(job: JobState, *, name: str, incarnation: str, message: Join) -> JobState:
     """Return the job with this member."""
     known = job.membership.members.get(name)
     if known is not None and known.incarnation != incarnation:
@@ -38,7 +38,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     if known is None:
         if held is None:
             job = replace(job, accounting=accounting.with_return(job.accounting, name))
-        phase = Phase.READY if message.ready else Phase.BOOTING
+        phase = MemberPhase.READY if message.ready else MemberPhase.BOOTING
         group = job.membership
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
         job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
@@ -57,7 +57,7 @@ def join(job: Job, *, name: str, incarnation: str, message: Join) -> Job:
     return _place(job, member, held=held, barrier=barrier, is_newcomer=message.provisional and message.alive)
 
 
-def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Job:
+def _failed_before(job: JobState, member: Member, *, held: Held, message: Join) -> JobState:
     """Record why a member is at the barrier. It repeats that, because the server that heard it first may be gone."""
     world = job.membership.world
     if world is None or held.generation != world.generation or not _may_hold(world, held, member.name):
@@ -67,7 +67,7 @@ def _failed_before(job: Job, member: Member, *, held: Held, message: Join) -> Jo
     return failed(job, member, status=message.status, ago_s=message.failed_ago_s)
 
 
-def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None, is_newcomer: bool) -> Job:
+def _place(job: JobState, member: Member, *, held: Held | None, barrier: Ready | None, is_newcomer: bool) -> JobState:
     """Put a member that presented itself where it belongs: into the current world, to the barrier, or astray.
 
     A newcomer's processes started in a world of their own. Its agent may have been in the current world before, and still names it.
@@ -75,7 +75,7 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
     group = job.membership
     world = group.world
     generation = held.generation if held is not None else 0
-    if world is not None and member.phase is not Phase.BOOTING and member.world_id == world.id and generation < world.generation:
+    if world is not None and member.phase is not MemberPhase.BOOTING and member.world_id == world.id and generation < world.generation:
         # The world was sealed with it while it was away: its view tells it so. It may answer the change that ends that world already.
         return ready(job, member, barrier) if barrier is not None and barrier.alive else job
     # If it comes back after the others gave it up in a change in process, nobody waits for its answer any more.
@@ -83,11 +83,11 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
     if world is not None and held is not None and not is_given_up and _may_hold(world, held, member.name):
         if world.by_rank[held.rank] is None:
             job = replace(job, membership=replace(group, world=world.with_member_at(held.rank, member.name)))
-        if member.phase is Phase.FINISHED:
+        if member.phase is MemberPhase.FINISHED:
             return job
         if is_newcomer:
             return _at_barrier(job, member)
-        working = job.change(member.name, phase=Phase.RUNNING, world_id=world.id, generation=generation)
+        working = job.change(member.name, phase=MemberPhase.RUNNING, world_id=world.id, generation=generation)
         if barrier is None:
             return working
         if not world.adopted:
@@ -95,17 +95,17 @@ def _place(job: Job, member: Member, *, held: Held | None, barrier: Ready | None
     if is_newcomer or (barrier is not None and barrier.alive and (member.provisional or not generation)):
         return _at_barrier(job, member)
     if barrier is None or not barrier.alive:
-        phase = Phase.READY if barrier is not None else Phase.BOOTING
+        phase = MemberPhase.READY if barrier is not None else MemberPhase.BOOTING
         return job.change(member.name, phase=phase, world_id="", generation=generation, alive=False)
     if world is not None and generation == world.generation:
-        return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, alive=True)
+        return job.change(member.name, phase=MemberPhase.READY, world_id="", generation=generation, alive=True)
     # The others may have made its last step again, without it. Then equal steps would hide that the states differ.
-    return job.change(member.name, phase=Phase.BOOTING, world_id="", generation=generation, alive=False, workers=0, step=None)
+    return job.change(member.name, phase=MemberPhase.BOOTING, world_id="", generation=generation, alive=False, workers=0, step=None)
 
 
-def _at_barrier(job: Job, newcomer: Member) -> Job:
+def _at_barrier(job: JobState, newcomer: Member) -> JobState:
     """Return the job with a newcomer whose processes stand by. They hold the state of no world."""
-    return job.change(newcomer.name, phase=Phase.READY, world_id="", generation=0, step=None, alive=True, provisional=True)
+    return job.change(newcomer.name, phase=MemberPhase.READY, world_id="", generation=0, step=None, alive=True, provisional=True)
 
 
 def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
@@ -113,7 +113,7 @@ def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
     return held.id == world.id and held.rank < world.size and world.by_rank[held.rank] in (None, name)
 
 
-def _adopt(job: Job, held: Held) -> Job:
+def _adopt(job: JobState, held: Held) -> JobState:
     """Learn from what a member holds: never number a world below it, and after a restart take its world as the current one."""
     believed = presented.credible(job, held)
     group = job.membership
@@ -144,7 +144,7 @@ def _adopt(job: Job, held: Held) -> Job:
     )
 
 
-def _adopt_change(job: Job, held: Held, *, has_workers: bool) -> Job:
+def _adopt_change(job: JobState, held: Held, *, has_workers: bool) -> JobState:
     """Learn from what a member holds which changes in process there were, and that its world changes in process."""
     known, world = job.in_place, job.membership.world
     known = replace(known, round=max(known.round, held.round))
@@ -153,7 +153,7 @@ def _adopt_change(job: Job, held: Held, *, has_workers: bool) -> Job:
     return replace(job, in_place=known)
 
 
-def _retire(job: Job, member: Member, *, by: str) -> Job:
+def _retire(job: JobState, member: Member, *, by: str) -> JobState:
     """Retire an incarnation of which a newer one has come. It may not come back."""
     retired = (*job.membership.retired, (member.name, member.incarnation))[-RETIRED_KEPT:]
     if member.has_left and member.pod == pod_of(by):

@@ -7,7 +7,7 @@ from ..messages.bounds import MAX_MEMBERS
 from ..messages.controller import Ended
 from ..restart_budget import with_known_cause, with_lone_restart
 from ..state.accounting import Loss, is_accounted, is_lost
-from ..state.job import Job
+from ..state.job import JobState
 from ..state.membership import Member
 from ..values import replace
 from ..words import Cause
@@ -15,7 +15,7 @@ from ..words import Cause
 EXPLAINED_KEPT = 2 * MAX_MEMBERS
 
 
-def apply_exit_reports(job: Job) -> Job:
+def apply_exit_reports(job: JobState) -> JobState:
     """Account for the ends that the controller reported, each as soon as it is clear which loss it explains."""
     expectation = job.membership.expectation
     known = job.accounting.explained
@@ -33,7 +33,7 @@ def end_id(end: Ended) -> str:
     return f"{end.pod_uid}/{end.run}"
 
 
-def _is_clear(job: Job, end: Ended) -> bool:
+def _is_clear(job: JobState, end: Ended) -> bool:
     """Return whether it is clear which loss this end explains.
 
     It is not clear while the connection of a finished pod still stands, because that connection will break. It is not clear either while
@@ -44,7 +44,7 @@ def _is_clear(job: Job, end: Ended) -> bool:
     return job.is_settled or (job.membership.world is not None and not job.membership.unknown_ranks)
 
 
-def _explain(job: Job, end: Ended) -> Job:
+def _explain(job: JobState, end: Ended) -> JobState:
     """Account for the end of a container with the cause that the controller reports.
 
     If the member's connection still stands, or the member is unknown here, an earlier run of the container ended, and no loss is explained.
@@ -66,13 +66,13 @@ def _explain(job: Job, end: Ended) -> Job:
     return _by_itself(job, end, words=words) if member is None else job
 
 
-def _here(job: Job, end: Ended) -> Member | None:
+def _here(job: JobState, end: Ended) -> Member | None:
     """Return the member whose container belongs to the very pod that ended; None if another pod has its place."""
     member = job.membership.members.get(end.member)
     return member if member is not None and member.pod == end.pod_uid else None
 
 
-def _by_itself(job: Job, end: Ended, *, words: str) -> Job:
+def _by_itself(job: JobState, end: Ended, *, words: str) -> JobState:
     is_charged = (end.is_last or end.usage_error) and end.member not in job.membership.notices and end.cause != Cause.DISRUPTION
     is_charged = is_charged and not is_accounted(job.accounting, end)
     return with_lone_restart(job, end, words=words) if is_charged else job

@@ -7,12 +7,12 @@ from ..messages.controller import Expectation, Restart
 from ..restart_budget import with_presented, with_recorded
 from ..restart_log import RestartLog
 from ..state import accounting, progress
-from ..state.job import Job
+from ..state.job import JobState
 from ..state.membership import LeaveNotice
 from ..values import replace
 
 
-def expect(job: Job, expectation: Expectation) -> Job:
+def expect(job: JobState, expectation: Expectation) -> JobState:
     """Return the job with the controller's new expectation. Ignore one of an older leader, and an older one of the same leader."""
     if is_stale(job.membership.expectation, expectation):
         return job
@@ -41,7 +41,7 @@ def expect(job: Job, expectation: Expectation) -> Job:
     return with_presented(job, presented.with_room(job, presented_before)) if presented_before else job
 
 
-def _without_claims(job: Job) -> Job:
+def _without_claims(job: JobState) -> JobState:
     """Return the job without its members' claims, which cannot be true. The members are cut off, so that they present themselves again."""
     group = replace(job.membership.in_world(None), members={}, generation=0, round=None)
     return replace(job, membership=group, accounting=accounting.without_claims(job.accounting))

@@ -8,19 +8,19 @@ from __future__ import annotations
 from ..choose import leave_notice
 from ..messages.member import Ready
 from ..state import accounting
-from ..state.accounting import Failure, Loss
-from ..state.job import Job
-from ..state.membership import Member, Phase
+from ..state.accounting import Loss, PendingFailure
+from ..state.job import JobState
+from ..state.membership import Member, MemberPhase
 from ..values import replace
 from ..words import Cause
 
 
-def with_loss(job: Job, loss: Loss) -> Job:
+def with_loss(job: JobState, loss: Loss) -> JobState:
     """Record that the current world lost a member for a reason other than its own worker's failure."""
     return replace(job, accounting=accounting.with_loss(job.accounting, loss))
 
 
-def ready(job: Job, member: Member, message: Ready) -> Job:
+def ready(job: JobState, member: Member, message: Ready) -> JobState:
     """Put the member at the barrier.
 
     If it worked and nobody called it, its worker has ended. If its processes live, it answers a change in process. An answer to another
@@ -31,14 +31,14 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     # In a world that an earlier server sealed, that server may have called it.
     is_uncalled = world is not None and not world.adopted and not group.is_draining
     is_answer = message.alive and group.round is not None and group.round.in_place and message.round == job.in_place.round
-    if member.phase is Phase.RUNNING and message.after < member.generation and not is_answer:
+    if member.phase is MemberPhase.RUNNING and message.after < member.generation and not is_answer:
         return job  # it left an older world than the one it was sealed into since
     is_of_world = world is not None and member.generation == world.generation and member.name in world.ranks
     # Processes that started in a world of their own have the state of no world, even if their agent was in the current one before.
     is_newcomer = message.alive and (member.provisional or not (member.generation or message.after))
     if message.alive and not is_newcomer and not (is_of_world and is_answer):
         return job
-    was_working = member.phase is Phase.RUNNING and world is not None and member.world_id == world.id
+    was_working = member.phase is MemberPhase.RUNNING and world is not None and member.world_id == world.id
     if was_working and message.trouble:
         words = f"{member.name}: {message.trouble}"
         job = with_loss(job, Loss(member.name, member.pod, Cause.DISRUPTION.value, words))
@@ -53,11 +53,11 @@ def ready(job: Job, member: Member, message: Ready) -> Job:
     if is_newcomer:
         generation, step = 0, None
     state = {"alive": message.alive, "step": step, "provisional": is_newcomer}
-    return job.change(member.name, phase=Phase.READY, world_id="", generation=generation, store=store, **state)
+    return job.change(member.name, phase=MemberPhase.READY, world_id="", generation=generation, store=store, **state)
 
 
 def failed(
-    job: Job,
+    job: JobState,
     member: Member,
     *,
     status: int | None,
@@ -66,14 +66,14 @@ def failed(
     error: str = "",
     is_replaced: bool = False,
     cause: Cause = Cause.USER,
-) -> Job:
+) -> JobState:
     """Record that a worker of the member ended by itself in the current world."""
     at = job.now - ago_s
-    failure = Failure(member.name, member.pod, status, at=at, rank=rank, error=error, is_replaced=is_replaced, cause=cause)
+    failure = PendingFailure(member.name, member.pod, status, at=at, rank=rank, error=error, is_replaced=is_replaced, cause=cause)
     return replace(job, accounting=accounting.with_failure(job.accounting, failure))
 
 
-def is_leaving_world(job: Job) -> bool:
+def is_leaving_world(job: JobState) -> bool:
     """Return whether the world is being left for another reason than a failure, so that the end of a process says nothing.
 
     In a change in process no process is asked to end.
@@ -82,13 +82,13 @@ def is_leaving_world(job: Job) -> bool:
     return round is not None and round.draining and not round.in_place and not job.accounting.failures
 
 
-def gone_as_told(job: Job, name: str, *, words: str) -> Job:
+def gone_as_told(job: JobState, name: str, *, words: str) -> JobState:
     """Drop a member that is no longer here, for the announced cause if it had to leave."""
     notice = leave_notice(job.membership, name, now=job.now)
     return gone(job, name, cause=notice.cause if notice is not None else "", words=words)
 
 
-def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
+def gone(job: JobState, name: str, *, cause: str = "", words: str) -> JobState:
     """Drop a member that is no longer here.
 
     A member that had finished stays known, because its end was no loss. Without a cause, the end is taken for a disruption
@@ -96,7 +96,7 @@ def gone(job: Job, name: str, *, cause: str = "", words: str) -> Job:
     """
     group = job.membership
     member = group.members[name]
-    if member.phase is Phase.FINISHED:
+    if member.phase is MemberPhase.FINISHED:
         return job
     if group.world is not None and name in group.world.ranks:
         loss = Loss(name, member.pod, cause or Cause.DISRUPTION.value, words, is_gone=True, unsure=not cause, may_work=not cause)

@@ -15,13 +15,13 @@ from ..messages.doing import Doings
 from ..messages.member import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from ..messages.pace import Paces
 from ..state.accounting import Loss
-from ..state.job import Job
-from ..state.membership import Member, Phase
+from ..state.job import JobState
+from ..state.membership import Member, MemberPhase
 from ..values import replace
 from ..words import Cause
 
 
-def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember) -> Job:
+def apply_message(job: JobState, *, name: str, incarnation: str, message: FromMember) -> JobState:
     """Return the job after a member said something."""
     if isinstance(message, Join):
         return join(job, name=name, incarnation=incarnation, message=message)
@@ -48,7 +48,7 @@ def apply_message(job: Job, *, name: str, incarnation: str, message: FromMember)
     return hear(job, job.membership.members[name], message)
 
 
-def lose(job: Job, *, name: str, incarnation: str) -> Job:
+def lose(job: JobState, *, name: str, incarnation: str) -> JobState:
     """Note that the connection of a member broke; it has a moment to come back."""
     member = job.membership.members.get(name)
     if member is None or member.incarnation != incarnation or member.broken_at is not None:
@@ -56,18 +56,18 @@ def lose(job: Job, *, name: str, incarnation: str) -> Job:
     return job.change(name, broken_at=job.now)
 
 
-def _leave(job: Job, member: Member, message: Leave) -> Job:
+def _leave(job: JobState, member: Member, message: Leave) -> JobState:
     notice = leave_notice(job.membership, member.name, now=job.now)
     cause = notice.cause if notice is not None else ""
     if message.by_signal:
         cause = cause or Cause.DISRUPTION.value
     words = f"{member.name} left: {message.reason}" if message.reason else f"{member.name} left"
-    if member.phase is Phase.FINISHED:
+    if member.phase is MemberPhase.FINISHED:
         return job.change(member.name, has_left=True)
     return gone(job, member.name, cause=cause, words=words)
 
 
-def _failed(job: Job, member: Member, message: Failed) -> Job:
+def _failed(job: JobState, member: Member, message: Failed) -> JobState:
     world = job.membership.world
     if world is None or message.generation != world.generation:
         return job
@@ -92,17 +92,17 @@ def _failed(job: Job, member: Member, message: Failed) -> Job:
     )
 
 
-def _finished(job: Job, member: Member, generation: int) -> Job:
+def _finished(job: JobState, member: Member, generation: int) -> JobState:
     if member.generation != generation:
         return job
-    job = job.change(member.name, phase=Phase.FINISHED)
+    job = job.change(member.name, phase=MemberPhase.FINISHED)
     group = job.membership
     if group.world is None or generation != group.world.generation or member.name not in group.world.ranks:
         return job
     return replace(job, membership=replace(group, finished=group.finished | {member.name}))
 
 
-def _started(job: Job, member: Member, generation: int, *, is_warm: bool) -> Job:
+def _started(job: JobState, member: Member, generation: int, *, is_warm: bool) -> JobState:
     group, phases = job.membership, job.timings.phases
     if group.world is None or member.world_id != group.world.id or generation != group.world.generation:
         return job

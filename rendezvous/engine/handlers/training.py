@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..state import progress
-from ..state.job import Job
+from ..state.job import JobState
 from ..values import replace
 
 
-def stepped(job: Job, generation: int, step: int) -> tuple[Job, bool]:
+def stepped(job: JobState, generation: int, step: int) -> tuple[JobState, bool]:
     """Return the job after training reported a step, and whether the controller must hear of it.
 
     It must hear of the first step of a world, which ends its rescale, and of the first one after restarts without progress.

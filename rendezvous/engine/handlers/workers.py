@@ -7,12 +7,12 @@ from ..in_place import RECEIVE_S
 from ..messages.bounds import clipped
 from ..messages.in_place import Able, Complains, Formed, FromWorkers, Holds, Progressed, Put, Receives, Stage, Unable
 from ..state import accounting
-from ..state.job import Job
-from ..state.membership import Member, Phase
+from ..state.job import JobState
+from ..state.membership import Member, MemberPhase
 from ..values import replace
 
 
-def hear(job: Job, member: Member, message: FromWorkers) -> Job:
+def hear(job: JobState, member: Member, message: FromWorkers) -> JobState:
     """Return the job after a member said something about its workers. A message about another round changes nothing."""
     if isinstance(message, Able):
         return _able(job, member, message)
@@ -47,20 +47,20 @@ def hear(job: Job, member: Member, message: FromWorkers) -> Job:
     return replace(job, in_place=replace(known, trouble=words))
 
 
-def _able(job: Job, member: Member, message: Able) -> Job:
+def _able(job: JobState, member: Member, message: Able) -> JobState:
     """Note that the workers of a member wait at their first boundary."""
     world = job.membership.world
     is_first_world = world is not None and member.world_id == world.id and message.generation == world.generation
-    if is_first_world and member.phase is Phase.RUNNING:
+    if is_first_world and member.phase is MemberPhase.RUNNING:
         # Once the world changes in process, its members say this again only after a new connection, and hold a newer state by then.
         step = message.step if job.in_place.stage is None else member.step
         return job.change(member.name, workers=message.workers, step=step)
-    if member.phase is Phase.BOOTING and not member.generation and not message.generation:
-        return job.change(member.name, phase=Phase.READY, alive=True, provisional=True, workers=message.workers, step=None)
+    if member.phase is MemberPhase.BOOTING and not member.generation and not message.generation:
+        return job.change(member.name, phase=MemberPhase.READY, alive=True, provisional=True, workers=message.workers, step=None)
     return job
 
 
-def _progressed(job: Job, message: Progressed) -> Job:
+def _progressed(job: JobState, message: Progressed) -> JobState:
     """Take the first step of a world formed in process as the proof that forming worked."""
     world = job.membership.world
     if world is not None and message.generation == world.generation and job.in_place.stage is Stage.RUN:
@@ -68,6 +68,6 @@ def _progressed(job: Job, message: Progressed) -> Job:
     return stepped(job, message.generation, message.step)[0]
 
 
-def _is_in_world(job: Job, member: Member) -> bool:
+def _is_in_world(job: JobState, member: Member) -> bool:
     world = job.membership.world
     return world is not None and member.world_id == world.id and member.name in world.ranks

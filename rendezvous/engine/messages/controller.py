@@ -70,7 +70,7 @@ Ends = Annotated[tuple[Annotated[str, Bound(most=137, is_plain=True)], ...], Bou
 
 
 @dataclass(frozen=True)
-class Leaving:
+class LeaveOrder:
     """A member that must leave: its deadline in seconds from now, the announced cause (as `plan` or `disruption`), and its pod.
 
     when_replaced: it may have to leave, and keeps its place until another member takes it.
@@ -153,7 +153,7 @@ class Expectation:
 
     members: Names = ()
     pending: Names = ()
-    leaving: Annotated[tuple[Leaving, ...], Bound(most=MAX_MEMBERS)] = ()
+    leaving: Annotated[tuple[LeaveOrder, ...], Bound(most=MAX_MEMBERS)] = ()
     ended: Annotated[tuple[Ended, ...], Bound(most=MAX_MEMBERS)] = ()
     finished: Names = ()
     min: Size = 1
@@ -189,7 +189,7 @@ class RankedMember:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StandingWorld:
     """The standing world: its seats (a restarted server may not know all their holders), its age here, whether it made a step."""
 
     size: Size
@@ -198,7 +198,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Rescale:
+class RescaleReport:
     """How the newest world was formed: one id in events, logs and status, the cause, and the milliseconds of each phase.
 
     Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
@@ -222,7 +222,7 @@ class Rescale:
 
 
 @dataclass(frozen=True)
-class World:
+class WorldReport:
     """The members of a job's world now, and the reason. `members` is empty while a broken or absent world is being formed again.
 
     restarts: all, by cause. unacknowledged_restarts: those that the controller's expectation lacks, or knows with less certainty.
@@ -249,8 +249,8 @@ class World:
     highest: Step | None = None
     reason: Words = ""
     closed: Words = ""
-    rescale: Rescale | None = None
-    standing: Standing | None = None
+    rescale: RescaleReport | None = None
+    standing: StandingWorld | None = None
     hosts: object = None
     forgotten: bool = False
     asks: bool = False

@@ -25,7 +25,7 @@ MOST_WORDS, MOST_CODE = 160, 80
 Phrase = Annotated[str, Bound(most=MOST_WORDS)]
 
 
-class Kind(Word):
+class DoingKind(Word):
     """The kind of thing that a worker does."""
 
     COLLECTIVE = "collective"  # it waits for other ranks
@@ -46,7 +46,7 @@ class Doing:
     program, such as "train.py:41". code: the text of that line.
     """
 
-    kind: Kind
+    kind: DoingKind
     looks: Count = 1
     for_s: Seconds = 0.0
     cpu: Seconds = 0.0

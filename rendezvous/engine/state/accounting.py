@@ -24,7 +24,7 @@ KNOWN_KEPT = 256
 
 
 @dataclass(frozen=True)
-class Failure:
+class PendingFailure:
     """A worker's own end, not judged yet. is_gone: its agent went as well; rank, error: of the worker and its exception, where known."""
 
     member: str
@@ -67,7 +67,7 @@ class Loss:
 class Accounting:
     """The causes that broke the current world, and the restarts of the job."""
 
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[PendingFailure, ...] = ()
     losses: tuple[Loss, ...] = ()
     alarms: tuple[str, ...] = ()
     """Members that came to the barrier uncalled while their processes live: a peer may be lost. They count for nothing."""
@@ -125,7 +125,7 @@ def with_alarm(known: Accounting, name: str) -> Accounting:
     return known if name in known.alarms else replace(known, alarms=(*known.alarms, name))
 
 
-def with_failure(known: Accounting, failure: Failure) -> Accounting:
+def with_failure(known: Accounting, failure: PendingFailure) -> Accounting:
     """Record, once per member, that a worker of the current world ended by itself.
 
     The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.

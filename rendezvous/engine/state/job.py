@@ -20,7 +20,7 @@ from ..values import dataclass, field, replace
 
 
 @dataclass(frozen=True)
-class Job:
+class JobState:
     uid: str
     instance: str
     """The server's own random name, which is part of each world's id."""
@@ -74,10 +74,10 @@ class Job:
             return False
         return self.in_place.stage is not None if round is None or not round.draining else round.in_place
 
-    def change(self, name: str, **changes: Any) -> Job:
+    def change(self, name: str, **changes: Any) -> JobState:
         """Return the same job with one member changed."""
         return replace(self, membership=self.membership.change(name, **changes))
 
-    def with_round(self, round: Round | None) -> Job:
+    def with_round(self, round: Round | None) -> JobState:
         """Return the same job with this round, or without a round."""
         return replace(self, membership=replace(self.membership, round=round))

@@ -10,7 +10,7 @@ from ..values import dataclass, field, replace
 from ..words import Word
 
 
-class Phase(Word):
+class MemberPhase(Word):
     """The place of a member."""
 
     BOOTING = "booting"  # present, not at the barrier, in no world
@@ -34,7 +34,7 @@ class Member:
 
     name: str
     incarnation: str
-    phase: Phase
+    phase: MemberPhase
     heard_at: float
     arrived: int
     world_id: str = ""

@@ -1,6 +1,6 @@
-"""Looks at each HorizontalPodAutoscaler every 15 s: reads what the decision needs, and carries it out.
+"""Look at each HorizontalPodAutoscaler every 15 s.
 
-One whose metrics do not come in time delays no other.
+A look reads the facts for the decision, and carries the decision out. An autoscaler whose metrics come late delays no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from elastic.kube.cache import Cache, Change
+from elastic.kube.cache import Cache, ViewChange
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, Resource
@@ -31,11 +31,11 @@ LOOK_EVERY_S = 15.0
 AT_ONCE = 5
 CONFLICTS = 5
 MANAGER = "kube-controller-manager"
-"""Under which a cluster's loop writes: who sees another one takes the number for one that a user set."""
+"""The field manager of a real cluster's loop. Our autoscaler would take the number of another field manager for a user's."""
 
 
 class Autoscaling:
-    """A task per autoscaler, so that each keeps its own time; a few at once ask for metrics."""
+    """A task for each autoscaler, so that each keeps its own time. A few at once ask for metrics."""
 
     def __init__(self, kube: Kube, pods: Cache[Object], events: Recorder, *, look_every_s: float = LOOK_EVERY_S) -> None:
         self._kube, self._pods, self._events, self._look_every_s = kube, pods, events, look_every_s
@@ -43,7 +43,7 @@ class Autoscaling:
         self._autoscalers: Cache[Object] = Cache(kube, HORIZONTAL_POD_AUTOSCALERS, project=lambda found: found)
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._selectors: dict[tuple[str, str], Predicate] = {}
-        """What each one's target chose when it was last seen."""
+        """The selector of each autoscaler's target at the last look."""
         self._known, self._discovered_at = Kinds((), {}), float("-inf")
         self._turns = asyncio.Semaphore(AT_ONCE)
 
@@ -52,7 +52,7 @@ class Autoscaling:
             self._autoscalers.subscribe(lambda change: self._changed(group, change))
             group.create_task(self._autoscalers.run())
 
-    def _changed(self, group: asyncio.TaskGroup, change: Change[Object]) -> None:
+    def _changed(self, group: asyncio.TaskGroup, change: ViewChange[Object]) -> None:
         key = change.key
         if change.new is None:
             self._selectors.pop(key, None)
@@ -66,7 +66,7 @@ class Autoscaling:
         history = History()
         await self._pods.wait_synced()
         while True:
-            # As the real controller: the first look, too, comes after a period.
+            # The real controller, too, waits for a period before its first look.
             await asyncio.sleep(self._look_every_s)
             try:
                 async with self._turns:
@@ -74,7 +74,7 @@ class Autoscaling:
             except (KubeError, aiohttp.ClientError, TimeoutError) as error:
                 log.warning("autoscaler %s was not looked at, trying again: %s", "/".join(key), error)
             except Exception:
-                # One object that makes no sense must end neither the others nor the node agents beside this loop.
+                # An invalid object must end neither the other autoscalers nor the node agents in this process.
                 log.exception("autoscaler %s cannot be looked at", "/".join(key))
 
     async def _look(self, key: tuple[str, str], history: History) -> History:
@@ -96,14 +96,14 @@ class Autoscaling:
         return await self._tell(hpa, decision)
 
     async def _kinds(self) -> Kinds:
-        """As old as half a period at most; all autoscalers share it."""
+        """Return the kinds of the API server, at most half a period old. All autoscalers share them."""
         if time.monotonic() - self._discovered_at > self._look_every_s / 2:
             self._known = await discover(self._kube)
             self._discovered_at = time.monotonic()
         return self._known
 
     async def _scale(self, hpa: Object, kinds: Kinds) -> tuple[Resource, Object] | str:
-        """The resource and scale of the target, or why there is none."""
+        """Return the resource and scale of the target, or the reason why it has no scale."""
         reference = hpa["spec"]["scaleTargetRef"]
         group = reference["apiVersion"].rpartition("/")[0]
         resource = kinds.every.get((group, reference["kind"]))
@@ -139,7 +139,7 @@ class Autoscaling:
         return Seen(scale, pods, await asyncio.gather(*asked))
 
     async def _rescale(self, hpa: Object, resource: Resource, scale: Object, replicas: int) -> str:
-        """Why the target was not scaled; empty where it was."""
+        """Scale the target. Return the problem that prevented it, or an empty string."""
         name, namespace = hpa["spec"]["scaleTargetRef"]["name"], hpa["metadata"]["namespace"]
         for attempt in range(CONFLICTS):
             body = {**scale, "spec": {**(scale.get("spec") or {}), "replicas": replicas}}
@@ -171,7 +171,7 @@ class Autoscaling:
                     subresource="status",
                 )
             except KubeError as error:
-                # Somebody has changed it meanwhile; the next look sees that.
+                # The object has changed or gone meanwhile. The next look sees that.
                 if error.code not in (404, 409):
                     raise
         return decision.history
