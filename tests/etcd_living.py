@@ -54,11 +54,14 @@ class Worker:
             return
         former, self.change = self.change.get("round", -1), line
         assert line["round"] >= former, "rounds only rise"
+        if phase in ("hold", "stop", "run") and self.entered >= 0 and self.formed == self.entered:
+            self.is_training = True  # the agent passes on the newest state only, so a later one also says that this world trains
         if phase == "hold":
             self.held_at = (self.step or 0) + self.is_inside
             self.out.append({"t": "holds", "round": line["round"], "step": self.held_at})
         elif phase == "abort":
             self.is_training = self.is_inside = False
+            self.formed = -1
             self.out.append({"t": "at", "round": line["round"], "step": self.step})
         elif phase == "form":
             self.is_training, self.known = False, {}
@@ -67,8 +70,6 @@ class Worker:
                 address = base64.b64encode(f"{line['rank']}".encode()).decode()
                 self.known[f"rank/{line['rank']}"] = address
                 self.out.append({"t": "put", "round": line["round"], "key": f"rank/{line['rank']}", "value": address})
-        elif phase == "run" and self.entered >= 0 and not self.is_training and line["round"] == self.entered:
-            self.is_training = True
         if phase in ("hold", "stop"):
             self.train()
 

@@ -25,12 +25,12 @@ MOST_MEMBERS = 64
 """Members of a world that changes in process. In a larger one, the addresses would be too much for the etcd."""
 STAGES = {HOLD: Stage.HOLD, STOP: Stage.STOP, FORM: Stage.FORM, RUN: Stage.RUN}
 WORDS = {stage: word for word, stage in STAGES.items()}
-NO_PART = Part()
+NO_CHANGE, NO_PART = Change(), Part()
 
 
 def recorded(group: Group) -> Change:
     """Return the change that the world's record has."""
-    return group.world.change or Change() if group.world is not None else Change()
+    return group.world.change or NO_CHANGE if group.world is not None else NO_CHANGE
 
 
 def is_in_process(group: Group) -> bool:
@@ -140,9 +140,10 @@ def abort_round(group: Group, *, now: float) -> Round:
 
 def placed(member: Placed, record: Member, group: Group, known: InPlace) -> Placed:
     """Return the member with its part in the change. Without one it is at the place that its record alone gives it."""
-    part, change = record.in_process, recorded(group)
-    if part is None:
+    part = record.in_process
+    if part is None or not (part.workers or part.is_outside):
         return member
+    change = recorded(group)
     standing = group.standings.get(record.name, Standing.GONE)
     if standing in (Standing.GONE, Standing.BACK):
         return _outside(member, part) if part.is_outside and member.phase is MemberPhase.READY else member

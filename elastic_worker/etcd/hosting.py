@@ -38,7 +38,7 @@ def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState],
     if is_asked and changes.deserters(group) and not in_place.obstacle_to_begin(job):
         aborted = in_place.begin(job.with_round(changes.abort_round(group, now=now)), is_planned=False)
         job = _hosted(group, before=aborted, now=now, form_until=form_until)
-    return in_place.with_provisional(job)
+    return job
 
 
 def _hosted(group: Group, *, before: typing.Optional[JobState], now: float, form_until: float) -> JobState:
