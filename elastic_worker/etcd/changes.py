@@ -145,6 +145,8 @@ def placed(member: Placed, record: Member, group: Group, known: InPlace) -> Plac
         return member
     change = recorded(group)
     standing = group.standings.get(record.name, Standing.GONE)
+    if standing is Standing.FINISHED:
+        return member
     if standing in (Standing.GONE, Standing.BACK):
         return _outside(member, part) if part.is_outside and member.phase is MemberPhase.READY else member
     is_of_world = change.stage in STAGES or (part.generation == member.generation and not part.is_outside)

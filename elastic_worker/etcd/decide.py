@@ -10,7 +10,7 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import JobState, Tick, Wake, in_place, step, view
+from elastic_worker._engine import JobState, Tick, Wake, step, view
 from elastic_worker._engine.choose import target
 from elastic_worker._engine.in_place import RECEIVE_S
 from elastic_worker._engine.messages.in_place import Change, Stage
@@ -123,7 +123,7 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
         job = job_of(records, rules, before=after, now=now, form_until=form_until)
     write = found.write if found.write is not None and _is_turn(found, me, waits) else None
     # The engine goes no further than the record: it takes the same step again until the record says so, or until something else happens.
-    kept = after if found.write is None and not found.waiting else in_place.with_provisional(job)
+    kept = after if found.write is None and not found.waiting else job
     moments = [effect.at for effect in effects if isinstance(effect, Wake)]
     moments += [waits.look_again_at] if waits.look_again_at is not None else []
     sight = _in_change(_sight(kept, me, waiting=found.waiting or _why_waiting(group, kept)), group)

@@ -212,6 +212,33 @@ def test_addresses_that_are_too_many_for_a_record_let_the_processes_restart(job:
     assert (job.in_world(), job.starts()["w0"] > 1) == ({"w0", "w1"}, True)
 
 
+def test_a_member_that_started_again_alone_is_taken_in_at_once(job: LivingJob) -> None:
+    """It was sent to a world of its own first, because the lost world had changed in process, and came in at the next look."""
+    trained(job, "w0")
+    job.end("w0")
+    job.start("w0")
+    job.turn(4)
+    world = job.world()
+    assert world is not None
+    assert (world.generation, job.in_world(), job.starts()) == (2, {"w0"}, {"w0": 1})
+
+
+def test_a_member_that_has_finished_is_left_alone_whatever_it_answered(job: LivingJob) -> None:
+    trained(job, "w0", "w1")
+    job.agents["w0"].complain()
+    job.live(10)
+    for name in ("w0", "w1"):
+        agent = job.agents[name]
+        agent.presence.send({"t": "unable", "words": "the loop has ended"})
+        agent.presence.report_state("finished", generation=agent.generation)
+    job.start("w2")
+    job.expect("w0", "w1", "w2")
+    job.live(10)
+    world = job.world()
+    assert world is not None
+    assert (job.names(), bool(job.agents["w2"].view.finished)) == (("w0", "w1"), True)
+
+
 def test_the_controller_hears_that_the_processes_lived_on(job: LivingJob) -> None:
     def rung() -> str:
         world = records.Seal(TOKEN, JOB).open(WORLD, theirs.Seal(TOKEN, JOB).close(WORLD, job.world()))
