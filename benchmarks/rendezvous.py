@@ -243,7 +243,7 @@ async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) ->
 
 
 async def rest(server: Server, agents: list[Agent], rest_s: float) -> None:
-    """All agents beat, and nothing else happens."""
+    """Measure the server at rest, while all agents beat and nothing else happens."""
     cpu, began = server.cpu_s(), time.perf_counter()
     await asyncio.sleep(rest_s)
     used = (server.cpu_s() - cpu) / (time.perf_counter() - began)

@@ -143,7 +143,7 @@ class Agent:
         self.come()
 
     def come(self, trouble: str = "") -> None:
-        """To the barrier."""
+        """Come to the barrier."""
         self.is_ready, self.has_failed = True, False
         self.presence.announce_ready(after=self.generation, store=f"{self.name}:{self.generation}", trouble=trouble)
 
@@ -214,7 +214,7 @@ class Job:
                 agent.come()
 
     def live(self, seconds: float = 30.0, step_s: float = 0.5) -> None:
-        """Time passes, and everybody does what is asked."""
+        """Let time pass, while all agents do what is asked."""
         for _ in range(int(seconds / step_s)):
             self.etcd.advance(step_s)
             self.turn(1)

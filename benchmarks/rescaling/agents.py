@@ -1,4 +1,4 @@
-"""torchrun agents as plain processes on loopback, and what their workers wrote. Each agent stands for one pod."""
+"""Run torchrun agents as plain processes on loopback, and read their workers' notes. Each agent stands for one pod."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Agents:
             self._processes[name] = subprocess.Popen(command, env=self._environment(name), stdout=log, stderr=log, start_new_session=True)
 
     def terminate(self, name: str) -> None:
-        """As a kubelet does: the container's first process is signalled."""
+        """Signal the agent's first process, as a kubelet does."""
         self._processes[name].terminate()
 
     def crash(self, name: str) -> None:
         (self._folder / f"crash-{name}").touch()
 
     def kill(self, name: str) -> None:
-        """Everything of this agent at once, as when a node is gone."""
+        """Kill all processes of this agent at once, as the loss of a node does."""
         mark = f"BENCH_MARK={self._mark}-{name}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -78,7 +78,7 @@ class Agents:
             self._store.wait()
 
     def wait_for_world(self, size: int, *, after: float, patience_s: float) -> float:
-        """Wait until all of a world of this size took their first step after this moment; returns when the last one did."""
+        """Wait until all of a world of this size took their first step after this moment, and return the last one's time."""
         until = time.monotonic() + patience_s
         while True:
             entered = {agent: at for at, what, agent, count in self._log() if what == "first" and count == size and at > after}

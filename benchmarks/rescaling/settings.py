@@ -33,7 +33,7 @@ class Setting:
     script: str = "training.py"
 
     def command(self, *, is_host: bool, port: int) -> list[str]:
-        """Torchrun's own options, where they are not in the environment."""
+        """Return torchrun's own options that are not in the environment."""
         common = [f"--nnodes=1:{self.most}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common
@@ -44,7 +44,7 @@ class Setting:
 
 
 SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""With torch's default sharing of the rendezvous store a stock job dies of the first newcomer, and there would be nothing to measure."""
+"""Turns off torch's sharing of the rendezvous store. By default a stock job dies of the first newcomer, so nothing could be measured."""
 
 SETTINGS = (
     Setting(name="stock", words="torchrun, default flags", colour="#b0413e", environment=SHARING_OFF),

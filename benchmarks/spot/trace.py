@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def node_s(self) -> float:
-        """All that there is to use."""
+        """Return all node-seconds of the trace."""
         return sum((end - begin) * nodes for begin, end, nodes in self.spans())
 
     @property
@@ -75,7 +75,7 @@ class Trace:
         return Trace(self.changes[:1], self.length_s)
 
     def scaled(self, most: int) -> Trace:
-        """With at most so many nodes, in proportion, and one at least where there is one."""
+        """Return the trace in proportion with at most this number of nodes. A moment with nodes keeps at least one."""
         top = max(change.nodes for change in self.changes) or 1
         points = ((change.at, math.ceil(change.nodes * most / top)) for change in self.changes)
         return of_points(points, length_s=self.length_s)

@@ -37,7 +37,7 @@ class RendezvousLink:
     ) -> None:
         self.worlds: dict[str, WorldSeen] = {}
         self.forgotten: set[str] = set()
-        """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
+        """Suspended jobs that the server has confirmed to have forgotten, until it gets an expectation of them again."""
         self.last_steps: dict[str, int] = {}
         """Last steps of jobs that the server has forgotten."""
         self._to_confirm: set[str] = set()
@@ -96,7 +96,7 @@ class RendezvousLink:
             await self._outbox.close()
 
     def _takes(self, heard: wire.WorldReport) -> bool:
-        """Whether the world changed: an unchanged one needs no reconcile."""
+        """Return whether the report changes anything. If not, the job needs no reconcile."""
         before = self.worlds.get(heard.job)
         if not heard.forgotten:
             self.forgotten.discard(heard.job)  # an agent of the run before has come back
@@ -241,7 +241,7 @@ def _rescale(heard: wire.RescaleReport) -> Rescale:
 
 
 def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangSeen | None:
-    """Return the standstill with the time at which it was found; the time of one that is known does not change."""
+    """Return the hang with the time at which it was found. The time of a known hang does not change."""
     if heard is None:
         return None
     timeless = replace(heard, ago_s=0.0)
@@ -251,7 +251,7 @@ def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangS
 
 
 def _since(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -> datetime | None:
-    """When the world was formed, by our clock. For worlds of an older or a restarted server: when first reported."""
+    """Return when the world was formed, by our clock. For a world without an age, that is when it was first reported."""
     if not heard.members:
         return None
     formed = now - timedelta(seconds=heard.standing.age_s if heard.standing is not None else 0.0)

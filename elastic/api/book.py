@@ -15,11 +15,11 @@ MOST_KNOWN = 64
 MOST_GROUPED = 16_384
 """The most restarts that are stored together as one entry."""
 MOST_GENERATION = 2**48
-"""No job has so many groups. A status that says more was written by another program; the rendezvous server counts to 2^53, and needs
-room for later ones."""
+"""Largest generation. No job has so many groups, so a larger number is from another program. The rendezvous server counts to 2^53, and
+needs room for later groups."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
 MOST_MEMBERS = 8192
-"""The rendezvous server's messages have room for so many workers of one job."""
+"""Largest number of workers of a job for which the rendezvous server's messages have room."""
 MOST_TIMES = 1_000_000
 """Counters stay there."""
 PLAIN = r"\A[!#-\[\]-~]*\Z"

@@ -1,6 +1,6 @@
-"""Define the job: one typed, frozen model for every kind, as it stands in memory once its defaults are applied.
+"""Define the job: one typed, frozen model for every kind, as it is in memory with its defaults.
 
-The field names, bounds and descriptions here are also where the CRDs come from. The pod template stays the raw object the user wrote;
+The CRDs are generated from the field names, bounds and descriptions here. The pod template stays the raw object that the user wrote;
 elastic.api.template answers questions about it.
 """
 
@@ -64,7 +64,7 @@ Word: TypeAlias = Annotated[str, Meta(max_length=1024)]
 
 
 class _Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Reads and writes camelCase; leaves out what has its default."""
+    """Reads and writes camelCase, and leaves out fields with their default."""
 
 
 class Metadata(_Wire, frozen=True, kw_only=True):

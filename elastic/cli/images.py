@@ -1,4 +1,4 @@
-"""The option `--image`, alike wherever a laptop cluster is started: reads it and refuses what cannot stand for an image."""
+"""Define the option `--image` for all commands that start a laptop cluster, read it, and refuse values that cannot stand for an image."""
 
 from __future__ import annotations
 

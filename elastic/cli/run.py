@@ -129,10 +129,10 @@ def run(
     """Run job files, or a script on the laptop cluster, to their end and show what happens.
 
     A SCRIPT (.py under torchrun, .sh) needs no YAML: elastic run train.py --workers 1:4 -- --epochs 3. Uses the cluster of --kubeconfig,
-    --data-dir or $KUBECONFIG, in this order; without them the laptop cluster if it runs, and one that is started for the time of the run if
-    not. Everything in the files is applied; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C
-    deletes what was made, on a terminal once you have said so. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job
-    failed, 2 a file could not be read, is invalid or was refused.
+    --data-dir or $KUBECONFIG, in this order; without them the laptop cluster, which is started for the time of the run if it does not run.
+    Applies everything in the files; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C deletes what
+    the command created; on a terminal it asks first. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job failed, 2 a
+    file could not be read, is invalid or was refused.
     """
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
@@ -312,7 +312,7 @@ async def _one_followed(kube: Kube, job: FollowedJob, printer: Printer, *, miles
 
 
 def _waits(printer: Printer) -> Callable[[str], None]:
-    """Says what is waited for once that takes a while."""
+    """Return a function that prints what the command waits for if that takes long."""
     silence = Silence(time.monotonic())
 
     def hear(words: str) -> None:

@@ -30,7 +30,7 @@ class CannotRun(click.ClickException):
 
 
 class ScriptCommand(click.Command):
-    """Says where the script's own options stand."""
+    """Tells the user where to write the script's own options, if one of them is not ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -69,7 +69,7 @@ def report_of(
 
 
 def save(job: Object, file: str, *, script: Path) -> None:
-    """Only an earlier job is written over: whatever else is in that file, nobody wants it to become this job."""
+    """Write the job to a file. Only a file that already has a job is overwritten."""
     import yaml
 
     text = ON_A_CLUSTER + yaml.safe_dump(job, sort_keys=False, allow_unicode=True)

@@ -166,11 +166,11 @@ class Client:
 def _script(
     program: Callable[..., Any] | str | Path, args: Sequence[Any], kwargs: Mapping[str, Any], packages: Sequence[str]
 ) -> tuple[Path, str, list[str]]:
-    """Its file, the text where there is no file, and its words."""
+    """Return the program's file, its text if there is no file, and its arguments."""
     if callable(program):
         return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs, packages=packages), []
     if packages:
-        raise errors.BadProgram("packages are for a function; what a script needs belongs into its image, or the laptop's image folder")
+        raise errors.BadProgram("packages are for a function; install a script's packages in its image, or in the laptop's image folder")
     if kwargs:
         raise errors.BadProgram("a script takes no kwargs; give its words as args=['--epochs', '3']")
     if not isinstance(program, str | Path):

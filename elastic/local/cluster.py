@@ -17,6 +17,7 @@ from typing import Self
 
 import msgspec
 
+from elastic.extras import LOCAL, install
 from elastic.local.agent import roster
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
@@ -26,7 +27,6 @@ from elastic.local.sandbox.channel import ask
 
 NEEDED = ("aiohttp", "celpy", "cryptography", "jsonpatch", "jsonschema_rs", "kopf", "prometheus_client", "uvloop")
 """Packages that only the extra `local` brings."""
-INSTALL = "pip install '.[local]'"
 START_S = 90.0
 QUIET_S = 3.0
 STOP_S = 60.0
@@ -113,7 +113,7 @@ class LocalCluster:
     def start(self, *, detached: bool = False, say: Callable[[str], None] = lambda words: None) -> None:
         """Return when the cluster is ready; `say` hears why a long start waits. A detached cluster outlives this process."""
         if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-            raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs; in the checkout: {INSTALL}")
+            raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs: {install(LOCAL)}")
         try:
             take_folder(self._layout.root)
             roster.read(self._layout.roster)  # the agents, which read it in a while, have no words with the user

@@ -52,7 +52,7 @@ LAST_SAVE_S = 600.0
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
 SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
-"""Seconds that a worker may go on after SIGTERM: in a step, besides twice its longest step, and outside, where it may save or evaluate."""
+"""Seconds that a worker may go on after SIGTERM: in a step, on top of twice its longest step, and outside, to save or to evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -74,7 +74,7 @@ class Run:
         shards: "typing.Optional[Unit]" = None,
         backend: typing.Optional[str] = None,
     ) -> None:
-        """Describe the training; nothing waits before `steps`.
+        """Describe the training. Nothing waits before `steps`.
 
         data: a dataset with indices, or a Loader; without it, feed your own batches by step.number, run.rank and run.size.
         batch: samples of one step, of all ranks together, at every size of the world.

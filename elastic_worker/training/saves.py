@@ -1,4 +1,4 @@
-"""Saves the state of training while training goes on, and finds the newest complete save again.
+"""Save the state of training while training goes on, and find the newest complete save again.
 
     saves = Saves("/checkpoints/run", every_s=600)
     step = saves.restore(state) or 0

@@ -39,7 +39,7 @@ from .words import Cause
 
 LEAST_WAIT_S = 30.0
 WAIT_STEPS, WAIT_GAPS = 10, 2
-"""A job waits without a step for so many times the median step, and the longest time between reports, but at least for LEAST_WAIT_S."""
+"""A job may be without a step for WAIT_STEPS median steps and for WAIT_GAPS times the longest gap, but at least for LEAST_WAIT_S."""
 EARLY = 1 / 3
 """If the job limits hangs, the agents look at their workers after this part of the limit, so that a restart can name a rank."""
 LATE = 0.8

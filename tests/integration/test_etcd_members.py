@@ -142,7 +142,7 @@ def test_an_etcd_that_was_stopped_ends_all_leases_and_changes_nothing(etcd: Etcd
         assert not before & after, "these are new records, as their leases had ended"
 
 
-def test_compacted_history_is_listed_anew(etcd: Etcd) -> None:
+def test_compacted_history_is_listed_again(etcd: Etcd) -> None:
     with Members(etcd) as members:
         members.start("w0", "w1")
         generation = members.wait_for_world(2)

@@ -129,7 +129,7 @@ def test_names_of_scripts_become_names_of_jobs(file: str, name: str) -> None:
     parse(job_of(Path(file), [], workers=Workers(1, 1), gpus=0, working_dir=Path("/"), name=made))
 
 
-def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_job_file_are_found(tmp_path: Path) -> None:
+def test_on_the_laptop_programs_start_in_the_callers_folder_and_files_next_to_the_job_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/train.py").write_text("")
     (tmp_path / "here.py").write_text("")
@@ -145,7 +145,7 @@ def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_j
     assert placed(job, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=tmp_path)[1] == [
         f"working directory {tmp_path}",
         f"train.py taken from {tmp_path}/jobs",
-        "gone.py is not there, nor beside the job file",
+        "gone.py does not exist there, nor next to the job file",
     ]
     chosen, silent = placed(made, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=Path("/elsewhere"))
     assert (chosen, silent) == (made, []), "who names a working directory has decided"
@@ -162,7 +162,7 @@ def test_every_example_has_its_commands(tmp_path: Path) -> None:
     assert [job["metadata"]["name"] for job in jobs if without_command(job, KINDS[job["kind"]])] == []
 
 
-def test_what_torchrun_says_of_itself_is_folded_and_the_users_traceback_is_kept() -> None:
+def test_torchruns_own_words_are_folded_and_the_users_traceback_is_kept() -> None:
     folding = Folding()
     shown = [line for text in ["step 1", *USERS, *AGENTS, "step 2"] for line in folding.lines("w0", text)]
     assert shown == ["step 1", *USERS, "step 2"]
@@ -206,7 +206,7 @@ def test_an_agents_own_sigterm_is_folded_wherever_it_was() -> None:
     assert folding.error() == ("w0", USERS)
 
 
-def test_of_torchruns_usage_only_the_error_is_kept_unless_it_was_asked_for() -> None:
+def test_only_the_error_of_torchruns_usage_is_kept_unless_the_usage_was_asked_for() -> None:
     folding, error = Folding(), "torchrun: error: unrecognized arguments: --nonsense"
     assert [line for text in [*USAGE, error, "after"] for line in folding.lines("w0", text)] == [error, "after"]
     assert folding.error() == ("w0", [error])
@@ -234,7 +234,7 @@ def test_a_traceback_that_never_ends_is_bounded_and_not_lost() -> None:
     assert 0 < len(folding.rest()) <= 200
 
 
-def test_of_a_failed_job_the_first_error_stands_last_with_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_error_of_a_failed_job_stands_last_with_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(folds=True)
     printer.tell(JOB, Ranks({"train-worker-0": 1, "train-worker-1": 0}))
     for pod, lines in (

@@ -128,7 +128,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     """Its server may die the next moment, and nobody else knows that the budget is spent."""
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
-    reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
+    reason = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
     cluster.world = WorldSeen(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
     first = cluster.round()
     assert first.actions == ()
@@ -143,7 +143,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     assert {pod.phase for pod in cluster.pods.values()} == {PodPhase.FAILED}, "stopped, and kept for their logs"
 
 
-def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
+def test_a_closed_world_gives_the_reason_even_if_its_workers_have_failed_for_good() -> None:
     cluster = running(2, restart="Never")
     cluster.world = WorldSeen(
         generation=3, members=frozenset(), phase="closed", closed="the budget is spent", unacknowledged_restarts=restarts("user")
@@ -249,7 +249,7 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     assert known.charged == (Charge(cause="user", at=NOW),)
 
 
-def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it_forget() -> None:
+def test_facts_that_only_the_server_knows_are_written_down_before_a_suspension_makes_it_forget() -> None:
     cluster = running(2)
     cluster.world = WorldSeen(
         generation=1, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("disruption")

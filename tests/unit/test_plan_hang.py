@@ -60,7 +60,7 @@ def world(cluster: Cluster, hang: Hang | None) -> WorldSeen:
     return WorldSeen(1, frozenset(f"train-worker-{index}" for index in range(3)), phase="running", hang=seen)
 
 
-def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_is_over() -> None:
+def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_ends() -> None:
     cluster = trained()
     cluster.world = world(cluster, HANG)
     plans = cluster.settle()

@@ -16,7 +16,7 @@ NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def three(settings: Settings = PLAIN) -> Cluster:
-    """Two of three workers run; the third is pending."""
+    """Return a cluster in which two of three workers run and the third is pending."""
     cluster = Cluster(elastic_job(3), settings=settings)
     cluster.settle()
     cluster.run_all()
@@ -58,7 +58,7 @@ def test_a_container_that_cannot_start_is_quoted_escaped_and_cut() -> None:
     assert len(said) < MAX_ERROR + 30
 
 
-def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
+def test_a_finished_or_suspended_job_waits_for_nothing() -> None:
     cluster = three()
     cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
     cluster.settle()
@@ -82,7 +82,7 @@ def test_the_status_says_which_worker_has_which_rank() -> None:
 
 
 @pytest.mark.parametrize("closed", ["", "all 0 restarts are used up"])
-def test_a_job_that_is_over_keeps_the_ranks_of_its_last_world(closed: str) -> None:
+def test_a_finished_job_keeps_the_ranks_of_its_last_world(closed: str) -> None:
     """Its failure names a rank, and `elastic logs --rank 1` then knew none."""
     cluster = Cluster(elastic_job(2), settings=OURS)
     cluster.settle()
@@ -125,7 +125,7 @@ def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named()
     assert elastic(cluster).waits_for == "", "a new rendezvous server hears from them one by one"
 
 
-def test_of_many_that_do_not_come_some_are_named() -> None:
+def test_some_of_many_missing_workers_are_named() -> None:
     cluster = Cluster(elastic_job(5), settings=OURS)
     cluster.settle()
     for name in list(cluster.pods):

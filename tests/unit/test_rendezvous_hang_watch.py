@@ -265,7 +265,7 @@ def test_a_hang_without_steps_is_restarted_once_it_has_been_suspected_for_long()
     assert group.agents["w0"].view.reform.startswith("nothing has moved for 60 s: rank 1 (w1) ")
 
 
-def test_what_was_said_about_another_world_does_not_count() -> None:
+def test_words_about_another_world_do_not_count() -> None:
     group = Watched(2)
     group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
     group.stepped(1)

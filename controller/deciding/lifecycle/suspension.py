@@ -1,4 +1,4 @@
-"""Decides what suspending and resuming a job means: no pods while it is suspended, a fresh start time when it is resumed.
+"""Decide what a suspended job has and does: no pods while it is suspended, and a new start time when it is resumed.
 
 Kueue counts quota by `active`, so it stays above zero until the pods are gone.
 """
@@ -65,8 +65,8 @@ def _suspended(view: JobView) -> Plan:
 def wait_until_forgotten(view: JobView) -> Plan | None:
     """Let a job resume only once the rendezvous server, or the etcd where it meets, has forgotten the run before.
 
-    If that was out of reach meanwhile, it would take the ends of the former run's workers for losses. Not every etcd lets the controller
-    in, so the job does not wait for an etcd for long.
+    A server that was out of reach meanwhile would take the ends of the former run's workers for losses. The controller cannot reach every
+    etcd, so the job does not wait for an etcd for long.
     """
     forget = _forget(view)
     if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not forget.is_awaited:

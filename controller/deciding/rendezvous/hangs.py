@@ -19,14 +19,14 @@ RESUMED = "TrainingMoves"
 
 
 def recorded(status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
-    """Return the status with what the rendezvous server found out about a standstill."""
+    """Return the status with the hang that the rendezvous server has found."""
     seen = snapshot.world.hang if snapshot.world is not None else None
     found = _entry(seen, snapshot.pods) if seen is not None else None
     return replace(status, hang=found) if found != status.hang else status
 
 
 def events(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> Iterator[JobEvent]:
-    """Yield an Event when a hang is suspected, and one when training goes on after it."""
+    """Yield an Event when a hang is first suspected, and an Event when training goes on afterwards."""
     name, was_suspected = f"{job.kind.title} {job.metadata.name}", _is_suspected(known.hang)
     if new.hang is not None and _is_suspected(new.hang) and not was_suspected:
         words = f"{name} may hang: {words_at(new.hang, now)}. `elastic stacks {job.metadata.name}` shows what each rank does"

@@ -15,7 +15,7 @@ GATHERING = (WorldPhase.EMPTY, WorldPhase.FORMING)
 
 
 def in_words(view: JobView) -> str:
-    """Empty where nobody is late."""
+    """Name the workers that have not come to the rendezvous in time; return "" if no worker is late."""
     late = [name for name, late_at in _expected_at_rendezvous(view) if late_at <= view.snapshot.now]
     if not late:
         return ""

@@ -1,6 +1,6 @@
-"""Writes into a job's status what the rendezvous server, or the agents in an etcd, say of its world.
+"""Write into a job's status what the rendezvous server, or the agents in an etcd, report about its world.
 
-Restarts, generation, size and the newest rescale.
+That is the restarts, the generation, the size and the newest rescale.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: WorldSeen) -> El
         status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
-        # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
+        # Only we write the number of the group. If somebody has lowered it, or made it unreadable, the world's number is stored again.
         generation = max(status.generation, world.generation) if world.phase == WorldPhase.RUNNING else status.generation
         seen = replace(world.rescale, at=last.at, from_size=last.from_size, to_size=last.to_size)
         return replace(status, generation=generation, last_rescale=seen)

@@ -1,6 +1,6 @@
-"""Says why fewer workers of an elastic job run, or meet, than are wanted.
+"""Say why fewer workers of an elastic job run, or meet, than are wanted.
 
-`status.elastic.waitsFor` and the message of the condition Running. Workers that are only starting are no reason.
+The reasons are in `status.elastic.waitsFor` and in the message of the condition Running. Workers that are only starting are no reason.
 """
 
 from collections.abc import Collection, Iterator, Sequence

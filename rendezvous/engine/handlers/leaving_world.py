@@ -1,6 +1,6 @@
-"""A member stops working in the current world: it comes to the barrier, its worker ends, or it is gone.
+"""Handle a member that stops working in the current world: it comes to the barrier, its worker ends, or it is gone.
 
-Says what is recorded of that; what it counts for is decided when the world is given up.
+The end is only recorded. Its cause and its charge are decided when the world is given up.
 """
 
 from __future__ import annotations

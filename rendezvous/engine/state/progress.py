@@ -1,6 +1,6 @@
-"""How far training has come, as its reports say, and whether a restart brought it forward.
+"""Note how far training has come, as its reports say, and whether it got further since the last restart.
 
-Values of progress alone; what follows from them is decided by those who charge restarts and form worlds.
+These are only values. `restart_budget`, `rounds` and others decide what follows from them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def from_status(known: Progress, expectation: Expectation) -> Progress:
 def after_restart(known: Progress, *, is_limited: bool, world_lasted: bool) -> Progress:
     """Count one more restart, which is in vain unless training gets beyond where it was, if the job limits such restarts.
 
-    A job that never reports cannot say how far it came: there, a world that lasted for a while has got somewhere.
+    A job that never reports cannot say how far it came. For such a job, a world that lasted for a while counts as progress.
     """
     if not is_limited:
         return replace(known, step_at_restart=known.step, fruitless=0)
