@@ -1,15 +1,18 @@
 """Change worlds in process in an etcd: the engine's stages, as they go through the records."""
 
+import base64
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 from etcd_living import PLAIN, LivingJob
-from etcd_store import JOB, TOKEN
+from etcd_store import JOB, PREFIX, TOKEN, coded
 
 from elastic.etcd import observed, records
 from elastic_worker.etcd import changes, in_process
 from elastic_worker.etcd import records as theirs
-from elastic_worker.etcd.records import WORLD, Leaving
+from elastic_worker.etcd.records import MEMBERS, WORLD, Leaving, World
 
 
 @pytest.fixture
@@ -103,6 +106,29 @@ def test_a_change_that_is_no_longer_wanted_is_called_off(job: LivingJob) -> None
     assert (job.names(), job.change().stage, job.starts()) == (("w0", "w1"), "run", {"w0": 1, "w1": 1})
     job.train()
     assert {agent.worker.is_training for agent in job.agents.values()} == {True}
+
+
+@pytest.mark.parametrize("stage", ["hold", "stop", "form"])
+def test_no_stage_is_written_over_a_loss_that_its_writer_has_not_seen(job: LivingJob, stage: str) -> None:
+    trained(job, "w0", "w1", "w2")
+    calls = {name: agent.link.call for name, agent in job.agents.items()}
+    answers: list[bool] = []
+
+    def losing(name: str, path: str, body: Any) -> Any:
+        put = body["success"][0].get("request_put") if path == "kv/txn" else None
+        world = job.etcd.seal.open(WORLD, base64.b64decode(put["value"])) if put and put["key"] == coded(PREFIX + WORLD) else None
+        if isinstance(world, World) and world.change is not None and world.change.stage == stage and not answers:
+            job.etcd.remove(MEMBERS + "w1")
+            answers.append(calls[name](path, body).get("succeeded") is True)
+            return {}
+        return calls[name](path, body)
+
+    for name, agent in job.agents.items():
+        agent.link.call = partial(losing, name)
+    job.expect("w0", "w1", leaving=(Leaving("w2", "plan", 600.0),))
+    job.live(20)
+    assert answers == [False]
+    assert (job.in_world(), job.change().stage, job.starts()["w0"]) == ({"w0", "w1"}, "run", 1)
 
 
 def test_a_change_after_one_that_was_called_off_has_a_round_of_its_own(job: LivingJob) -> None:
