@@ -121,6 +121,9 @@ class Presence(PresenceThread):
             self._outbox.append(dict(self._living, t="ready", after=after, store=self._store))
         self._wake.up()
 
+    def start_outside(self) -> None:
+        """Note that workers start in a world of their own; the server knows, because it asked for that."""
+
     def resume(self) -> None:
         """Leave the barrier for the same world, because the change is called off."""
         with self.changed:

@@ -15,7 +15,7 @@ import pytest
 
 from elastic_worker import settings
 from elastic_worker.agent import in_process as module
-from elastic_worker.agent.in_process import NO_DOOR, InProcess
+from elastic_worker.agent.in_process import NO_DOOR, InProcess, transfer_secret
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.view import View
 from elastic_worker.agent.workers import LocalWorkers
@@ -79,6 +79,10 @@ class Worker:
         self._socket.close()
 
 
+def secret(generation: int, round: int) -> str:
+    return transfer_secret("t", job="job-uid", generation=generation, round=round)
+
+
 class Agent:
     """An agent without torch and without a server: a test sends it views, and reads its messages."""
 
@@ -87,7 +91,7 @@ class Agent:
         monkeypatch.delenv(settings.WORLD, raising=False)
         self.presence = Presence(TOLD, on_signal=lambda number: None)
         self.presence.minor = minor
-        self.in_process = InProcess(self.presence, TOLD)
+        self.in_process = InProcess(self.presence, address=TOLD.address, secret=secret)
         self.sent: list[Said] = []
         self.opened: list[Worker] = []
 
