@@ -20,7 +20,7 @@ class Leases:
         self._own_s = own_s
         self._job_s = job_s
         self.own = 0
-        # Every agent can compute this id, so any agent can be the first. Without the token, nobody can take it with a lease that ends too soon.
+        # Every agent can compute this id, so any agent can be first. Without the token, nobody can take it with a lease that is too short.
         self.job = int.from_bytes(hmac.new(token.encode(), prefix.encode(), hashlib.sha256).digest()[:8], "big") >> 2 | 1
         self.renewed_at = float("-inf")
         """The time at which the newest successful renewal of this agent's lease was requested."""

@@ -21,7 +21,7 @@ class OwnNotice:
         self._leaving = own
 
     def left_s(self, now: float) -> typing.Optional[float]:
-        """Return the seconds that are left, or None if the member need not leave (also once the time of a notice for a replacement is up)."""
+        """Return the seconds that are left, or None if the member need not leave, as after the time of a notice for a replacement."""
         if self._leaving is None or (self._leaving.when_replaced and now >= self._by):
             return None
         return max(0.0, round(self._by - now, 3))
