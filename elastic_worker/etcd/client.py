@@ -8,10 +8,10 @@ from elastic_worker.etcd.settings import Settings
 
 
 class Etcd(typing.Protocol):
-    """What a presence needs of an etcd."""
+    """The calls of an etcd that a presence needs."""
 
     def call(self, path: str, body: Body) -> Answer:
-        """The answer. Raises Unreachable or Refused."""
+        """Return the answer to a call. Raises Unreachable or Refused."""
 
     def watch(self, request: Body) -> Watching:
         """Open a watch."""
@@ -24,7 +24,7 @@ class Etcd(typing.Protocol):
 
 
 class Client(Gateway):
-    """A real one, over its gateway."""
+    """A real etcd, over its JSON gateway."""
 
     def __init__(self, settings: Settings, *, wake: typing.Callable[[], None]) -> None:
         super().__init__(settings.endpoints, tls=settings.tls, login=settings.login)

@@ -1,6 +1,6 @@
-"""The two leases that an agent keeps: its own, on which its record lies, and the job's, which every agent of the job keeps.
+"""Keep an agent's two leases: its own, which holds its record, and the job's, which all agents of the job keep.
 
-What outlives its writers, the world and the records of members that have ended, lies on the job's lease, and goes once no agent is here.
+The world and the records of ended members must outlive their writers. They are on the job's lease, and go once the job has no agent.
 """
 
 import hashlib
@@ -12,22 +12,22 @@ from elastic_worker.etcd.mirror import Caller
 
 
 class Leases:
-    """For one thread. `now` is monotonic."""
+    """Keeps the leases, for one thread. `now` is monotonic."""
 
     def __init__(self, caller: Caller, *, prefix: str, token: str, own_s: int, job_s: int) -> None:
         self._caller = caller
         self._own_s = own_s
         self._job_s = job_s
         self.own = 0
-        # Every agent knows this id, and any of them may be the first; nobody without the token can be, with a lease that ends too soon.
+        # Every agent knows this id, and any of them may create the lease. A process without the token cannot, perhaps with a short time.
         self.job = int.from_bytes(hmac.new(token.encode(), prefix.encode(), hashlib.sha256).digest()[:8], "big") >> 2 | 1
         self.renewed_at = float("-inf")
-        """When the newest answer was asked for that this agent's lease holds."""
+        """The time of the newest request that was answered with the news that this agent's lease holds."""
         self.renew_at = 0.0
         self._renew_job_at = 0.0
 
     def keep(self, now: float) -> bool:
-        """Renew what is due. False where this agent's lease is over; the next call asks for a new one."""
+        """Renew the leases that are due. Return False if this agent's lease has ended; the next call asks for a new one."""
         if not self.own:
             self.own = number(self._caller.call("lease/grant", {"TTL": str(self._own_s)}), "ID")
             if not self.own:
@@ -43,14 +43,14 @@ class Leases:
         return True
 
     def forget(self, lease: int) -> None:
-        """Etcd does not know this lease."""
+        """Note that etcd does not know this lease."""
         if lease == self.job:
             self._renew_job_at = 0.0
         elif lease == self.own:
             self.own = 0
 
     def revoke(self) -> None:
-        """End this agent's own lease, and what lies on it."""
+        """End this agent's own lease, and delete the records on it."""
         if self.own:
             self._caller.call("lease/revoke", {"ID": str(self.own)})
 

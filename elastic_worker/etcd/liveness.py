@@ -1,7 +1,7 @@
-"""Whether a peer's agent lives, as its host knows it.
+"""Ask a peer's host whether the peer's agent lives.
 
-An agent listens at a port where nobody is ever answered, and when its process ends, however it ends, the kernel refuses connections there.
-A refusal is proof of its end; silence is none.
+An agent listens at a port and never answers. When its process ends in any way, the kernel refuses connections to that port. A refusal
+proves that the process has ended; silence proves nothing.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ MOST_AT_ONCE = 16
 
 
 class AlivePort:
-    """Lives as long as the process. `address`: HOST:PORT."""
+    """The port of this process, open as long as it lives. `address` is HOST:PORT."""
 
     def __init__(self, host: str) -> None:
-        """Raises OSError where this host has no such address."""
+        """Open a port. Raises OSError if this host has no such address."""
         self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
         self.address = "{}:{}".format(host, self._socket.getsockname()[1])
 
@@ -28,7 +28,7 @@ class AlivePort:
 
 
 class Asking:
-    """Asks ports in threads of its own, and remembers whom it found ended. For one thread; `wake` is called in another for each of them."""
+    """Asks ports in separate threads, and remembers which processes have ended. For one thread; others call `wake` for each end."""
 
     def __init__(self, wake: typing.Callable[[], None]) -> None:
         self._wake = wake
@@ -38,7 +38,7 @@ class Asking:
         self._ended = set()  # type: typing.Set[str]
 
     def ask(self, addresses: typing.Iterable[str]) -> None:
-        """Ask at each of these addresses, unless that was just done."""
+        """Ask at each of these addresses, except those that were just asked."""
         now = time.monotonic()
         with self._lock:
             self._asked = {address: at for address, at in self._asked.items() if now < at + PAUSE_S}
@@ -49,12 +49,12 @@ class Asking:
                 threading.Thread(target=self._try, args=(address,), name="elastic-asking", daemon=True).start()
 
     def has_ended(self, address: str) -> bool:
-        """Whether the process that listened there was found ended."""
+        """Return whether the process that listened there is known to have ended."""
         with self._lock:
             return address in self._ended
 
     def forget(self) -> None:
-        """Nobody is in doubt any more."""
+        """Forget all results, because no member is in doubt any more."""
         with self._lock:
             self._ended.clear()
 

@@ -1,6 +1,6 @@
-"""Takes the reports of this agent's workers, over a socket in a folder that only this user may enter.
+"""Receive the reports of this agent's workers, over a socket in a folder that only this user may enter.
 
-A line of JSON each, and one back. elastic_worker.report is the other end. It passes on steps and decides nothing.
+Each report is a line of JSON, and so is its answer. elastic_worker.report is the other end. Steps are passed on; nothing is decided here.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_REPORT = 64 * 1024
 LONGEST_PATH = 100
-"""A socket's path takes about so many bytes."""
+"""The most bytes in a socket's path, roughly."""
 MOST_CONNECTIONS = 256
 SILENCE_S = 300.0
 
@@ -28,10 +28,10 @@ Answer = typing.Callable[[], typing.Mapping[str, typing.Any]]
 
 
 class Reports:
-    """Lives as long as the agent."""
+    """Receives reports as long as the agent lives."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is no place for a socket."""
+        """Open the socket. Raises OSError if there is no place for it."""
         self._folder = _folder()
         self.path = os.path.join(self._folder, "reports")
         self._socket = socket.socket(socket.AF_UNIX)
@@ -44,11 +44,11 @@ class Reports:
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
 
     def begin(self, on_step: OnStep, answer: Answer) -> None:
-        """Give each step and its generation to `on_step`, in threads of its own, and answer every report."""
+        """Give each step and its generation to `on_step`, in separate threads, and answer every report."""
         threading.Thread(target=self._accept, args=(on_step, answer), name="elastic-reports", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Receive no more reports."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -85,7 +85,7 @@ class Reports:
 
 
 def _folder() -> str:
-    """A new one; a long TMPDIR would leave no room for the socket's name."""
+    """Return a new folder. A long TMPDIR is not used, because it would leave no room for the socket's name."""
     made = tempfile.mkdtemp(prefix="elastic-")
     if len(os.fsencode(made)) <= LONGEST_PATH - len("/reports"):
         return made
