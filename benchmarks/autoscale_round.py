@@ -1,4 +1,4 @@
-"""CPU time of a round of the autoscaler's decisions, and what is written at rest.
+"""Measure the CPU time of a round of the autoscaler's decisions, and what it writes at rest.
 
 `python -m benchmarks.autoscale_round [--jobs 1000] [--nodes 250]`: half of the jobs train with several workers and want one more, one in
 five has measured that its next worker brings nothing and may look past it, one in ten reports nothing, and twenty pods of higher priority

@@ -1,4 +1,4 @@
-"""How often torch hangs or aborts at the end of a gloo job: runs the examples again and again, each rank a fork with torch imported.
+"""Count how often torch hangs or aborts at the end of a gloo job. The examples run repeatedly, each rank as a fork with torch imported.
 
     python -m benchmarks.endings [--runs 334] [--hold] [--stacks FOLDER] [examples/pytorch-elastic/train.py]
 

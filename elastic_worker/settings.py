@@ -21,7 +21,7 @@ LIGHTNING_NODES = "PL_TRAINER_NUM_NODES"
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1
-PROTOCOL_VERSION = "{}.4".format(PROTOCOL_MAJOR)
+PROTOCOL_VERSION = "{}.5".format(PROTOCOL_MAJOR)
 
 
 def unknown_version(named: typing.Optional[str]) -> str:

@@ -10,7 +10,7 @@ from etcd_store import JOB, PREFIX, TOKEN, Body, FakeEtcd
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.gateway import Unreachable
 from elastic_worker.etcd.group import Rules
-from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, World
 from elastic_worker.etcd.settings import Settings
 
@@ -100,7 +100,7 @@ class Alive:
 class Release:
     """The parts of a release of elastic_worker that an agent here consists of."""
 
-    presence: Any = EtcdPresence
+    presence: Any = ChangingPresence
     settings: Any = Settings
     rules: Any = Rules
     view: Any = View

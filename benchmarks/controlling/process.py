@@ -1,4 +1,4 @@
-"""The controller's process under measurement: its own metrics, and what the kernel counted for it."""
+"""Measure the controller's process by its own metrics, and by what the kernel counts for it."""
 
 from __future__ import annotations
 

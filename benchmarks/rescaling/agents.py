@@ -17,7 +17,7 @@ from elastic.local.ports import free_port
 from rendezvous.c10d import PROGRAM
 from rendezvous.delivery import WRAPPER
 
-SCRIPT = Path(__file__).parent / "training.py"
+FOLDER = Path(__file__).parent
 LOOK_S = 0.01
 STRAY_PREFIXES = ("PET_", "ELASTIC_", "TORCHELASTIC_", "TORCH_", "BENCH_", "PYTHON_EXEC", "OMP_")
 
@@ -29,9 +29,9 @@ class Lost(Exception):
 class Agents:
     """The agents of one job under one setting. The first one started hosts torch's own store."""
 
-    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path = SCRIPT) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path | None = None) -> None:
         self._setting = setting
-        self._script = script
+        self._script = script or FOLDER / setting.script
         self._folder = folder
         self._server = server
         self._library = library

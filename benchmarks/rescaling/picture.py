@@ -1,4 +1,4 @@
-"""Draws the medians as bars on a logarithmic scale: an SVG written by hand, so that nothing has to be installed for it."""
+"""Draw the medians as bars on a logarithmic scale. The SVG is written without a library, so that nothing has to be installed for it."""
 
 from __future__ import annotations
 

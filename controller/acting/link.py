@@ -3,7 +3,7 @@
 Sends expectations, repeats them after a break, and receives worlds.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -17,6 +17,7 @@ from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
 from elastic.membership.hosts import HostState
 from elastic.membership.phases import WorldPhase
+from rendezvous.engine.messages.controller import SilentMember
 from rendezvous.engine.messages.doing import Hang
 
 
@@ -231,7 +232,14 @@ def _world(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -
         fault=heard.fault,
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
         stragglers=heard.stragglers,
+        failing_saves=heard.failing_saves,
+        silent=_silent(heard.silent, known.silent if known is not None else {}, now=now),
     )
+
+
+def _silent(heard: Sequence[SilentMember], known: Mapping[str, datetime], *, now: datetime) -> Mapping[str, datetime]:
+    """Return when each silent member was last heard, by our clock. The time of one that is known does not change."""
+    return {member.name: known.get(member.name) or now - timedelta(seconds=member.ago_s) for member in heard}
 
 
 def _rescale(heard: wire.RescaleReport) -> Rescale:

@@ -38,6 +38,7 @@ from controller.deciding.rendezvous import (
     c10d_store,
     departures,
     etcd,
+    failing_saves,
     hangs,
     host_list,
     latecomers,
@@ -187,8 +188,9 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *of_rescale(job, known=known, new=elastic),
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
-        *hangs.events(job, known=known, new=elastic, now=view.snapshot.now),
+        *hangs.events(job, known=known, new=elastic, snapshot=view.snapshot),
         *stragglers.events(job, known=known, new=elastic),
+        *failing_saves.events(job, known=known, new=elastic),
         *of_missing_etcd(etcd.missing(view)),
     )
     marks = spare_workers.marks(view, going=going, leaving=replicas.leaving)

@@ -17,6 +17,7 @@ from elastic.api.book import (
     CauseWord,
     Charge,
     Disruption,
+    FailedSave,
     Generation,
     Hang,
     Leaving,
@@ -178,7 +179,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Restart, by cause hang, after so long without a further step; without any step, after ranks have waited for a rank for so long."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
-    """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
+    """How long a job may take until its first step before the control plane says whether it hangs. Default: 600."""
     stragglers: Stragglers = Stragglers.REPORT
     """The reaction to a rank that the others wait for: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
     most once in 10 minutes and 3 times in an hour). Default: Report."""
@@ -272,10 +273,12 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`, at the end those of the last world; of at most
     1,024 workers."""
     waits_for: str = ""
-    """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
+    """The reason why fewer workers run than are wanted, or the workers that run and are not at the rendezvous."""
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""
+    failed_saves: Annotated[tuple[FailedSave, ...], Meta(max_length=8)] = ()
+    """Ranks whose newest save failed."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

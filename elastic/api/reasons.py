@@ -225,6 +225,12 @@ REASONS: tuple[Reason, ...] = (
     Reason("PodLabelChanged", (_W,), "Somebody changed the index label of a pod.", "Set the label to the value in the message."),
     Reason("PodRefused", (_W,), "A node refused a pod.", "Read why; new pods are made after a pause."),
     Reason("PodWithoutOwner", (_W,), "A pod with the job's labels blocks a name.", "Delete the pod, or set its ownerReference."),
+    Reason(
+        "SaveFailed",
+        (_W, _F),
+        "A save of `elastic_worker.Run` failed. Training goes on, and a restart would begin at the last complete save.",
+        "Make room in the place that `save` names, or let the workers write there; the message has the system's error.",
+    ),
     Reason("SpecRemark", (_W,), "A field has no effect, or a number was changed.", "Change the field that the message names."),
     Reason(
         "StorageLimitExceeded",

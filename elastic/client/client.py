@@ -14,7 +14,7 @@ from elastic.client import errors, verbs
 from elastic.client.cluster import Cluster, connect
 from elastic.client.job import Job
 from elastic.client.program import VARIABLE, checked, escaped, program_of
-from elastic.client.script_job import MAX_RESTARTS, Workers, job_of
+from elastic.client.script_job import MAX_RESTARTS, ScriptOptions, Workers, job_of
 from elastic.kube.following import resource_of
 
 START = 'd=$(mktemp -d) && printf %s "$ELASTIC_PROGRAM" > "$d/$0" && exec torchrun "$d/$0" "$@"'
@@ -148,18 +148,16 @@ class Client:
         if image is None and not self._cluster.is_laptop:
             raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
         script, text, words = _script(program, args, kwargs, packages)
-        made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name, max_restarts=max_restarts)
+        options = ScriptOptions(workers=workers, gpus=gpus, env=env, image=image, name=name, max_restarts=max_restarts)
+        made = job_of(script, words, options, working_dir=Path.cwd())
         made["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
         container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
-        container["env"] = [{"name": key, "value": value} for key, value in env.items()]
-        if image is not None:
-            container["image"] = image
         if not self._cluster.is_laptop:
             del container["workingDir"]
             text = text or checked(script.read_text(), script.name)
         if text:
             container["command"] = ["sh", "-c", START, script.name, *words]
-            container["env"].append({"name": VARIABLE, "value": escaped(text)})
+            container.setdefault("env", []).append({"name": VARIABLE, "value": escaped(text)})
         return made
 
 

@@ -105,6 +105,9 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
             since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
             message = str(one.get("message")).rstrip(".")
             yield Finding(f"{message[:1].upper()}{message[1:]}.{since}", "Straggler")
+        for one in job.failed_saves:
+            message = str(one.get("message")).rstrip(".")
+            yield Finding(f"{message[:1].upper()}{message[1:]}.", "SaveFailed")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
         if job.unfollowed:

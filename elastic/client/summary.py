@@ -58,6 +58,8 @@ class Summary:
     """Why no step comes; empty if steps come, or nobody knows."""
     stragglers: Sequence[Mapping[str, Any]] = ()
     """Ranks that the others wait for, the slowest first."""
+    failed_saves: Sequence[Mapping[str, Any]] = ()
+    """Ranks whose newest save failed."""
 
     def awaits(self, now: datetime | None = None) -> str:
         """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to.
@@ -139,6 +141,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         step=_count(elastic["step"], 0) if "step" in elastic else None,
         hang=_dict(elastic.get("hang")),
         stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
+        failed_saves=[_dict(one) for one in _list(elastic.get("failedSaves"))],
     )
 
 

@@ -41,7 +41,7 @@ def default_data_dir() -> Path:
 
 
 class LocalCluster:
-    """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
+    """`with LocalCluster() as cluster: ...` runs a cluster in a new folder or in `data_dir`, and leaves nothing running.
 
     Without `nodes`, `gpus`, `sandbox` or `images` it has those of the last time in that folder, else one node; nodes added to the folder
     come besides. With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers
@@ -127,7 +127,7 @@ class LocalCluster:
             began = sink.tell()
             self._supervisor = subprocess.Popen(
                 [*command, *self._arguments, *(() if detached else ("--lifeline",))],
-                # Held open by us: where we end, however we end, the supervisor reads its end and stops.
+                # This process holds the pipe open. When it ends in any way, the supervisor reads the pipe's end and stops.
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
@@ -187,7 +187,7 @@ class LocalCluster:
         os.kill(self.processes()[name], signal.SIGKILL)
 
     def pids(self, namespace: str, pod: str) -> list[int]:
-        """Every process of a pod's running containers, as this machine numbers them."""
+        """Return the pids, on this machine, of all processes of a pod's running containers."""
         return [pid for container in self._running(namespace, pod) for pid in ask(self._layout.root, "tree", id=container)[0]["pids"]]
 
     def _running(self, namespace: str, pod: str) -> Iterator[str]:

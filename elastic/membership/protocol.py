@@ -8,13 +8,14 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 they can enter another world (AtBarrier, Join).
 1.3: members say what their workers do (doing).
 1.4: members say how long their workers need for their steps (pace).
+1.5: members say which workers fail to save (saves). A controller hears of them, and of silent members.
 """
 
 import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.4"
+VERSION = f"{MAJOR}.5"
 BEFORE = "1.0"
 """The version of peers that name no version: releases before the header."""
 GIVES_SIGNS = "Elastic-Gives-Signs"

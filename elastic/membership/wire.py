@@ -26,6 +26,7 @@ from rendezvous.engine.messages.controller import (
     RankedMember,
     RescaleReport,
     Restart,
+    SilentMember,
     StandingWorld,
     WorldReport,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Refused",
     "RescaleReport",
     "Restart",
+    "SilentMember",
     "StandingWorld",
     "Started",
     "Values",

@@ -140,6 +140,8 @@ def _is_news(name: str, before: WorldReport, now: WorldReport) -> bool:
         return bool(replace(old, age_s=new.age_s) != new)
     if name == "hang" and old is not None and new is not None:
         return bool(replace(old, ago_s=new.ago_s) != new)
+    if name == "silent":
+        return [member.name for member in old] != [member.name for member in new]
     return bool(old != new)
 
 

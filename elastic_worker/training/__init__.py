@@ -15,7 +15,7 @@ step          one step, as a context
 mistakes      errors in a program that would otherwise train something else without a message
 sampler       which samples of which step, for every size of the world
 data          loads the samples of this rank
-saves         saves the state while training goes on
+saves         saves the state while training goes on; `save_news` tells the agent if that fails
 sigterm       ends a worker between two steps
 rates         learning-rate rules for a global batch that follows the size
 """

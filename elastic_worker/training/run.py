@@ -194,6 +194,8 @@ class Run:
             return
         connections = Connections()
         self._control = control = Control(path, connections)
+        if self._saves is not None:
+            self._saves.news.listener = lambda **news: control.send("save", **news)
         self._pace.sending_s = connections.sending_s
         self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
         why = self._sigterm.unless_it_comes(lambda: self._worlds.begin(control, connections, step=step))

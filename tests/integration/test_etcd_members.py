@@ -12,7 +12,7 @@ from torch_agents import wait_until
 
 from elastic.certificates import issue, make_ca
 from elastic_worker.etcd import settings
-from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import MEMBERS, WORLD, Seal, World
 
 pytestmark = [pytest.mark.integration, needs_etcd, pytest.mark.timeout(240)]
@@ -48,7 +48,7 @@ class Members(contextlib.ExitStack):
                 nodes=(1, self._most),
                 local_address="127.0.0.1",
             )
-            self.followers[name] = Follower(EtcdPresence(own, on_signal=lambda number: None))
+            self.followers[name] = Follower(ChangingPresence(own, on_signal=lambda number: None))
             self.callback(self.followers[name].stop)
 
     def stop(self, name: str) -> None:

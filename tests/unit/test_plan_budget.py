@@ -16,7 +16,7 @@ from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
-from elastic.client.script_job import Workers, job_of
+from elastic.client.script_job import ScriptOptions, Workers, job_of
 from elastic.membership.wire import Restart
 from rendezvous.engine.messages.pace import WINDOW_S
 
@@ -202,7 +202,7 @@ def test_a_worker_that_never_comes_so_far_as_to_join_uses_up_the_backoff_limit(c
 
 def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_its_max_restarts() -> None:
     """A shell script that ended with 4 was started for ever. A training script's disruptions do not reach the limit."""
-    spec = job_of(Path("/train.sh"), [], workers=Workers(1, 2), gpus=0, working_dir=Path("/"))["spec"]
+    spec = job_of(Path("/train.sh"), [], ScriptOptions(workers=Workers(1, 2)), working_dir=Path("/"))["spec"]
     cluster = Cluster(elastic_job(2, policy=spec["runPolicy"], elastic=spec["elasticPolicy"]), settings=OURS)
     cluster.settle()
     cluster.run_all()

@@ -88,6 +88,16 @@ def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_ends() -> None
     assert cluster.job.status.elastic.hang is None
 
 
+@pytest.mark.parametrize("phase", ["re-forming", "closed"])
+def test_training_does_not_move_again_because_a_restart_or_the_end_of_the_job_ends_the_hang(phase: str) -> None:
+    """`hangTimeoutSeconds` ended the job, and an Event said that it moves again."""
+    cluster = trained()
+    cluster.world = world(cluster, HANG)
+    cluster.settle()
+    cluster.world = replace(world(cluster, None), phase=phase, closed="it hangs" if phase == "closed" else "")
+    assert "TrainingMoves" not in reasons(cluster.settle())
+
+
 def test_a_wait_is_in_the_status_and_is_no_event() -> None:
     cluster = trained()
     cluster.world = world(cluster, Hang(state=HangState.WAITING, since_s=40, has_stepped=True))

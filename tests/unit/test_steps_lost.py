@@ -131,6 +131,27 @@ def test_a_world_whose_processes_restart_after_one_in_process_counts_from_its_re
     assert words(group) == "continues at step 20 after step 170: no worker had the state"
 
 
+def test_the_second_change_counts_from_the_steps_of_the_world_before_it() -> None:
+    """A script without a checkpoint reached step 291, then 97. The second change was said to have lost 291 steps."""
+    group = group_of(2)
+    report(group, 291)
+    lose_all(group, "w2", "w3")
+    report(group, 1)
+    report(group, 97)
+    lose_all(group, "w4", "w5")
+    report(group, 1)
+    assert _rescale(rescale(group)).steps_lost == 97
+    assert words(group) == "continues at step 1 after step 97: no worker had the state"
+
+
+def test_a_world_that_reported_no_step_keeps_the_steps_before_it() -> None:
+    group = group_of(2)
+    report(group, 291)
+    lose_all(group, "w2", "w3")
+    lose_all(group, "w4", "w5")
+    assert rescale(group).step_before == 291
+
+
 def test_the_reached_step_survives_the_server() -> None:
     """The server was lost together with all workers: the controller had stored the highest step."""
     group = group_of(2)

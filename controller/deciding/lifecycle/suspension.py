@@ -56,7 +56,9 @@ def _suspended(view: JobView) -> Plan:
     known = status.elastic or ElasticStatus()
     elastic = disruption_log.suspended(view, known)
     if status.elastic is not None or elastic != known:
-        status = replace(status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=()))
+        status = replace(
+            status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=(), failed_saves=())
+        )
     news = (*news, *disruption_log.events(job, known=known, new=elastic))
     forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)

@@ -13,7 +13,7 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.rendezvous import hangs, stragglers
+from controller.deciding.rendezvous import failing_saves, hangs, stragglers
 from controller.facts.snapshot import Snapshot, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
@@ -66,7 +66,7 @@ def _with_world(view: JobView, status: ElasticStatus, leaving: Sequence[Leaving]
     new, snapshot = replace(status, leaving=tuple(leaving)), view.snapshot
     if snapshot.world is None:
         return new
-    new = stragglers.recorded(view.job, hangs.recorded(new, snapshot), snapshot)
+    new = failing_saves.recorded(stragglers.recorded(view.job, hangs.recorded(new, snapshot), snapshot), snapshot)
     new = _of_world(restart_accounting.with_reported_restarts(new, snapshot.world), snapshot, snapshot.world)
     return restart_accounting.settled(new, snapshot.pods, before=status)
 

@@ -140,5 +140,6 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
         return
     identity = {"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace}
     reasons = [finding.for_program(told.name) for finding in told_of if finding.reason]
-    found_out = {"hang": dict(told.hang) or None, "stragglers": [dict(one) for one in told.stragglers]}
+    slow, unsaved = [dict(one) for one in told.stragglers], [dict(one) for one in told.failed_saves]
+    found_out = {"hang": dict(told.hang) or None, "stragglers": slow, "failedSaves": unsaved}
     click.echo(as_data({**identity, "explanation": lines, "findings": reasons, **found_out}, output))

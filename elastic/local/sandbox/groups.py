@@ -69,7 +69,7 @@ class Groups:
         group.path.mkdir()
         (group.path / self._version.limit).write_text(str(limit))
         for file, value in self._version.settings(limit).items():
-            # An older kernel, or one that does not count swap, does not have the file.
+            # Older kernels, and kernels that do not count swap, do not have the file.
             with contextlib.suppress(FileNotFoundError), (group.path / file).open("r+") as setting:
                 setting.write(value)
         return group

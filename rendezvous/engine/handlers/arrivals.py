@@ -41,7 +41,8 @@ def join(job: JobState, *, name: str, incarnation: str, message: Join) -> JobSta
         phase = MemberPhase.READY if message.ready else MemberPhase.BOOTING
         group = job.membership
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
-        job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
+        silent = {other: at for other, at in group.silent.items() if other != name}
+        job = replace(job, membership=replace(group, arrivals=group.arrivals + 1, silent=silent))
     step = message.step if message.ready else None
     # In a world that processes have yet to form, only Able says which step they hold. It follows.
     workers = message.workers if message.ready or job.in_place.stage is not None else 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..messages.controller import Expectation
+from ..messages.saves import Saves
 from ..values import dataclass, field, replace
 from ..words import Word
 
@@ -51,6 +52,8 @@ class Member:
     """Its workers run in a world of their own, where they wait for a place in the job's world."""
     step: int | None = None
     """Step of the complete state that its processes hold at the barrier; None if they hold none, or it has not said."""
+    saves: Saves = Saves()
+    """The failing saves of its workers."""
 
     @property
     def pod(self) -> str:
@@ -141,6 +144,8 @@ class Membership:
     """(member, incarnation) pairs that a newer incarnation replaced"""
     generation: int = 0
     """the highest one known, below which no world may be numbered"""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Expected members that were dropped and have not come back, and when each was last heard."""
     world: CurrentWorld | None = None
     started: frozenset[str] = frozenset()
     """the members of the current world whose workers run"""
