@@ -1,4 +1,4 @@
-"""The etcd that a presence talks to."""
+"""Define the etcd client of a presence, and its implementation over etcd's gateway."""
 
 import typing
 
@@ -8,10 +8,10 @@ from elastic_worker.etcd.settings import Settings
 
 
 class Etcd(typing.Protocol):
-    """What a presence needs of an etcd."""
+    """The calls that a presence makes to an etcd."""
 
     def call(self, path: str, body: Body) -> Answer:
-        """The answer. Raises Unreachable or Refused."""
+        """Return the answer, or raise Unreachable or Refused."""
 
     def watch(self, request: Body) -> Watching:
         """Open a watch."""
@@ -20,11 +20,11 @@ class Etcd(typing.Protocol):
         """Wait less for each call from now on."""
 
     def close(self) -> None:
-        """Call no more."""
+        """End all calls."""
 
 
 class Client(Gateway):
-    """A real one, over its gateway."""
+    """A client of a real etcd, over its JSON gateway."""
 
     def __init__(self, settings: Settings, *, wake: typing.Callable[[], None]) -> None:
         super().__init__(settings.endpoints, tls=settings.tls, login=settings.login)

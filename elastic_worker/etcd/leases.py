@@ -1,6 +1,7 @@
-"""The two leases that an agent keeps: its own, on which its record lies, and the job's, which every agent of the job keeps.
+"""Keep the two leases of an agent: its own lease and the job's lease.
 
-What outlives its writers, the world and the records of members that have ended, lies on the job's lease, and goes once no agent is here.
+The agent's record is tied to its own lease. Every agent of the job renews the job's lease. The world, and the records of members that have
+ended, are tied to the job's lease, because they must outlive their writers. etcd deletes them once no agent renews it.
 """
 
 import hashlib
@@ -12,22 +13,22 @@ from elastic_worker.etcd.mirror import Caller
 
 
 class Leases:
-    """For one thread. `now` is monotonic."""
+    """The leases, used by one thread. `now` is monotonic."""
 
     def __init__(self, caller: Caller, *, prefix: str, token: str, own_s: int, job_s: int) -> None:
         self._caller = caller
         self._own_s = own_s
         self._job_s = job_s
         self.own = 0
-        # Every agent knows this id, and any of them may be the first; nobody without the token can be, with a lease that ends too soon.
+        # Every agent can compute this id, so any agent can be first. Without the token, nobody can take it with a lease that is too short.
         self.job = int.from_bytes(hmac.new(token.encode(), prefix.encode(), hashlib.sha256).digest()[:8], "big") >> 2 | 1
         self.renewed_at = float("-inf")
-        """When the newest answer was asked for that this agent's lease holds."""
+        """The time at which the newest successful renewal of this agent's lease was requested."""
         self.renew_at = 0.0
         self._renew_job_at = 0.0
 
     def keep(self, now: float) -> bool:
-        """Renew what is due. False where this agent's lease is over; the next call asks for a new one."""
+        """Renew the leases that are due. Return False if this agent's lease has ended; the next call asks for a new one."""
         if not self.own:
             self.own = number(self._caller.call("lease/grant", {"TTL": str(self._own_s)}), "ID")
             if not self.own:
@@ -43,14 +44,14 @@ class Leases:
         return True
 
     def forget(self, lease: int) -> None:
-        """Etcd does not know this lease."""
+        """Note that etcd does not know this lease."""
         if lease == self.job:
             self._renew_job_at = 0.0
         elif lease == self.own:
             self.own = 0
 
     def revoke(self) -> None:
-        """End this agent's own lease, and what lies on it."""
+        """End this agent's own lease, so that etcd deletes its record."""
         if self.own:
             self._caller.call("lease/revoke", {"ID": str(self.own)})
 

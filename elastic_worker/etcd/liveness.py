@@ -1,7 +1,7 @@
-"""Whether a peer's agent lives, as its host knows it.
+"""Find out from a peer's host whether the peer's agent still lives.
 
-An agent listens at a port where nobody is ever answered, and when its process ends, however it ends, the kernel refuses connections there.
-A refusal is proof of its end; silence is none.
+An agent listens at a port and never answers there. When its process ends, for any reason, the kernel of its host refuses connections to
+that port. A refused connection proves that the agent has ended. Silence proves nothing.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ MOST_AT_ONCE = 16
 
 
 class AlivePort:
-    """Lives as long as the process. `address`: HOST:PORT."""
+    """The port of this agent, open for as long as the process lives. `address`: HOST:PORT."""
 
     def __init__(self, host: str) -> None:
-        """Raises OSError where this host has no such address."""
+        """Open the port. Raise OSError if this host does not have the address."""
         self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
         self.address = "{}:{}".format(host, self._socket.getsockname()[1])
 
@@ -28,7 +28,10 @@ class AlivePort:
 
 
 class Asking:
-    """Asks ports in threads of its own, and remembers whom it found ended. For one thread; `wake` is called in another for each of them."""
+    """Ask ports in threads, and remember the addresses of ended agents.
+
+    One thread uses it. `wake` is called in another thread for each ended agent.
+    """
 
     def __init__(self, wake: typing.Callable[[], None]) -> None:
         self._wake = wake
@@ -38,7 +41,7 @@ class Asking:
         self._ended = set()  # type: typing.Set[str]
 
     def ask(self, addresses: typing.Iterable[str]) -> None:
-        """Ask at each of these addresses, unless that was just done."""
+        """Try to connect to each of these addresses, unless it was tried a moment ago."""
         now = time.monotonic()
         with self._lock:
             self._asked = {address: at for address, at in self._asked.items() if now < at + PAUSE_S}
@@ -49,12 +52,12 @@ class Asking:
                 threading.Thread(target=self._try, args=(address,), name="elastic-asking", daemon=True).start()
 
     def has_ended(self, address: str) -> bool:
-        """Whether the process that listened there was found ended."""
+        """Return whether the process that listened at this address has ended."""
         with self._lock:
             return address in self._ended
 
     def forget(self) -> None:
-        """Nobody is in doubt any more."""
+        """Forget all results, because no peer is in doubt any more."""
         with self._lock:
             self._ended.clear()
 

@@ -1,6 +1,6 @@
-"""Takes the reports of this agent's workers, over a socket in a folder that only this user may enter.
+"""Take the reports of this agent's workers, over a socket in a folder that only this user may enter.
 
-A line of JSON each, and one back. elastic_worker.report is the other end. It passes on steps and decides nothing.
+A report is a line of JSON, and so is its answer. elastic_worker.report is the other end. This module passes on steps and decides nothing.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_REPORT = 64 * 1024
 LONGEST_PATH = 100
-"""A socket's path takes about so many bytes."""
+"""Bytes that the path of a socket may have."""
 MOST_CONNECTIONS = 256
 SILENCE_S = 300.0
 
@@ -28,10 +28,10 @@ Answer = typing.Callable[[], typing.Mapping[str, typing.Any]]
 
 
 class Reports:
-    """Lives as long as the agent."""
+    """The socket, open for as long as the agent lives."""
 
     def __init__(self) -> None:
-        """Raises OSError where there is no place for a socket."""
+        """Open the socket. Raise OSError if no folder can hold it."""
         self._folder = _folder()
         self.path = os.path.join(self._folder, "reports")
         self._socket = socket.socket(socket.AF_UNIX)
@@ -48,7 +48,7 @@ class Reports:
         threading.Thread(target=self._accept, args=(on_step, answer), name="elastic-reports", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Take no more reports."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -85,7 +85,7 @@ class Reports:
 
 
 def _folder() -> str:
-    """A new one; a long TMPDIR would leave no room for the socket's name."""
+    """Return a new folder, outside of a TMPDIR that is so long that the path of the socket would not fit."""
     made = tempfile.mkdtemp(prefix="elastic-")
     if len(os.fsencode(made)) <= LONGEST_PATH - len("/reports"):
         return made

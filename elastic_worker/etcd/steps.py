@@ -1,7 +1,7 @@
-"""The steps that this agent's workers report, and when this member writes them down for the job.
+"""Collect the steps that this agent's workers report, and decide when this member writes them for the job.
 
-Rank 0 does; another member only where rank 0 does not, so that a step costs the job one write and each member one event, however many
-workers report it.
+Rank 0 writes them. Another member writes only if rank 0 does not. So a step costs the job one write, and each member one event, however
+many workers report it.
 """
 
 import threading
@@ -11,22 +11,22 @@ from elastic_worker.etcd.group import Rules
 from elastic_worker.etcd.records import Progress, Records
 
 REPORT_S = 5.0
-"""Between two writes, at most a quarter of the time after which training hangs."""
+"""Seconds between two writes; at most a quarter of the time after which training counts as hanging."""
 TURN_S = 1.0
-"""For rank 0 to write; then it is everybody's turn."""
+"""Seconds that rank 0 has for a write before any member may write."""
 RETRY_S = 1.0
 REFUSED_S = 30.0
 
 
 class Due(typing.NamedTuple):
-    """What is to be written now; or when to look again, None where nothing waits."""
+    """The progress to write now, or the time to look again. Both are None if nothing waits."""
 
     progress: typing.Optional[Progress] = None
     look_again_at: typing.Optional[float] = None
 
 
 class Steps:
-    """Any thread may note a step; the presence's thread asks what is due."""
+    """The newest step. Any thread may note one, and the presence's thread asks what is due."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class Steps:
         self._tried_at = float("-inf")
 
     def note(self, generation: int, step: int, now: float) -> bool:
-        """A worker reports a step; whether it is the first one of its world."""
+        """Note a step that a worker reported. Return whether it is the first step of its world."""
         with self._lock:
             if generation < self._generation:
                 return False
@@ -47,7 +47,7 @@ class Steps:
             return is_first
 
     def due(self, records: Records, *, rank: int, generation: int, rules: Rules, now: float) -> Due:
-        """What this member, of this rank in this world, writes."""
+        """Return the progress that the member with this rank in this world has to write."""
         with self._lock:
             own, step, began_at = self._generation, self._step, self._began_at
         if self._seen[0] != records.progress_written:
@@ -64,7 +64,7 @@ class Steps:
         return Due(Progress(max(step, known.step if known is not None else 0), generation, step))
 
     def put_off(self, now: float) -> None:
-        """Etcd refused it: ask again later."""
+        """Wait before the next attempt, because etcd refused the write."""
         self._tried_at = now + REFUSED_S - RETRY_S
 
 
