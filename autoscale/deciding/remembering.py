@@ -1,4 +1,4 @@
-"""Write decisions into a job's annotation if they are worth it, and read a memory from it. Pure."""
+"""Make the record of a decision for the job's annotation, decide whether to write it, and read a memory from a record. Pure."""
 
 import math
 import re
@@ -15,13 +15,14 @@ from elastic.api.words import Through
 
 NUMBERS = re.compile(r"-?[0-9]+")
 REWRITTEN_AFTER_S = 60.0
-"""Shortest time between two writes of figures, which must differ by more than DIFFERS."""
+"""Seconds after a write during which changes of figures alone cause no further write."""
 HEARD_AFTER_S = 10.0
-"""Shortest time between a write and another write that tells whether progress is known."""
+"""Seconds after a write during which no further write says that progress became known or unknown."""
 DIFFERS = 0.2
+"""A figure is worth a write if it changed by more than this part."""
 LONGEST_REASON = 250
 MINUTE_S, FURTHEST_S = 60, 10 * 365 * 86400
-"""A target that is further away is as good as none."""
+"""If the remaining time is longer than FURTHEST_S, the record has no target time."""
 
 
 def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> DecisionRecord:
@@ -64,7 +65,10 @@ def record_of(outcome: Outcome, now: float, *, was_ours: bool = False) -> Decisi
 
 
 def is_news(new: DecisionRecord, old: DecisionRecord | None) -> bool:
-    """Tell whether a record is worth a write: other numbers in the same words are not, nor figures that moved a little."""
+    """Return whether the new record is worth a write.
+
+    Other numbers in the same reason, and small changes of figures, are not worth a write.
+    """
     if old is None:
         return True
     if _facts(new) != _facts(old) or abs(new.hand_until - old.hand_until) > 1:
@@ -102,8 +106,8 @@ def memory_of(record: DecisionRecord | None) -> Memory:
 def _sizes(record: DecisionRecord) -> Sizes:
     """Return the measures of a record.
 
-    A former release wrote no time for a measure; the measure is then as old as the record. A person may have written a size twice: the
-    last measure counts.
+    Former releases wrote no time for a measure; such a measure gets the time of the record. If a person has written a size twice, the last
+    measure counts.
     """
     return tuple(
         Measured(one.size, one.rate, (one.spread * one.rate) ** 2, one.count, at=one.at or _seconds(record), changes=one.changes)
@@ -112,11 +116,11 @@ def _sizes(record: DecisionRecord) -> Sizes:
 
 
 def with_hand(memory: Memory, seen: ScaledJob, *, is_other: bool, now: float) -> Memory:
-    """Remember the number that someone else has set, from when it is first seen."""
+    """Return the memory with the number of workers that somebody else has set, held from the time when we first see it."""
     hand = memory.hand
     if not is_other:
-        # A HorizontalPodAutoscaler that asked just before writes the number that it got; it gets the other number next. An autoscaler
-        # next to the policy has carried it out by now.
+        # A HorizontalPodAutoscaler may have read `desired_workers` just before somebody set the number. It now writes what it read, so
+        # keep the set number: the autoscaler reads it next. If an autoscaler in CARRIERS had set it, the number is carried out by now.
         is_late = hand is not None and seen.policy.through is Through.HPA and now < hand.until and hand.who not in CARRIERS
         return memory if hand is None or is_late else replace(memory, hand=None)
     owner = seen.owners[-1]
@@ -126,7 +130,10 @@ def with_hand(memory: Memory, seen: ScaledJob, *, is_other: bool, now: float) ->
 
 
 def _facts(record: DecisionRecord) -> tuple[object, ...]:
-    """Return the facts that are written at once. The only measure among them is the last size: it shows that a job has come back to it."""
+    """Return the facts whose change is written at once.
+
+    The only fact from measures is the size that was measured last. It changes when a job comes back to an earlier size.
+    """
     last = max(record.sizes, key=lambda one: (one.at, -one.changes), default=None)
     measured_last = last.size if last is not None else None
     trials = record.trial, record.tried_at, record.trial_doublings

@@ -1,9 +1,9 @@
 """Share the free room among jobs that want it.
 
-Within a priority class a job that waits for its minimum comes first. Namespaces share the rest equally, and the others share the room that
-one of them leaves: no report exceeds that. Within a namespace the next worker goes where it adds the most, relative to the job's own
-throughput at minReplicas, for the part of the cluster that it takes. Claims of all or nothing, such as a trial, come last: they take room
-that nobody else uses.
+Within a priority class, jobs that wait for their minimum come first. Namespaces then share the rest equally. If a namespace does not use
+its share, the other namespaces share what it leaves. Within a namespace, the next worker goes to the job that gains most per part of the
+cluster, relative to the job's own throughput at minReplicas. All-or-nothing claims, such as trials, come last and take room that no other
+claim uses.
 """
 
 import heapq
@@ -15,15 +15,15 @@ from autoscale.deciding.cluster import Room, Shape
 from autoscale.figures import JobName
 
 DIGITS = 12
-"""Digits of a namespace's share: sums of fractions are not exact, and equal shares must be equal."""
+"""Decimal places to which a namespace's share is rounded. Sums of fractions are not exact, and equal shares must compare as equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Room that a job wants: `more` workers beyond `replicas`.
 
-    gain(n): addition of the n-th worker, relative to the job's throughput at its minimum. held: workers above the minimum. is_whole: all of
-    them or none.
+    `least` is the minimum number of workers. `gain(n)` is the throughput that the n-th worker adds, relative to the job's throughput at its
+    minimum. `held` is the number of workers above the minimum that the job has already. If `is_whole`, the job takes all workers or none.
     """
 
     key: JobName
@@ -38,9 +38,9 @@ class Claim:
 
 
 def granted(room: Room, claims: Iterable[Claim]) -> dict[JobName, int]:
-    """Return for how many more workers each job gets room.
+    """Return the number of additional workers for which each job gets room.
 
-    Claims for no worker count too, because the workers that they hold are a part of their namespace's share.
+    Pass the claims of jobs that want no more workers, too, because their present workers are a part of their namespace's share.
     """
     claims = list(claims)
     found = dict.fromkeys((claim.key for claim in claims), 0)
@@ -53,7 +53,7 @@ def granted(room: Room, claims: Iterable[Claim]) -> dict[JobName, int]:
 
 
 def _share(room: Room, claims: Sequence[Claim], found: dict[JobName, int]) -> None:
-    """Share within one class: first the workers that jobs lack for their minimum, then those beyond."""
+    """Share the room within one priority class: first for workers that jobs lack for their minimum, then for workers beyond it."""
     divisible = [claim for claim in claims if not claim.is_whole]
     used: dict[str, float] = {}
     for claim in claims:
@@ -70,9 +70,10 @@ def _fill(
     used: Mapping[str, float],
     most: Callable[[Claim], int],
 ) -> None:
-    """Give one worker at a time to the namespace that has least and wants more; in it, and among equals, to the best claim.
+    """Give one worker at a time to the namespace with the smallest share that still wants workers.
 
-    So the others share the room that one leaves: no report moves more than the last worker from one namespace to another.
+    Within a namespace, and among namespaces with equal shares, the claim with the largest gain comes first. So a false report of throughput
+    moves at most the last worker from one namespace to another.
     """
 
     def rank(claim: Claim) -> float:

@@ -1,6 +1,6 @@
-"""Answer a path of the two metrics APIs from jobs' figures: documents for discovery, and values.
+"""Answer requests to the two metrics APIs: discovery documents, and values of metrics from the jobs' figures. Pure.
 
-Discovery needs no figures, because a group that cannot be discovered delays the deletion of every namespace. Pure.
+Discovery works without figures, because a group that cannot be discovered delays the deletion of every namespace.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ PODS = "pods"
 CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 VERSIONS: Mapping[str, tuple[str, ...]] = {CUSTOM: ("v1beta2", "v1beta1"), EXTERNAL: ("v1beta1",)}
 KIND, JOB, WHY = "kind", "job", "reason"
-"""Labels of an external value: a metric's selector chooses the job by the first two."""
+"""Labels of an external value. The selector of a metric chooses the job by `kind` and `job`."""
 LONGEST_WHY = 256
 Desired = Callable[[JobFigures], ToleratedSize]
+"""Returns the value of `desired_workers` for a job whose wanted number of workers is known."""
 Workers = Callable[[str], Iterable[PodSeen]]
 """Returns the workers of the job with this uid."""
 Chosen = Callable[[Mapping[str, str]], bool]
-"""Chooses by labels."""
+"""Returns whether a selector matches these labels."""
 OBJECTS, METRICS = "labelSelector", "metricLabelSelector"
-"""Parts of a query. For custom metrics, the first chooses objects by their labels, for `*` only, and the second chooses by the labels of
-the metric, of which ours have none. For external metrics, the first chooses by the labels of the metric.
+"""Parameters of a query.
+
+For custom metrics, `labelSelector` chooses objects by their labels if the request is for all objects (`*`). `metricLabelSelector`
+chooses by the labels of the metric, but our metrics have no labels. For external metrics, `labelSelector` chooses by the metric's labels.
 """
-"""What `desired_workers` answers for a job that wants a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Asked:
     version: str
     namespace: str
     resource: str
-    """Resource of the value: a plural with its group; empty for external metrics."""
+    """Resource that the metric describes: pods, or a kind's plural with its group. Empty for external metrics."""
     name: str
     metric: str
 
@@ -57,7 +59,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The sources of values."""
+    """The sources from which values are computed."""
 
     figures: Figures
     desired: Desired
@@ -66,7 +68,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """An object, and its value of the metric that is asked for."""
+    """An object with its value of the requested metric."""
 
     kind: str
     api_version: str
@@ -76,7 +78,7 @@ class _Described:
 
 
 def document(path: str) -> Reply | None:
-    """Return an answer for discovery; None for a path that asks for values."""
+    """Return the discovery document of this path. Return None if the path is not one of discovery."""
     match path.strip("/").split("/"):
         case ["apis"]:
             groups = [_group(group) for group in VERSIONS]
@@ -117,7 +119,7 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
     if asked.metric not in NAMES:
         return _not_found(f"there is no metric {asked.metric}; the metrics are {', '.join(NAMES)}")
     if not known.figures.is_known:
-        return failed(503, "ServiceUnavailable", "the jobs have not been seen yet; ask again in a moment")
+        return failed(503, "ServiceUnavailable", "the jobs have not been read yet; try again in a few seconds")
     try:
         chosen, of_metrics = _selector(query, OBJECTS), _selector(query, METRICS)
     except Unreadable as error:
@@ -131,7 +133,7 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
     if asked.name == "*":
         found = [one for one in found if chosen(one.labels)] if of_metrics({}) else []
     elif not of_metrics({}):
-        return _not_found(f"{asked.metric} has no labels, which {METRICS} {query[METRICS]!r} asks for; leave it out")
+        return _not_found(f"{asked.metric} has no labels, but {METRICS} is {query[METRICS]!r}; leave {METRICS} out")
     elif found[0].value.text is None:
         return _not_found(f"{asked.metric} of {found[0].kind} {asked.namespace}/{asked.name} {found[0].value.words}")
     items = [_custom(asked, one, now) for one in found if one.value.text is not None]
@@ -139,25 +141,30 @@ def values(asked: Asked, query: Mapping[str, str], known: Known, *, now: float) 
 
 
 def _of_jobs(asked: Asked, known: Known) -> list[_Described] | Reply:
-    """Return the named job, or all."""
+    """Return the value of the named job, or of all jobs if the name is `*`."""
     kind = next((kind.name for kind in KINDS.values() if asked.resource == f"{kind.plural}.{GROUP}"), "")
     if not kind:
-        return _not_found(f"there are no metrics of {asked.resource}; they are of jobs, such as pytorchjobs.{GROUP}, and of their {PODS}")
+        return _not_found(
+            f"there are no metrics for {asked.resource}; only jobs (such as pytorchjobs.{GROUP}) and their {PODS} have metrics"
+        )
     if asked.name == "*":
         jobs = [job for job in known.figures.jobs(asked.namespace) if job.key.kind == kind]
     else:
         job = known.figures.of(JobName(kind, asked.namespace, asked.name))
         if job is None:
-            words = f"{kind} {asked.namespace}/{asked.name} is no job with a scalingPolicy, or nothing is known of it yet"
+            words = f"{kind} {asked.namespace}/{asked.name} does not exist, has no scalingPolicy, or has no figures yet"
             return _not_found(words)
         jobs = [job]
     return [_Described(kind, API_VERSION, job.key.name, job.labels, _value(asked.metric, job, known.desired)) for job in jobs]
 
 
 def _of_workers(asked: Asked, known: Known) -> list[_Described] | Reply:
-    """Return the running workers of all jobs, or the named one. The work of a single one is unknown: each has its part."""
+    """Return the values of the named worker, or of all running workers if the name is `*`.
+
+    The throughput of a single worker is unknown, so each worker gets an equal part of its job's throughput.
+    """
     if (name := OF_WORKERS.get(asked.metric)) is None:
-        words = f"{asked.metric} is of a job and not of its {PODS}; use a metric of type Object or External, or {', '.join(OF_WORKERS)}"
+        words = f"{asked.metric} is a metric of jobs, not of {PODS}; use a metric of type Object or External, or {', '.join(OF_WORKERS)}"
         return _not_found(words)
     found = [
         _Described("Pod", "v1", pod.key[1], pod.labels, value(name, job))
@@ -166,7 +173,7 @@ def _of_workers(asked: Asked, known: Known) -> list[_Described] | Reply:
         if pod.key[0] == asked.namespace and asked.name in ("*", pod.key[1]) and pod.is_running and not pod.is_leaving
     ]
     if asked.name != "*" and not found:
-        return _not_found(f"pod {asked.namespace}/{asked.name} is no running worker of a job with a scalingPolicy")
+        return _not_found(f"pod {asked.namespace}/{asked.name} is not a running worker of a job with a scalingPolicy")
     return found
 
 
@@ -201,7 +208,7 @@ def _custom(asked: Asked, one: _Described, now: float) -> Object:
 
 
 def _told(found: Value, now: float) -> Object:
-    """Return a value as the API shows it. A clock may have been ahead of ours."""
+    """Return a value as the API shows it. Limit its time to `now`, because the clock that measured it may be ahead of ours."""
     return {"timestamp": as_time(min(found.measured_at or now, now)), "value": found.text}
 
 

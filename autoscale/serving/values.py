@@ -1,4 +1,4 @@
-"""The metrics of a job that HorizontalPodAutoscalers may ask for, by name, as Kubernetes writes amounts. Pure."""
+"""Compute the metrics of a job for HorizontalPodAutoscalers, by name, and write them as Kubernetes quantities. Pure."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _OF: Mapping[str, Callable[[JobFigures], float | None]] = MappingProxyType(
 )
 NAMES = tuple(_OF)
 MEASURED = frozenset({"throughput", "throughput_per_worker", "scaling_efficiency", "marginal_efficiency", "seconds_to_target"})
-"""Metrics that follow from the last measured throughput. All others are of now."""
+"""Metrics that are computed from the last measured throughput. All other metrics describe the present."""
 OF_WORKERS: Mapping[str, str] = MappingProxyType({"throughput": "throughput_per_worker"})
-"""Metrics of a job's pods, and the metric of the job for each. All others are of the job as a whole: a part of them means nothing."""
+"""Metrics of pods, each with the metric of the job that gives its value. Other metrics describe a whole job, so pods do not have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     text: str | None
-    """Value as text; None without a value."""
+    """Value as text; None if there is no value."""
     words: str = ""
-    """Reason why there is no value, or another one than was decided."""
+    """Reason why there is no value, or why the value differs from the decision."""
     measured_at: float | None = None
-    """Time of the measurement in seconds since 1970; None if it is of now."""
+    """Time of the measurement in seconds since 1970; None if the value describes the present."""
 
 
 def value(name: str, job: JobFigures) -> Value:
     if name not in MEASURED:
         return _value(_OF[name](job), None)
     if job.is_silent:
-        at = f", measured at {as_time(job.measured_at)}" if job.measured_at else ""
-        return Value(None, f"is of the past{at}: the job has reported no progress since")
+        at = f" (last measured at {as_time(job.measured_at)})" if job.measured_at else ""
+        return Value(None, f"is not known{at}: the job reports no progress any more")
     return _value(_OF[name](job), job.measured_at or None)
 
 

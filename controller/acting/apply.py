@@ -1,6 +1,7 @@
 """Carry out a plan: messages to the rendezvous server first, then objects, then one status patch, then Events.
 
-An action that is already done counts as done. A failure is reported, and the next reconcile starts from the objects that really exist.
+If the API server shows that an action was carried out earlier, it counts as done. The outcome reports each failure. The next reconcile
+reads the objects again and plans from them.
 """
 
 import asyncio
@@ -56,18 +57,21 @@ from elastic.runtime.terminating import is_terminating
 from elastic.runtime.writers import Writer
 
 AT_ONCE = 32
-"""The most requests in flight for all jobs together: an API server keeps up with them, and they need few connections."""
+"""Largest number of requests in flight, for all jobs together. An API server keeps up with this many, and they need few connections."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
 GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
-"""Upstream has Events for the deletion of these, not for their creation."""
+"""Kinds for which we write an Event when an object is deleted, but none when it is created, as upstream does."""
 TOLD_AS_PODS = frozenset({"PyTorchJob", "PaddleJob", "JAXJob"})
-"""Upstream reports their deletion by ttlSecondsAfterFinished under the reason of pods."""
+"""Kinds of jobs whose deletion after ttlSecondsAfterFinished has the Event reason SuccessfulDeletePod, as upstream."""
 NEEDED_BY_PODS = frozenset({SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS})
-"""No pod is created while one of these cannot be: another owner's object of that name would go into the pod, or give it rights."""
+"""Objects that pods use. If the controller cannot create one of them, it creates no pod.
+
+The pod would otherwise use an object of the same name that has another owner, or get the rights of that object.
+"""
 STAGES = (ROLE_BINDINGS, PODS)
-"""Objects that are made after all others, in this order. A binding is refused until its role exists, and pods need both."""
+"""Resources to create after all others, in this order. The API server refuses a binding until its role exists, and pods need both."""
 REFUSALS = (400, 403, 409, 422)
-"""Answers that do not change by themselves: a name is taken, a quota used up, admission says no."""
+"""HTTP codes of refusals that a retry does not change: the name is taken, the quota is used up, or admission denies the object."""
 
 
 @dataclass(slots=True)
@@ -80,14 +84,14 @@ class Outcome:
     status: JobStatus | None = None
     """The status that was written, if one was."""
     secrets: list[Object] = field(default_factory=list)
-    """As they were written: no watch will show them."""
+    """Secrets as the API server returned them. Keep them here, because we do not watch Secrets."""
     not_created: list[NotCreated] = field(default_factory=list)
-    """Pods that the API server does not take, for another reason than their names, which are free once others have gone."""
+    """Pods that the API server refused, and objects whose name belongs to an object of another owner, with the reason."""
     job_is_gone: bool = False
     is_waiting: bool = False
-    """Pods that should go are still there: the rendezvous server has not answered yet. The job comes back when it does."""
+    """Whether pods were not deleted yet, because the rendezvous server must answer first. Its answer puts the job into the queue again."""
     is_terminating: bool = False
-    """Objects were not created, because the job's namespace is being deleted. The job comes back when it is time to ask again."""
+    """Whether objects were not created because the job's namespace is being deleted. The caller tries again later."""
 
     def wrote(self, resource: Resource, item: Object) -> None:
         if resource == SECRETS:
@@ -114,7 +118,8 @@ class Applier:
         if departs and not await self._is_as_seen(key, job, outcome):
             return outcome
         if not self._speak(job, plan.actions, is_awaited=departs) and departs:
-            # No member may lose its pod before the server knows. The pods go in the reconcile after its answer; all else is done now.
+            # The server must know that a member leaves before the pod is deleted. Delete the pods in the reconcile after the server's
+            # answer, and do everything else now.
             plan, outcome.is_waiting = _without_pod_deletions(plan), True
         unmade = [action for action in plan.actions if isinstance(action, Create) and action.resource == PODS]
         not_deleted = 0
@@ -130,7 +135,7 @@ class Applier:
             plan = replace(plan, status=loss_backoff.without_unmade(plan.status, (action.object for action in unmade)))
         if plan.status is not None and plan.status != old and not (plan.is_written_last and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
-        # Events about finished actions are always written; those about a new status only once the status is stored.
+        # Always write Events about finished actions. Write Events about a new status only after the status is stored.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
         await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
@@ -139,13 +144,16 @@ class Applier:
         return outcome
 
     def forget(self, job_uid: str) -> None:
-        """Forget a job that is gone. A server that cannot be reached now does no harm: no member joins any more."""
+        """Forget a job that was deleted. The rendezvous server need not hear of it now, because no member joins this job any more."""
         self._events.forget(job_uid)
         if self._membership is not None:
             self._membership.drop(job_uid)
 
     async def _is_as_seen(self, key: Key, job: Object, outcome: Outcome) -> bool:
-        """Before a pod goes, the API server's own word: no worker is lost to a spec that has been changed since we saw it."""
+        """Return whether the job's spec in the API server is the one that was planned for.
+
+        Ask this before a pod is deleted: an outdated spec must not cost a worker.
+        """
         seen, there = job["metadata"], {}
         try:
             there = (await self._kube.get(JOBS[key.kind], key.name, namespace=key.namespace))["metadata"]
@@ -158,7 +166,7 @@ class Applier:
         return not outcome.errors
 
     async def _holds(self, key: Key, plan: Plan, outcome: Outcome) -> bool:
-        """Return whether everything that the plan rests on is still as the plan saw it."""
+        """Return whether every object in `plan.rests_on` still has the version that the plan was made from."""
         for seen in plan.rests_on:
             there = None
             try:
@@ -174,7 +182,7 @@ class Applier:
         return True
 
     def _speak(self, job: Object, actions: Iterable[Action], *, is_awaited: bool) -> bool:
-        """Send the rendezvous server what it must know before pods go. Return True if it has acknowledged that."""
+        """Send the rendezvous server its messages before pods are deleted. Return True if the server has acknowledged them."""
         if self._membership is None:
             return True
         uid, is_heard = job["metadata"]["uid"], True
@@ -186,17 +194,17 @@ class Applier:
         return is_heard
 
     async def _act_all(self, key: Key, job: Object, actions: Iterable[Action], outcome: Outcome) -> list[bool]:
-        """Carry out the actions at the same time. If one raises, the others are cancelled, so nothing is written after the reconcile."""
+        """Carry out the actions at the same time. If an action raises, cancel the rest, so that nothing is written after the reconcile."""
         async with asyncio.TaskGroup() as tasks:
             acting = [tasks.create_task(self._act(key, job, action, outcome)) for action in actions]
         return [task.result() for task in acting]
 
     async def warn(self, job: Object, reason: str, error: KubeError, *, now: datetime) -> None:
-        """Write an Event that says why the job cannot go on."""
+        """Write an Event that says why the controller cannot reconcile the job."""
         await self._events.tell(job, [warning(reason, error.message, about=error.message)], now=now)
 
     async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
-        """Carry out one action; return whether it is done."""
+        """Carry out one action. Return whether it is done."""
         async with self._gate:
             try:
                 match action:
@@ -227,10 +235,11 @@ class Applier:
             made = await self._kube.create(resource, item, namespace=key.namespace)
         except KubeError as error:
             if is_terminating(error):
-                raise  # no Event and no refusal to remember: nothing can be created there, and nothing is wrong with the job
+                raise  # write no Event and remember no refusal: the namespace takes no new objects, and the job is not the cause
             there = await self._named(key, resource, name) if _may_exist(error) else None
             if there is not None and controller_uid(there["metadata"]) == str(job["metadata"]["uid"]):
-                # Our view is old, or the answer was lost. The next reconcile must see it, or it makes another pod of a free name.
+                # Our view is outdated, or the answer was lost. The next reconcile must see this object, or it creates another pod under a
+                # free name.
                 outcome.wrote(resource, there)
                 return
             if there is not None and error.reason == "AlreadyExists":
@@ -260,7 +269,7 @@ class Applier:
         except KubeError as error:
             if error.code == 404:
                 return
-            # A conflict may mean that another has the name by now, or nothing but that the server asks to be asked again.
+            # A conflict may mean that another object has the name by now, or only that the server wants us to try again.
             if word is not None and error.reason != "Conflict":
                 outcome.news.append(warning(f"FailedDelete{word}", f"Error deleting: {error.message}", about=error.message))
             raise
@@ -270,7 +279,7 @@ class Applier:
             outcome.news.append(normal(f"SuccessfulDelete{word}", f"Deleted {noun}: {action.name}", about=action.uid))
 
     async def _set_condition(self, key: Key, action: SetCondition, outcome: Outcome) -> None:
-        """Write one condition of this very pod: the uid in the patch is a precondition."""
+        """Write one condition of the pod. The uid in the patch is a precondition: a new pod of the same name does not get the condition."""
         metadata = {"uid": action.uid} | ({"annotations": dict(action.annotations)} if action.annotations else {})
         body = {"metadata": metadata, "status": {"conditions": [dict(action.condition)]}}
         patched = self._kube.patch(PODS, action.pod, body, namespace=key.namespace, kind=Patch.STRATEGIC, subresource="status")
@@ -284,7 +293,7 @@ class Applier:
 
     async def _write(self, key: Key, job: Object, status: JobStatus, *, old: JobStatus, outcome: Outcome) -> None:
         change = merge_patch(msgspec.to_builtins(old), msgspec.to_builtins(status))
-        # With the version that was seen: two writers, or an old view, must not undo each other's counts.
+        # Send the resourceVersion that we read, so that a second writer or an outdated view cannot overwrite counts.
         body = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}, "status": change}
         resource = JOBS[key.kind]
         try:
@@ -296,17 +305,17 @@ class Applier:
 
 
 def _owner_in_words(key: Key, there: Object) -> str:
-    """Return, in words, the owner of an object whose name we need."""
+    """Say who owns an object whose name this job needs, and what the user can do."""
     owner = controller_of(there["metadata"])
     if owner is None:
         return "it has no owner: delete it, or set its ownerReferences to this job"
     if (owner.kind, owner.name) == (key.kind, key.name):
         return f"it belongs to an earlier {key.kind} {key.name} and is deleted with it"
-    return f"it belongs to {owner.kind} {owner.name}: rename one of the two"
+    return f"it belongs to {owner.kind} {owner.name}: rename this job or that {owner.kind}"
 
 
 def _may_exist(error: KubeError) -> bool:
-    """Return whether the object may exist after this answer to its creation, or after no answer."""
+    """Return whether the object may exist although its creation failed with this error. Error code 0 means that no answer came."""
     return error.reason == "AlreadyExists" or ((error.code == 0 or error.code >= 500) and not is_lapse(error))
 
 
@@ -334,7 +343,7 @@ def _is_needed_by_pods(action: Action) -> bool:
 
 
 def _stages(actions: Iterable[Action]) -> list[list[Action]]:
-    """Return the actions in stages. A stage begins when the stage before it is done."""
+    """Return the actions in stages. Each stage begins when the stage before it is done."""
     stages: list[list[Action]] = [[] for _ in (None, *STAGES)]
     for action in actions:
         if isinstance(action, Create) and action.resource in STAGES:

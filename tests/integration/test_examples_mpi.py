@@ -1,8 +1,6 @@
-"""Run the MPI examples on the laptop cluster, by ssh and over the exec client that the launcher gets.
+"""Run the MPI examples on the laptop cluster, over ssh and over our exec client, which replaces kubectl in the launcher.
 
-That client behaves as kubectl does.
-
-Only in sandbox netns: Open MPI refuses to talk over loopback addresses.
+The tests run only in sandbox netns, because Open MPI does not communicate over loopback addresses.
 """
 
 import asyncio
@@ -26,7 +24,7 @@ WITHIN_S = 200.0
 WORKERS = "training.kubeflow.org/job-name=typed,training.kubeflow.org/replica-type=worker"
 needs_open_mpi = pytest.mark.skipif(shutil.which("orted") is None, reason="Open MPI is not installed: apt-get install openmpi-bin")
 needs_sshd = pytest.mark.skipif(shutil.which("sshd") is None, reason="OpenSSH's server is not installed: apt-get install openssh-server")
-# In a user namespace that maps one user only, sshd cannot become the one that logs in.
+# In a user namespace that maps only one user, sshd cannot change to the user who logs in.
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="sshd needs root")
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
@@ -39,7 +37,7 @@ def cluster(ground: Ground) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("open_mpi", [pytest.param("mpi", marks=needs_open_mpi), "openmpi5"])
 def test_an_mpijob_trains_with_ranks_on_every_worker(cluster: LocalCluster, open_mpi: str) -> None:
-    """With the machine's Open MPI 4, and with 5, which goes by other variables."""
+    """Train with the machine's Open MPI 4 and with Open MPI 5, because the two versions read different environment variables."""
     job = read("mpi")
     job["metadata"]["name"] = open_mpi
     for type in ("Launcher", "Worker"):
@@ -78,7 +76,7 @@ def test_a_train_job_with_the_policy_mpi_trains_with_ranks_on_every_node(cluster
 
 @needs_kubectl
 def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_does(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The launcher only waits here; everything is typed into it from outside, so no MPI is needed."""
+    """Run our exec client in a launcher that only sleeps. The test starts the client from outside, so no MPI is needed."""
     job = read("mpi")
     job["metadata"]["name"] = "typed"
     launcher, worker = (job["spec"]["mpiReplicaSpecs"][type]["template"]["spec"]["containers"][0] for type in ("Launcher", "Worker"))
@@ -97,13 +95,13 @@ def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_doe
     code, _, err = _typed(cluster, "get pods")
     assert code != 0
     assert "kubectl" in err
-    # Unlike kubectl, it leaves nothing behind in the worker: not when it is told to end, and not when it is killed.
+    # Unlike kubectl, our client ends its command in the worker, both on SIGTERM and when the client is killed.
     assert _signalled(cluster, "TERM", tmp_path) == 9
     assert _signalled(cluster, "KILL", tmp_path) == 128 + 9
 
 
 async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
-    """Create the job, and wait until the launcher runs. It starts only after all workers."""
+    """Create the job and wait until the launcher is running. The launcher starts only after all workers."""
     async with connect(cluster.kubeconfig) as kube, asyncio.timeout(WITHIN_S):
         await kube.create(resource(job), job, namespace=NAMESPACE)
         async for event in kube.watch(PODS, namespace=NAMESPACE, fields="metadata.name=typed-launcher"):
@@ -114,9 +112,12 @@ async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
 
 
 def _signalled(cluster: LocalCluster, signal: str, folder: Path) -> int:
-    """Send our client a signal, and return its exit status once its command in the worker was told to end. Pods here see our files."""
+    """Send our client a signal while its command runs in the worker. Return the client's exit status.
+
+    Return only after the command in the worker has got SIGTERM. The command shows its state by files, which test and pods share here.
+    """
     ready, told = folder / f"ready-{signal}", folder / f"told-{signal}"
-    # Nobody takes its words any more; a shell that says one would end by that.
+    # After the signal nobody reads the output of the command, and a shell that writes to a closed pipe would end.
     remote = f"exec >/dev/null 2>&1; trap 'touch {told}; exit 9' TERM; touch {ready}; while :; do sleep 0.1; done"
     until = "while ! [ -e {} ]; do sleep 0.1; done"
     and_then = f"{until.format(ready)}; kill -{signal} $!; wait $!; ended=$?; {until.format(told)}; (exit $ended)"
@@ -124,7 +125,10 @@ def _signalled(cluster: LocalCluster, signal: str, folder: Path) -> int:
 
 
 def _typed(cluster: LocalCluster, words: str, *, given: str = "") -> tuple[int, str, str]:
-    """Return the status and both outputs of our client in the launcher. A marker tells its status from that of the way there."""
+    """Run our client in the launcher, and return its exit status, output and errors.
+
+    The client's exit status stands after a marker in stderr, because the kubectl that starts the script has an exit status of its own.
+    """
     script = f"/opt/kube/kubectl {words}; echo status $? >&2"
     command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), "exec", "-i", "typed-launcher", "-c", "mpi", "--", "sh", "-c", script]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WITHIN_S)

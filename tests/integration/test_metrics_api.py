@@ -238,7 +238,7 @@ async def test_a_stock_autoscaler_acts_on_what_each_worker_does(kube: Kube, serv
 
 async def test_discovery_answers_before_any_job_is_known_and_a_namespace_goes(kube: Kube, serving: Serving) -> None:
     assert not serving.known.is_known
-    with pytest.raises(KubeError, match="the jobs have not been seen yet"):
+    with pytest.raises(KubeError, match="the jobs have not been read yet"):
         await kube.request("GET", f"/apis/{EXTERNAL}/v1beta1/namespaces/default/desired_workers")
     assert await discovered(kube)
     await deleted(kube, f"early-{uuid.uuid4().hex[:6]}")

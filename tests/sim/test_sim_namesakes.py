@@ -107,7 +107,7 @@ def test_an_object_of_another_by_a_name_that_the_launcher_needs_is_neither_used_
         await asyncio.sleep(60.0)
         assert scene.api.get(resource, name) == before
         assert scene.api.find(PODS, LAUNCHER) is None
-        assert f"{resource.plural} {name} already exists; it belongs to MPIJob other: rename one of the two" in scene.message(MPI)
+        assert f"{resource.plural} {name} already exists; it belongs to MPIJob other: rename this job or that MPIJob" in scene.message(MPI)
         scene.api.remove(resource, name)
         await asyncio.sleep(90.0)
         assert scene.api.find(PODS, LAUNCHER) is not None

@@ -1,7 +1,7 @@
-"""Play an API server that is as small as the commands about jobs allow.
+"""Simulate the part of an API server that the commands about jobs use.
 
-It keeps objects by path, lists, patches by merge, deletes, and sends logs. tests/integration/test_cli_commands.py checks the commands with
-a real API server.
+The server stores objects by path. It lists, creates, deletes and merge-patches them, and returns logs.
+tests/integration/test_cli_commands.py checks the commands with a real API server.
 """
 
 import json
@@ -50,7 +50,7 @@ def path_of(object: Object) -> str:
 
 
 class Api:
-    """Objects that the server holds, and the requests that it got."""
+    """The objects that the server stores, and the requests that it received."""
 
     def __init__(self, *objects: Object, kinds: bool = True) -> None:
         self.objects = {path_of(one): one for one in (namespace("default"), *objects)}
@@ -74,7 +74,7 @@ class Api:
             return 200, {"gitVersion": "v1.36.0", "status": {"allowed": True}}
         known = self.objects.get(split.path.removesuffix("/scale").removesuffix("/eviction"))
         if method == "GET" and "watch=true" in split.query:
-            return 200, ""  # nothing changes
+            return 200, ""  # an empty watch: nothing changes
         if method == "POST" and not split.path.endswith("/eviction"):
             return self._create(split.path, body)
         if method == "GET":
@@ -141,7 +141,7 @@ def status(code: int, message: str) -> tuple[int, Any]:
 def served(
     api: Api, folder: Path, *, tls: ssl.SSLContext | None = None, cluster: Object | None = None, user: Object | None = None
 ) -> Iterator[Path]:
-    """Serve the API, and give its kubeconfig. `cluster` and `user` are further fields of it."""
+    """Serve the API and yield the path of its kubeconfig. `cluster` and `user` add fields to the kubeconfig."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
@@ -160,8 +160,8 @@ def served(
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.socket.listen(128)  # its own queue of five makes commands that ask for much at once wait seconds
-    server.handle_error = lambda request, address: None  # type: ignore[method-assign]  # a command that has enough hangs up
+    server.socket.listen(128)  # with the default queue of five, a command with many parallel requests waits for seconds
+    server.handle_error = lambda request, address: None  # type: ignore[method-assign]  # a command may close a connection early, which is not an error
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     address = f"http{'s' if tls is not None else ''}://127.0.0.1:{server.server_port}"
@@ -231,7 +231,7 @@ def pod(index: int, *, of: str = "train", node: str = "node-0", **more: Any) -> 
 
 
 def running(**elastic: Any) -> Object:
-    """Return the status of a job that runs with three workers."""
+    """Return the status of a job that is running with three workers."""
     return {
         "conditions": [{"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "message": "it runs."}],
         "replicaStatuses": {"Worker": {"active": 3}},

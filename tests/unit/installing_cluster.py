@@ -1,4 +1,4 @@
-"""An API server that keeps what `elastic install` applies, and what it holds after an installation."""
+"""Simulate an API server that stores the objects that `elastic install` applies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SYSTEM = "elastic-system"
 
 
 class Cluster(Api):
-    """Takes what is applied, and has controllers that make everything ready at once, if `works`."""
+    """Stores applied objects. If `works`, all workloads are ready at once; otherwise they never become ready."""
 
     def __init__(self, *objects: Object, works: bool = True) -> None:
         super().__init__(*objects)
         self.works = works
         self.denied: set[tuple[str, str]] = set()
-        """Verb and resource."""
+        """Pairs of verb and resource that the caller has no right to."""
         self.applied: list[tuple[str, Object]] = []
-        """Applied objects with their paths, without dry runs."""
+        """Applied objects with their paths. Dry runs are not included."""
         self.kubernetes = "v1.36.2"
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
@@ -68,7 +68,7 @@ def uninstall(cluster: Cluster, folder: Path, *words: str) -> Result:
 
 
 MADE: dict[tuple[str, ...], dict[str, Object]] = {}
-"""Objects that an installation with these words leaves, made once, because it takes half a second of CPU."""
+"""The objects after `elastic install` with these arguments. An installation costs half a second of CPU, so each runs only once."""
 
 
 def installed(folder: Path, *words: str) -> Cluster:

@@ -1,4 +1,4 @@
-"""Environment, command line and volumes of a container."""
+"""Check the environment, command line, volumes, GPUs and probes of a container on the laptop cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def env_of(*entries, subject=None, **fields):
     ("text", "expected"),
     [("$(A)", "1"), ("x$(A)y$(B)", "x1y2"), ("$(MISSING)", "$(MISSING)"), ("$$(A)", "$(A)"), ("$A", "$A"), ("$(A", "$(A"), ("$$", "$")],
 )
-def test_references_are_replaced_if_they_have_a_value(text, expected):
+def test_references_to_known_variables_are_replaced(text, expected):
     assert expand(text, {"A": "1", "B": "2"}) == expected
 
 
@@ -40,7 +40,7 @@ def test_later_entries_may_refer_to_earlier_ones():
     assert (env["B"], env["C"], env["PATH"]) == ("11", "$(D)", "/bin")
 
 
-def test_values_come_from_secrets_config_maps_and_fields():
+def test_variables_can_take_values_from_secrets_config_maps_and_pod_fields():
     subject = pod(status={"phase": "Pending", "podIP": "10.0.0.7"}, metadata={"labels": {"rank": "3"}})
     env = env_of(
         {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "token"}}},
@@ -52,25 +52,25 @@ def test_values_come_from_secrets_config_maps_and_fields():
     assert (env["TOKEN"], env["HI"], env["IP"], env["RANK"]) == ("s3cret", "hello", "10.0.0.7", "3")
 
 
-def test_whole_config_maps_come_before_single_values():
+def test_env_overrides_env_from():
     env = env_of(
         {"name": "greeting", "value": "mine"}, envFrom=[{"configMapRef": {"name": "conf"}}, {"prefix": "S_", "secretRef": {"name": "sec"}}]
     )
     assert (env["greeting"], env["PLAIN"], env["S_token"]) == ("mine", "1", "s3cret")
 
 
-def test_a_missing_secret_or_key_says_what_is_missing():
+def test_the_error_about_a_missing_secret_or_key_names_it():
     with pytest.raises(ConfigError, match='secret "gone" not found'):
         env_of({"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k"}}})
     with pytest.raises(ConfigError, match="couldn't find key nope in ConfigMap default/conf"):
         env_of({"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "nope"}}})
 
 
-def test_an_optional_reference_that_is_missing_sets_nothing():
+def test_a_missing_optional_reference_sets_no_variable():
     assert "A" not in env_of({"name": "A", "valueFrom": {"secretKeyRef": {"name": "gone", "key": "k", "optional": True}}})
 
 
-def test_resource_fields_are_in_units_of_their_divisor_and_rounded_up():
+def test_resource_fields_are_divided_by_their_divisor_and_rounded_up():
     limits = {"limits": {"memory": "1.5Gi", "cpu": "1500m"}}
     env = env_of(
         {"name": "MEM", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
@@ -81,11 +81,11 @@ def test_resource_fields_are_in_units_of_their_divisor_and_rounded_up():
     assert (env["MEM"], env["CPU"]) == ("1536", "2")
 
 
-def test_a_command_line_is_command_then_args_with_values_in_place():
+def test_a_command_line_is_command_and_args_with_variables_replaced():
     assert command_line(container(command=["run", "$(A)"], args=["--n", "$(B)"]), {"A": "x", "B": "2"}) == ["run", "x", "--n", "2"]
 
 
-def test_files_of_a_volume_are_swapped_in_one_step(tmp_path):
+def test_all_files_of_a_volume_are_replaced_in_one_step(tmp_path):
     volume = {"name": "v", "configMap": {"name": "conf", "items": [{"key": "greeting", "path": "deep/hi"}]}}
     volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
     assert (tmp_path / "v/deep/hi").read_text() == "hello"
@@ -95,7 +95,7 @@ def test_files_of_a_volume_are_swapped_in_one_step(tmp_path):
     assert len(list((tmp_path / "v").glob("..[0-9]*"))) == 1
 
 
-def test_a_key_that_goes_takes_its_file_along(tmp_path):
+def test_a_removed_key_removes_its_file(tmp_path):
     volume = {"name": "v", "configMap": {"name": "conf"}}
     volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
     volumes.write(tmp_path / "v", volumes.files_of(volume, sources(config_maps={"conf": {"data": {"PLAIN": "2"}}}), {}))
@@ -103,14 +103,14 @@ def test_a_key_that_goes_takes_its_file_along(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/outside/x", "../x", "a/../../x"])
-def test_no_file_of_a_volume_is_written_outside_of_it(tmp_path, path):
+def test_a_path_that_leads_out_of_the_volume_is_refused(tmp_path, path):
     volume = {"name": "v", "configMap": {"name": "conf", "items": [{"key": "greeting", "path": path}]}}
     with pytest.raises(ConfigError, match="leads out of its volume"):
         volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
     assert not list(tmp_path.rglob("x"))
 
 
-def test_a_link_that_a_container_put_in_the_place_of_the_contents_is_not_followed(tmp_path):
+def test_a_symlink_that_a_container_put_into_its_volume_is_not_followed(tmp_path):
     volume = {"name": "v", "configMap": {"name": "conf"}}
     volumes.write(tmp_path / "v", volumes.files_of(volume, sources(), {}))
     (tmp_path / "precious").mkdir()
@@ -122,7 +122,7 @@ def test_a_link_that_a_container_put_in_the_place_of_the_contents_is_not_followe
 
 
 @pytest.mark.parametrize("part", ["/etc", "../..", "link", "link/new", "a/../../x"])
-def test_no_part_of_a_volume_is_mounted_that_lies_outside_of_it(tmp_path, part):
+def test_a_sub_path_that_leads_out_of_the_volume_is_refused(tmp_path, part):
     (tmp_path / "v").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "v/link").symlink_to(tmp_path / "elsewhere")
@@ -132,7 +132,7 @@ def test_no_part_of_a_volume_is_mounted_that_lies_outside_of_it(tmp_path, part):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_part_of_a_volume_may_be_named_by_the_environment(tmp_path):
+def test_a_sub_path_may_contain_environment_variables(tmp_path):
     wanted = container(volumeMounts=[{"name": "v", "mountPath": "/m", "subPathExpr": "runs/$(NAME)"}])
     (mount,) = volumes.mounts(wanted, {"v": tmp_path / "v"}, {"NAME": "first"})
     assert mount.source == str(tmp_path / "v/runs/first")
@@ -140,7 +140,7 @@ def test_a_part_of_a_volume_may_be_named_by_the_environment(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../../../red", "a/b", "..", "a..b", ""])
-def test_a_claim_is_a_folder_of_its_namespace(tmp_path, name):
+def test_a_claim_name_that_leads_out_of_the_namespaces_folder_is_not_found(tmp_path, name):
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
     with pytest.raises(ConfigError, match="not found"):
         volumes.folder_of(volume, pod_folder=tmp_path / "pod", claims=tmp_path / "claims", namespace="ns")
@@ -171,7 +171,7 @@ def test_a_pod_names_everything_it_refers_to():
     assert volumes.in_environment(subject["spec"]["containers"][0]) == ({"c1"}, {"s1"})
 
 
-def test_gpus_are_handed_out_once_and_the_same_container_keeps_its_own():
+def test_each_gpu_goes_to_one_container_which_keeps_it():
     wants = container(resources={"limits": {"nvidia.com/gpu": "2"}})
     devices = Devices(range(4, 8), {"old": {"main": [5]}})
     assert devices.give("p", wants) == (4, 6)
@@ -183,7 +183,7 @@ def test_gpus_are_handed_out_once_and_the_same_container_keeps_its_own():
     assert devices.give("r", wants) == (5, 7)
 
 
-def test_probes_decide_by_so_many_findings_in_a_row():
+def test_probes_change_the_state_after_the_threshold_of_results_in_a_row():
     subject = container(readinessProbe={"httpGet": {"port": 1}, "failureThreshold": 2}, startupProbe={"exec": {"command": ["x"]}})
     startup, readiness = probes.probes(subject)
     health = probes.at_start(subject)
@@ -196,7 +196,7 @@ def test_probes_decide_by_so_many_findings_in_a_row():
     assert not probes.judge(health, readiness, probes.Tally(bad=2), subject, "no").ready
 
 
-def test_a_liveness_probe_that_gives_up_says_why():
+def test_a_failed_liveness_probe_says_why_the_container_restarts():
     subject = container(livenessProbe={"tcpSocket": {"port": "web"}}, ports=[{"name": "web", "containerPort": 80}])
     (liveness,) = probes.probes(subject)
     sick = probes.judge(probes.at_start(subject), liveness, probes.Tally(bad=3), subject, "connection refused")

@@ -107,7 +107,7 @@ def test_a_selector_of_metrics_that_requires_a_label_matches_none_of_ours() -> N
         refused = ask(f"{JOBS}/one/throughput", metricLabelSelector=selector)
         assert (refused.status, refused.body["message"]) == (
             404,
-            f"throughput has no labels, which metricLabelSelector '{selector}' asks for; leave it out",
+            f"throughput has no labels, but metricLabelSelector is '{selector}'; leave metricLabelSelector out",
         )
     for selector in ("", "!quantile", "quantile!=p99"):
         assert names(ask(f"{JOBS}/one/throughput", metricLabelSelector=selector)) == ["one"]
@@ -172,10 +172,13 @@ def test_a_selector_that_cannot_be_read_is_refused_with_its_field(field: str, na
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/none/throughput", "is no job with a scalingPolicy"),
+        (
+            f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pytorchjobs.kubeflow.org/none/throughput",
+            "does not exist, has no scalingPolicy, or has no figures yet",
+        ),
         (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/jaxjobs.kubeflow.org/two/throughput", "throughput of JAXJob ns/two is not known yet"),
-        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/services/one/throughput", "there are no metrics of services; they are of jobs"),
-        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pods/one/throughput", "pod ns/one is no running worker of a job with a scalingPolicy"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/services/one/throughput", "there are no metrics for services; only jobs (such as"),
+        (f"/apis/{CUSTOM}/v1beta1/namespaces/ns/pods/one/throughput", "pod ns/one is not a running worker of a job with a scalingPolicy"),
         (f"/apis/{CUSTOM}/v1beta2/namespaces/ns/pods/*/goodput", "use a metric of type Object or External, or throughput"),
         (f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/loss", "there is no metric loss"),
     ],
@@ -222,7 +225,7 @@ def test_the_measures_of_a_job_that_has_fallen_silent_are_no_values_any_more(nam
     if name in MEASURED:
         assert (custom.status, custom.body["message"]) == (
             404,
-            f"{name} of PyTorchJob ns/one is of the past, measured at 2027-01-15T07:00:00Z: the job has reported no progress since",
+            f"{name} of PyTorchJob ns/one is not known (last measured at 2027-01-15T07:00:00Z): the job reports no progress any more",
         )
         assert names(ask(f"{PODS}/*/throughput", silent, pods)) == []
     else:

@@ -1,4 +1,8 @@
-"""`elastic dashboard` of a cluster: one browser, let in by a one-time link, sees through the API server what the caller's token may see."""
+"""Check `elastic dashboard` with a cluster.
+
+A one-time link lets one browser in. The browser reaches the dashboard's pod through the API server, and sees the objects that the caller's
+token may read.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ DEPLOYMENT: dict[str, Any] = {"kind": "Deployment", "metadata": {"name": "elasti
 
 
 class World:
-    """An API server with one pod, in which a dashboard listens."""
+    """Simulates an API server, and a dashboard that listens in one of the pods."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods, self.port = list(pods), 0
@@ -135,7 +139,7 @@ async def opened(world: World, **options: Any) -> AsyncIterator[tuple[str, aioht
             await runner.cleanup()
 
 
-async def test_a_link_lets_one_browser_in_and_the_callers_token_goes_with_each_request() -> None:
+async def test_a_link_lets_one_browser_in_and_each_request_carries_the_callers_token() -> None:
     world = World({**POD, "metadata": {**POD["metadata"], "deletionTimestamp": "now", "name": "old"}}, POD)
     async with opened(world) as (link, browser):
         assert link.startswith("http://127.0.0.1:")
@@ -168,8 +172,11 @@ async def test_a_link_lets_one_browser_in_and_the_callers_token_goes_with_each_r
         ("DELETE", {"Origin": "null"}),
     ],
 )
-async def test_a_request_from_another_page_is_refused_here(method: str, headers: dict[str, str]) -> None:
-    """The dashboard itself lets requests that bear a token pass without an Origin, and all of ours do."""
+async def test_a_request_from_a_page_of_another_site_is_refused(method: str, headers: dict[str, str]) -> None:
+    """`elastic dashboard` must check the Origin itself.
+
+    It adds a token to each request, and the dashboard accepts requests with a token from any page.
+    """
     world = World(POD)
     async with opened(world) as (link, browser):
         await browser.get(link)
@@ -179,8 +186,8 @@ async def test_a_request_from_another_page_is_refused_here(method: str, headers:
         assert len(world.asked) == before
 
 
-async def test_a_program_needs_no_link_and_shows_its_own_token() -> None:
-    """As `elastic top --dashboard http://localhost:PORT` does."""
+async def test_a_program_with_its_own_token_needs_no_link() -> None:
+    """`elastic top --dashboard http://localhost:PORT` is an example of such a program."""
     world = World(POD)
     async with opened(world) as (link, browser):
         site, own = link.partition("/login")[0], {"Authorization": "Bearer mine"}
@@ -192,7 +199,7 @@ async def test_a_program_needs_no_link_and_shows_its_own_token() -> None:
             assert answer.status == 403
 
 
-async def test_a_change_of_our_own_page_passes_with_its_body() -> None:
+async def test_a_change_from_our_own_page_is_forwarded_with_its_body() -> None:
     world = World(POD)
     async with opened(world) as (link, browser):
         await browser.get(link)
@@ -203,7 +210,7 @@ async def test_a_change_of_our_own_page_passes_with_its_body() -> None:
         assert (method, headers["Content-Type"], headers["Origin"], headers["Content-Length"]) == ("POST", "application/json", site, "14")
 
 
-async def test_an_account_is_asked_for_a_token_once_in_half_its_life() -> None:
+async def test_the_token_of_an_account_is_renewed_after_half_its_lifetime() -> None:
     world, now = World(POD), [0.0]
     async with served(world.api) as kube:
         token = Token(kube, ("research", "viewer"), clock=lambda: now[0])
@@ -215,16 +222,16 @@ async def test_an_account_is_asked_for_a_token_once_in_half_its_life() -> None:
         assert world.asked[-1][2]["Authorization"] == "Bearer issued-3"
 
 
-async def test_a_refusal_of_the_pod_is_told_and_answered(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_connection_that_the_pod_refuses_is_printed_and_answered_with_502(capsys: pytest.CaptureFixture[str]) -> None:
     world = World(POD)
     async with opened(world) as (link, browser):
         world.refusal = "failed to connect to port 8080\x1b[2J"
         async with browser.get(link) as answer:
             assert (answer.status, "did not answer" in await answer.text()) == (502, True)
-    assert "failed to connect to port 8080\\x1b[2J" in capsys.readouterr().err, "a terminal does not obey what a peer says"
+    assert "failed to connect to port 8080\\x1b[2J" in capsys.readouterr().err, "the terminal must get no control characters from the pod"
 
 
-async def test_an_answer_that_breaks_off_is_broken_off_and_not_followed_by_another() -> None:
+async def test_if_the_dashboard_aborts_an_answer_the_browser_gets_an_incomplete_answer_and_no_second_one() -> None:
     async with opened(World(POD)) as (link, _):
         host = link.removeprefix("http://").partition("/")[0]
         reader, writer = await asyncio.open_connection(*host.split(":"))
@@ -237,8 +244,8 @@ async def test_an_answer_that_breaks_off_is_broken_off_and_not_followed_by_anoth
         assert (said.count(b"HTTP/1.1"), b"half" in said, said.endswith(b"0\r\n\r\n")) == (1, True, False)
 
 
-async def test_two_dashboards_are_open_in_one_browser() -> None:
-    """A browser has one cookie of a name for all ports of a host."""
+async def test_one_browser_can_use_two_dashboards() -> None:
+    """A browser shares cookies between all ports of a host, so each dashboard needs a cookie name of its own."""
     async with opened(World(POD)) as (first, browser), opened(World(POD)) as (second, _):
         for link in (first, second):
             await browser.get(link)
@@ -255,14 +262,14 @@ async def test_two_dashboards_are_open_in_one_browser() -> None:
         ([{**POD, "spec": {**SPEC, "hostNetwork": True}}], "pod dashboard-x .* spec.hostNetwork is not the Deployment's.*no token"),
     ],
 )
-async def test_without_a_dashboard_it_says_how_to_get_one(pods: list[dict[str, Any]], said: str) -> None:
+async def test_without_a_usable_dashboard_the_error_says_why(pods: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(KubeError, match=said) as raised:
         async with opened(World(*pods)):
             pass
     assert "cannot be reached" not in (failures.said(raised.value) or "")
 
 
-async def test_without_its_deployment_no_pod_is_the_dashboard() -> None:
+async def test_without_the_deployment_no_pod_is_used() -> None:
     world = World(POD)
     world.is_installed = False
     with pytest.raises(KubeError, match="does not run"):
@@ -271,7 +278,7 @@ async def test_without_its_deployment_no_pod_is_the_dashboard() -> None:
     assert (world.forwarded, world.asked) == ([], [])
 
 
-async def test_the_deployments_one_of_two_labelled_pods_is_asked() -> None:
+async def test_of_two_labelled_pods_the_one_of_the_deployment_is_used() -> None:
     foreign = {"metadata": {**POD["metadata"], "name": "a", "uid": "uid-a"}, "spec": {**SPEC, "hostAliases": [{}]}, "status": READY}
     world = World(foreign, POD)
     async with opened(world) as (link, browser):
@@ -279,7 +286,7 @@ async def test_the_deployments_one_of_two_labelled_pods_is_asked() -> None:
     assert set(world.reached) == {"dashboard-x"}
 
 
-async def test_a_pod_that_was_replaced_while_the_connection_was_made_gets_nothing() -> None:
+async def test_a_pod_that_is_replaced_during_the_connection_gets_no_request() -> None:
     world = World(POD)
     async with opened(world) as (link, browser):
         uids = itertools.count()
@@ -289,7 +296,7 @@ async def test_a_pod_that_was_replaced_while_the_connection_was_made_gets_nothin
         assert world.asked == []
 
 
-async def test_a_user_who_may_not_forward_hears_it_before_a_link_is_given() -> None:
+async def test_a_user_without_the_right_to_forward_ports_gets_an_error_instead_of_a_link() -> None:
     world = World(POD)
     world.may_not_forward = True
     with pytest.raises(KubeError, match="rights to get and to create pods/portforward in namespace elastic-system"):
@@ -297,7 +304,7 @@ async def test_a_user_who_may_not_forward_hears_it_before_a_link_is_given() -> N
             pass
 
 
-async def test_logging_out_ends_the_browsers_way_in_and_gives_the_next_link() -> None:
+async def test_logging_out_ends_the_browsers_session_and_prints_the_next_link() -> None:
     world, said = World(POD), list[str]()
     async with opened(world, also=said.append) as (link, browser):
         await browser.get(link)
@@ -315,12 +322,12 @@ async def test_logging_out_ends_the_browsers_way_in_and_gives_the_next_link() ->
             assert answer.status == 200
 
 
-async def test_a_certificate_is_no_token() -> None:
+async def test_a_kubeconfig_without_a_token_needs_the_option_account() -> None:
     async with Kube(Access(server="http://127.0.0.1:9", tls=None, token=lambda: None)) as kube:
         with pytest.raises(KubeError, match="--account NAMESPACE/NAME"):
             await show(kube, "elastic-system", account=None, port=0, say=print)
 
 
-def test_an_account_has_a_namespace(tmp_path: Any) -> None:
+def test_the_option_account_needs_a_namespace(tmp_path: Any) -> None:
     done = CliRunner().invoke(main, ["dashboard", "--account", "viewer"], env={"KUBECONFIG": ""})
     assert (done.exit_code, "write NAMESPACE/NAME" in done.output) == (2, True)

@@ -1,4 +1,4 @@
-"""Tell plain stories of what the simulation found: requests fail while a plan is carried out or the queue is worked off."""
+"""Check failing requests while a plan is carried out, and the order of the work queue. The simulation found most of these cases."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ DONE = JobStatus(conditions=(Condition(type="Succeeded", status="True"),))
 
 
 class Kube:
-    """An API server that takes Events, and refuses status patches as long as it is told to."""
+    """Simulates an API server that stores Events. It refuses status patches while `refuses`, and deletions while `conflicts`."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -58,7 +58,7 @@ class Kube:
         return {**JOB, **body}
 
 
-async def test_an_event_waits_until_the_status_says_the_same() -> None:
+async def test_an_event_about_a_new_status_is_written_only_after_the_status_is_stored() -> None:
     kube = Kube()
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     plan = Plan(status=DONE, news=(normal("PyTorchJobSucceeded", "done"),))
@@ -83,7 +83,7 @@ async def failed_round(queue: WorkQueue[str], *, meanwhile: bool = False) -> Non
     queue.done("job", failed=True)
 
 
-async def test_a_job_that_fails_for_days_comes_back_again_and_again() -> None:
+async def test_a_job_whose_reconcile_fails_for_days_is_still_retried() -> None:
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock=clock)
     queue.add("job")
@@ -93,7 +93,7 @@ async def test_a_job_that_fails_for_days_comes_back_again_and_again() -> None:
     assert (await queue.take())[0] == "job"
 
 
-async def test_a_failing_job_to_which_something_happened_is_looked_at_within_a_second() -> None:
+async def test_a_failing_job_that_changed_is_reconciled_within_a_second() -> None:
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock=clock)
     queue.add("job")
@@ -106,8 +106,8 @@ async def test_a_failing_job_to_which_something_happened_is_looked_at_within_a_s
         assert (await queue.take())[0] == "job"
 
 
-async def test_the_queue_remembers_nothing_of_jobs_that_are_gone() -> None:
-    """`forget` was called in the work on the key, and `done` after it remembered the key for ever."""
+async def test_the_queue_remembers_nothing_about_deleted_jobs() -> None:
+    """Before the fix, if `forget` was called during the work on a key, the following `done` stored the key again for ever."""
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     fresh = {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)}
     for number in range(1000):
@@ -119,7 +119,7 @@ async def test_the_queue_remembers_nothing_of_jobs_that_are_gone() -> None:
     assert {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)} == fresh
 
 
-async def test_a_change_of_a_key_that_is_being_forgotten_is_still_looked_at() -> None:
+async def test_a_key_that_is_added_again_after_it_was_forgotten_is_processed() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     queue.add("job")
     key, _ = await queue.take()
@@ -130,14 +130,14 @@ async def test_a_change_of_a_key_that_is_being_forgotten_is_still_looked_at() ->
         assert (await queue.take())[0] == "job"
 
 
-async def test_a_job_that_names_an_earlier_time_at_each_round_has_one_timer() -> None:
+async def test_a_job_that_asks_for_earlier_and_earlier_times_does_not_collect_timers() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     for number in range(5000):
         queue.add_at("job", 1e6 - number)
     assert len(queue._timers) <= 2
 
 
-async def test_a_thousand_new_jobs_keep_a_running_one_waiting_for_one_of_them() -> None:
+async def test_a_running_job_waits_for_at_most_one_of_a_thousand_new_jobs() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     queue.add("running")
     queue.done((await queue.take())[0])
@@ -149,7 +149,7 @@ async def test_a_thousand_new_jobs_keep_a_running_one_waiting_for_one_of_them() 
     assert "running" in taken
 
 
-async def test_running_jobs_to_which_something_happens_all_the_time_let_new_ones_in() -> None:
+async def test_running_jobs_that_change_all_the_time_do_not_block_new_jobs() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     for name in ("a", "b"):
         queue.add(name)
@@ -164,7 +164,7 @@ async def test_running_jobs_to_which_something_happens_all_the_time_let_new_ones
     assert "new" in taken
 
 
-async def test_the_news_of_several_pods_in_one_round_are_one_event_and_each_is_told_once() -> None:
+async def test_news_of_several_pods_in_one_reconcile_becomes_one_event_and_is_not_repeated() -> None:
     kube = Kube()
     teller = EventRecorder(kube)  # type: ignore[arg-type]
     ended = [normal("ExitedWithCode", f"Pod: team.train-worker-{n} exited with code 0", about=f"uid-{n}/0") for n in range(3)]
@@ -177,7 +177,7 @@ async def test_the_news_of_several_pods_in_one_round_are_one_event_and_each_is_t
     ]
 
 
-async def test_news_that_speaks_of_different_things_shares_no_event() -> None:
+async def test_news_with_different_words_before_the_colon_shares_no_event() -> None:
     kube = Kube()
     waits = [normal("ErrImagePull", f"Error pod train-worker-{n} container pytorch waiting message: no such image") for n in range(2)]
     await EventRecorder(kube).tell(JOB, waits, now=NOW)  # type: ignore[arg-type]
@@ -185,8 +185,8 @@ async def test_news_that_speaks_of_different_things_shares_no_event() -> None:
 
 
 @pytest.mark.parametrize(("generation", "goes"), [(1, True), (2, False)])
-async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(generation: int, goes: bool) -> None:
-    """A view of the job that lags behind must cost no worker: the user may have taken back what it still shows."""
+async def test_no_pod_is_deleted_if_the_spec_changed_after_the_plan(generation: int, goes: bool) -> None:
+    """An outdated view of the job must not cost a worker, because the user may have reverted the change that the view still shows."""
     kube = Kube()
     kube.generation = generation
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
@@ -199,8 +199,11 @@ async def test_no_pod_goes_on_the_word_of_a_spec_that_has_been_changed_since(gen
 
 
 @pytest.mark.parametrize(("version", "lacks", "holds"), [("1", [], True), ("0", [], False), ("1", ["train-rdzv"], False)])
-async def test_nothing_is_done_by_a_plan_that_rests_on_a_pod_that_has_changed_since(version: str, lacks: list[str], holds: bool) -> None:
-    """The view of a job's store may be behind that of its workers, whose ends then look like failures."""
+async def test_a_plan_does_nothing_if_a_pod_that_it_rests_on_changed_after_the_plan(version: str, lacks: list[str], holds: bool) -> None:
+    """The view of a job's store may be older than the view of its workers.
+
+    Workers that ended because the store was deleted then look like failures.
+    """
     kube = Kube()
     kube.refuses, kube.lacks = False, lacks
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
@@ -210,7 +213,7 @@ async def test_nothing_is_done_by_a_plan_that_rests_on_a_pod_that_has_changed_si
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("PyTorchJob", "SuccessfulDeletePod"), ("TFJob", "SuccessfulDeleteJob")])
-async def test_a_job_that_is_removed_after_its_time_leaves_an_event(kind: str, reason: str) -> None:
+async def test_the_deletion_of_a_finished_job_writes_an_event(kind: str, reason: str) -> None:
     kube = Kube()
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     job = {**JOB, "kind": kind}
@@ -219,28 +222,31 @@ async def test_a_job_that_is_removed_after_its_time_leaves_an_event(kind: str, r
     assert (kube.events, kube.messages) == ([reason], ["Deleted job: train"])
 
 
-async def test_the_end_of_a_pod_group_is_told_as_upstream_does() -> None:
+async def test_the_deletion_of_a_pod_group_writes_the_event_of_upstream() -> None:
     kube = Kube()
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     await applier.carry_out(KEY, JOB, Plan((Delete(VOLCANO_POD_GROUPS, "train", "uid-group"),)), old=JobStatus(), now=NOW)
     assert (kube.events, kube.messages) == (["SuccessfulDeletePodGroup"], ["Deleted PodGroup: train"])
 
 
-async def test_an_object_that_a_conflict_kept_from_deletion_is_looked_at_again() -> None:
-    """Another object may have the name by now, or the server may only ask to be asked again: the next round sees which."""
+async def test_a_deletion_that_fails_with_a_conflict_is_an_error_without_an_event() -> None:
+    """Another object may have the name by now, or the server may only want us to try again. The next reconcile finds out."""
     kube = Kube()
     kube.conflicts = True
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     outcome = await applier.carry_out(KEY, JOB, Plan((Delete(PODS, "train-worker-1", "uid-1"),)), old=JobStatus(), now=NOW)
     assert [str(error) for error in outcome.errors] == ["409 Conflict: please try again"]
-    assert kube.events == [], "a lost race is no news"
+    assert kube.events == [], "a conflict needs no Event"
 
 
 @pytest.mark.parametrize(
     ("code", "is_there", "is_ours"), [(0, True, True), (500, True, True), (409, True, True), (0, False, True), (0, True, False)]
 )
-async def test_a_pod_whose_creation_had_no_answer_is_looked_for(code: int, is_there: bool, is_ours: bool) -> None:
-    """The answer was lost, and a name became free. The next reconcile did not see the pod yet, and made another one of the free name."""
+async def test_a_pod_whose_creation_got_no_answer_is_read_from_the_api_server(code: int, is_there: bool, is_ours: bool) -> None:
+    """Before the fix, the answer to a creation was lost.
+
+    The next reconcile did not see the pod yet, and created a second one under another free name.
+    """
     owner = {"uid": "u" if is_ours else "another", "controller": True, "kind": "PyTorchJob", "name": "train"}
     pod: Object = {"metadata": {"name": "train-worker-4", "labels": {}, "ownerReferences": [owner], "resourceVersion": "7"}}
 

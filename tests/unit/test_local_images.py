@@ -60,11 +60,11 @@ def test_a_folder_without_programs_is_refused(tmp_path: Path) -> None:
     assert parse_images([f"train={tmp_path}"]) == {"train": tmp_path}
 
 
-@pytest.mark.parametrize("command", [["up"], ["run", "-"]])
-def test_the_command_line_names_the_option_and_what_is_wrong_with_it(command: list[str]) -> None:
-    said = CliRunner().invoke(main, [*command, "--image", "train"])
+@pytest.mark.parametrize(("command", "word"), [(["up"], "train"), (["run", "-"], "train=")])
+def test_the_command_line_names_the_option_and_what_is_wrong_with_it(command: list[str], word: str) -> None:
+    said = CliRunner().invoke(main, [*command, "--image", word])
     assert said.exit_code == 2
-    assert "'--image': train is given but it has to be IMAGE=FOLDER" in said.output
+    assert f"'--image': {word} is not of the form IMAGE=FOLDER" in said.output
 
 
 def test_nslookup_says_whether_a_name_resolves(tmp_path: Path) -> None:

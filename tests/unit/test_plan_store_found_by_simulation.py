@@ -1,4 +1,4 @@
-"""Stories of workers at a c10d store that the simulation told first: each was a defect once, found by a seed and played here by hand."""
+"""Check the plans for jobs with a c10d store in situations that the simulation found. Most of these tests failed before a fix."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -32,14 +32,17 @@ def ends(cluster: Cluster, name: str, *, code: int, after_s: float, began_s: flo
 
 
 @pytest.mark.parametrize("restart", ["Never", "ExitCode"])
-def test_a_worker_that_torch_shuts_out_when_its_peers_have_finished_does_not_fail_the_job(restart: str) -> None:
-    """It had come when the others waited for each other to end: the first end with 0 closed the rendezvous, and its agent gave up."""
+def test_a_late_worker_that_fails_because_its_peers_finished_does_not_fail_the_job(restart: str) -> None:
+    """Before the fix, a worker joined while its peers were finishing.
+
+    The first peer that exited with 0 closed the rendezvous. The agent of the late worker gave up, and its exit code 1 failed the job.
+    """
     cluster = at_store(restart)
     ends(cluster, "train-worker-1", code=0, after_s=300)
     ends(cluster, "train-worker-2", code=1, after_s=300)
     plans = cluster.settle()
     assert cluster.state() == "Running"
-    assert not [name for planned in plans for name in created(planned)], "nobody is let in any more"
+    assert not [name for planned in plans for name in created(planned)], "a job that is finishing gets no new workers"
     assert "Rescaled" not in reasons(plans)
     cluster.now = NOW + timedelta(seconds=330)
     cluster.settle()
@@ -50,7 +53,7 @@ def test_a_worker_that_torch_shuts_out_when_its_peers_have_finished_does_not_fai
     assert cluster.job.status.elastic.restarts == {}  # type: ignore[union-attr]
 
 
-def test_a_worker_that_is_seen_to_be_shut_out_before_its_peer_is_seen_to_finish_does_not_fail_the_job() -> None:
+def test_a_late_workers_failure_that_is_seen_before_its_peers_success_does_not_fail_the_job() -> None:
     cluster = at_store("Never")
     ends(cluster, "train-worker-2", code=1, after_s=301)
     plans = cluster.settle()
@@ -66,14 +69,12 @@ def test_a_worker_that_is_seen_to_be_shut_out_before_its_peer_is_seen_to_finish_
 @pytest.mark.parametrize(
     ("began_s", "failed_s", "state"),
     [
-        pytest.param(200, 400, "Running", id="it began when the peer had finished, and was not let in"),
-        pytest.param(0, 400, "Failed", id="it trained on when the peer had finished"),
-        pytest.param(0, 90, "Failed", id="it failed before the peer finished"),
+        pytest.param(200, 400, "Running", id="the worker started after the peer had finished and could not join"),
+        pytest.param(0, 400, "Failed", id="the worker was training when the peer finished and failed later"),
+        pytest.param(0, 90, "Failed", id="the worker failed before the peer finished"),
     ],
 )
-def test_a_failure_after_a_peer_has_finished_fails_the_job_unless_its_worker_began_later(
-    began_s: float, failed_s: float, state: str
-) -> None:
+def test_a_failed_worker_fails_the_job_unless_it_started_after_a_peer_had_finished(began_s: float, failed_s: float, state: str) -> None:
     cluster = at_store("Never")
     ends(cluster, "train-worker-1", code=0, after_s=100)
     ends(cluster, "train-worker-2", code=1, began_s=began_s, after_s=failed_s)
@@ -82,8 +83,8 @@ def test_a_failure_after_a_peer_has_finished_fails_the_job_unless_its_worker_beg
     assert cluster.state() == state
 
 
-def test_a_worker_that_is_lost_when_a_peer_has_finished_is_not_replaced() -> None:
-    """It could not be let in; a job that never restarts would fail for it."""
+def test_a_worker_that_is_lost_after_a_peer_has_finished_is_not_replaced() -> None:
+    """A replacement could not join any more, and its failure would fail a job with the restart policy Never."""
     cluster = at_store("Never")
     ends(cluster, "train-worker-1", code=0, after_s=100)
     del cluster.pods["train-worker-2"]
@@ -91,8 +92,11 @@ def test_a_worker_that_is_lost_when_a_peer_has_finished_is_not_replaced() -> Non
     assert not [name for planned in plans for name in created(planned)]
 
 
-def test_agents_that_are_seen_to_end_before_their_store_do_not_fail_the_job() -> None:
-    """The store is seen through another watch, which was behind that of the workers."""
+def test_agents_whose_end_is_seen_before_the_loss_of_their_store_do_not_fail_the_job() -> None:
+    """Before the fix, the watch of the store's pod was behind the watch of the workers.
+
+    The failures of the workers were seen first and failed the job.
+    """
     cluster = at_store("ExitCode")
     ends(cluster, "train-worker-0", code=1, after_s=3)
     plans = cluster.settle()
@@ -108,8 +112,11 @@ def test_agents_that_are_seen_to_end_before_their_store_do_not_fail_the_job() ->
     assert cluster.job.status.elastic.restarts == {}  # type: ignore[union-attr]
 
 
-def test_a_failure_at_a_store_rests_on_the_store_that_was_seen() -> None:
-    """A controller that had stood still saw the ends of all agents, and the store of a while ago: it asks for it before it writes."""
+def test_a_plan_that_fails_the_job_rests_on_the_version_of_the_store() -> None:
+    """Before the fix, a controller that had paused saw that all agents had ended, but had an outdated view of the store.
+
+    Now it reads the store again before it acts.
+    """
     cluster = at_store("Never")
     ends(cluster, "train-worker-0", code=1, after_s=3)
     cluster.now = NOW + timedelta(seconds=40)
@@ -121,17 +128,17 @@ def test_a_failure_at_a_store_rests_on_the_store_that_was_seen() -> None:
 
 
 def rendezvous_ids(cluster: Cluster) -> set[str]:
-    """Return the ids at which workers that would be made now meet."""
+    """Return the rendezvous ids that new workers would get now."""
     made = (pod_for(cluster.job, "Worker", index, cluster.look()) for index in range(2))
     variables = (one for pod in made for container in pod["spec"]["containers"] for one in container["env"])
     return {one["value"] for one in variables if one["name"] == "PET_RDZV_ID"}
 
 
-def test_workers_of_each_run_of_a_store_meet_apart() -> None:
-    """Give each run of a store a rendezvous id of its own.
+def test_each_run_of_a_store_has_its_own_rendezvous_id() -> None:
+    """Before the fix, an agent of the former group was still running when the new store started.
 
-    An agent of the former group was still there when the new store came. It joined the new group under the same id, and closed its
-    rendezvous when it was deleted.
+    The old agent joined the new group, because both groups had the same id. When the old agent was deleted, it closed the rendezvous of the
+    new group.
     """
     cluster = at_store("OnFailure")
     first = rendezvous_ids(cluster)
@@ -142,19 +149,19 @@ def test_workers_of_each_run_of_a_store_meet_apart() -> None:
     assert first.isdisjoint(second)
 
 
-def test_workers_at_a_store_that_was_made_before_its_runs_had_ids_meet_with_those_that_are_there() -> None:
+def test_new_workers_at_a_store_from_an_old_release_get_the_rendezvous_id_of_its_workers() -> None:
     cluster = at_store("OnFailure")
     store = cluster.owned["Pod", "train-rdzv"]
     old = {**store.raw, "metadata": {key: value for key, value in store.raw["metadata"].items() if key != "annotations"}}
     cluster.owned["Pod", "train-rdzv"] = replace(store, raw=old)
     assert rendezvous_ids(cluster) == {"job-uid"}
     (group,) = {pod_for(cluster.job, "Worker", 0, cluster.look())["metadata"]["labels"][GROUP]}
-    assert group == f"c10d-{store.uid[:8]}-0", "as the pods that are there have it"
+    assert group == f"c10d-{store.uid[:8]}-0", "the existing pods have this label"
 
 
 @pytest.mark.parametrize("seconds", [20, 3600])
-def test_an_agent_that_had_worked_for_a_while_does_not_end_the_group(seconds: int) -> None:
-    """The container of the only worker had restarted three times in its life, and failed once more after minutes of training."""
+def test_restarts_of_an_agent_that_has_trained_for_a_while_do_not_fail_the_job(seconds: int) -> None:
+    """Before the fix, the container of the only worker had restarted three times, and failed again after a long time of training."""
     cluster = at_store("OnFailure", workers=1)
     began, ended = NOW + timedelta(seconds=5), NOW + timedelta(seconds=5 + seconds)
     own = Container("pytorch", restarts=3, waiting="CrashLoopBackOff", last_exit_code=1, last_started_at=began, ended_at=ended)
@@ -164,8 +171,11 @@ def test_an_agent_that_had_worked_for_a_while_does_not_end_the_group(seconds: in
     assert cluster.state() == ("Failed" if seconds == 20 else "Running")
 
 
-def test_a_loss_is_answered_only_once_the_store_is_deleted() -> None:
-    """The deletion was refused, the status said that it was done, and the closed rendezvous failed the job."""
+def test_a_fresh_rendezvous_is_written_to_the_status_only_after_the_store_is_deleted() -> None:
+    """Before the fix, the API server refused to delete the store, but the status said that the store was deleted.
+
+    The closed rendezvous then failed the job.
+    """
     cluster = at_store("OnFailure")
     del cluster.pods["train-worker-0"]
     cluster.settle()
@@ -178,8 +188,11 @@ def test_a_loss_is_answered_only_once_the_store_is_deleted() -> None:
     assert planned.is_written_last
 
 
-def test_an_agent_that_gives_up_for_a_worker_that_was_lost_before_it_was_seen_to_run_does_not_fail_the_job() -> None:
-    """The controller's view stood still from the creation of the group on: of two pods it saw one that had failed, and not the other."""
+def test_an_agent_that_fails_because_an_unseen_peer_was_lost_does_not_fail_the_job() -> None:
+    """Before the fix, the controller's view was not updated after the group was created.
+
+    When the view was updated, some of the pods were gone, and another had failed because of that.
+    """
     cluster = at_store("Never")
     del cluster.owned["Pod", "train-rdzv"]
     cluster.settle()
@@ -191,8 +204,12 @@ def test_an_agent_that_gives_up_for_a_worker_that_was_lost_before_it_was_seen_to
     assert cluster.state() != "Failed"
 
 
-def test_a_worker_that_vanished_before_any_was_seen_to_run_is_a_loss() -> None:
-    """A watch stalled from the first pods on, and the first look made the worker again: agents that gave up for it failed the job."""
+def test_a_worker_that_vanished_before_any_worker_was_seen_running_is_a_loss() -> None:
+    """Before the fix, the watch stalled when the first pods were created.
+
+    The next plan created the missing worker again, as if it had never existed. The other agents gave up because of the loss, and failed the
+    job.
+    """
     cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"), settings=OURS)
     cluster.settle()
     status = cluster.job.status
@@ -209,8 +226,8 @@ def test_a_worker_that_vanished_before_any_was_seen_to_run_is_a_loss() -> None:
     assert (last.cause, last.from_size, last.to_size) == ("disruption", 3, 2)
 
 
-def test_a_worker_that_was_never_made_is_no_loss() -> None:
-    """One of the first workers could not be created, and a watch stalled: the status says which of them were made."""
+def test_a_worker_that_was_never_created_is_not_a_loss() -> None:
+    """One of the first workers could not be created, and the watch stalled. The status says which workers were created."""
     cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"), settings=OURS)
     cluster.settle()
     made = Replacements(type=WORKER, made=tuple(Made(index=index, at=NOW) for index in (0, 1)))
@@ -227,8 +244,11 @@ def test_a_worker_that_was_never_made_is_no_loss() -> None:
     assert (found.world_size, found.last_rescale) == (2, None)
 
 
-def test_a_worker_that_vanished_is_a_loss_even_if_the_status_tells_of_an_earlier_group_only_and_fewer_are_wanted() -> None:
-    """A status patch had no answer for 30 s, the user asked for two workers, and one of three vanished: the others failed the job."""
+def test_a_vanished_worker_is_a_loss_even_if_the_status_is_old_and_fewer_workers_are_wanted() -> None:
+    """Before the fix, a status patch got no answer for 30 s, so the status described only an earlier group.
+
+    Meanwhile the user asked for two workers, and one of the three workers vanished. The other two failed the job.
+    """
     cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "c10d"}, restart="OnFailure"), settings=OURS)
     cluster.settle()
     earlier = Replacements(type=WORKER, lost=(2,), count=1, tries=1, at=NOW - timedelta(minutes=2))

@@ -1,4 +1,4 @@
-"""Check the exec client of MPI launchers without a cluster: its frames, its statuses, and its errors."""
+"""Check the exec client of MPI launchers without a cluster: WebSocket frames, exit statuses and errors."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from elastic_worker.mpi import kubectl
 
 @pytest.fixture
 def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
-    """Yield the client, and the server's end of its connection."""
+    """Yield the client, and the server's end of the connection."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(30)
@@ -32,19 +32,19 @@ def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> 
 
 
 def received(client: kubectl.WebSocket) -> list[bytes | None]:
-    """Return the client's messages. On a socket pair, sent bytes arrive at once."""
+    """Return the messages that the client has received. One read is enough, because sent bytes arrive at once on a socket pair."""
     client.fill()
     return list(client.messages())
 
 
 def unmasked(server: socket.socket) -> tuple[int, bytes]:
-    """Return kind and payload of the client's next short frame."""
+    """Return the kind and the unmasked payload of the client's next short frame."""
     first, second = server.recv(2)
     mask, masked = server.recv(4), server.recv(second & 0x7F)
     return first & 0x0F, bytes(byte ^ mask[index % 4] for index, byte in enumerate(masked))
 
 
-def test_a_message_in_pieces_is_one_message_and_a_ping_between_them_is_answered(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+def test_fragments_become_one_message_and_a_ping_between_fragments_is_answered(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     whole = frame(b"\x01ab", final=False) + frame(b"?", kubectl.PING) + frame(b"c" * 200, kubectl.CONTINUED)
     server.sendall(whole[:7])
@@ -54,7 +54,7 @@ def test_a_message_in_pieces_is_one_message_and_a_ping_between_them_is_answered(
     assert unmasked(server) == (kubectl.PONG, b"?")
 
 
-def test_the_end_of_the_conversation_is_not_an_error_and_a_broken_line_is(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+def test_a_close_frame_is_not_an_error_but_a_lost_connection_is(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     server.sendall(frame(b"", kubectl.CLOSE))
     assert received(client) == [None]
@@ -62,12 +62,12 @@ def test_the_end_of_the_conversation_is_not_an_error_and_a_broken_line_is(ends: 
     server.shutdown(socket.SHUT_WR)
     client.fill()
     messages = client.messages()
-    assert next(messages) == b"\x01whole", "what came before the end counts"
+    assert next(messages) == b"\x01whole", "messages before the loss must be delivered"
     with pytest.raises(kubectl.ExecError, match="the connection broke"):
         next(messages)
 
 
-def test_bytes_that_the_other_side_does_not_take_wait_here_and_hold_up_nobody(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+def test_bytes_that_the_server_does_not_read_are_queued_without_blocking(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     for _ in range(64):
         client.send(bytes(65536))
@@ -78,7 +78,7 @@ def test_bytes_that_the_other_side_does_not_take_wait_here_and_hold_up_nobody(en
     assert len(client.unsent) < held
 
 
-def test_the_end_of_input_is_told_only_to_servers_that_know_the_word(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+def test_the_end_of_input_is_sent_only_to_servers_that_support_half_closing(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     client.close_stdin()
     assert not client.unsent
@@ -93,14 +93,14 @@ def test_the_end_of_input_is_told_only_to_servers_that_know_the_word(ends: tuple
 
 @contextlib.contextmanager
 def watched(script: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command as the client runs it in a worker: it leads a process group, and the client holds its input."""
+    """Run a command as the client runs it in a worker: as the leader of a process group, with a pipe to the watcher as input."""
     words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, start_new_session=True, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         yield process
 
 
-def test_a_watched_command_has_no_input_of_its_own_and_its_streams_and_status_are_its_own() -> None:
+def test_a_watched_command_has_empty_input_and_its_outputs_and_status_pass_unchanged() -> None:
     with watched("cat; echo 'a  b'; echo err >&2; exit 7") as process:
         assert process.stdout
         assert process.stderr
@@ -108,7 +108,7 @@ def test_a_watched_command_has_no_input_of_its_own_and_its_streams_and_status_ar
         assert (process.stdout.read(), process.stderr.read()) == ("a  b\n", "err\n")
 
 
-def test_a_signal_by_name_reaches_the_command_and_an_empty_line_does_nothing() -> None:
+def test_the_command_gets_signals_by_name_and_empty_lines_do_nothing() -> None:
     with watched("trap 'echo asked; exit 3' TERM; echo ready; while :; do sleep 0.1; done") as process:
         assert process.stdin
         assert process.stdout
@@ -125,18 +125,19 @@ def test_a_command_ends_when_its_client_is_gone() -> None:
         assert process.stdout.readline() == "ready\n"
         process.stdin.close()
         assert process.wait(60) != 0
-        assert process.stdout.read() == "", "nobody holds the output any more, the child included"
+        assert process.stdout.read() == "", "all processes that held the output have ended, including the background child"
 
 
-def test_a_command_that_leads_no_group_is_not_watched_because_others_would_be_hit_too() -> None:
+def test_a_command_that_does_not_lead_a_process_group_is_not_watched() -> None:
     words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", "sleep 0.2; echo done"]
+    # A signal to the group would also hit processes that do not belong to the command.
     done = subprocess.run(
         ["/bin/sh", "-c", '"$@"; exit 5', "sh", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (5, "done\n")
 
 
-def test_the_commands_status_is_read_from_the_servers_answer() -> None:
+def test_the_exit_status_of_the_command_is_read_from_the_servers_answer() -> None:
     failed = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "137"}]}}
     assert kubectl.exit_status({"status": "Success"}) == 0
     assert kubectl.exit_status(failed) == 137
@@ -151,8 +152,8 @@ def test_the_launcher_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("least", "asked"), [(0, ["a", "b", "c", "b"]), (1, ["a"]), (2, ["a", "b", "c"])])
-def test_no_more_workers_are_waited_for_than_are_needed(monkeypatch: pytest.MonkeyPatch, least: int, asked: list[str]) -> None:
-    """The worker b runs only when the launcher asks a second time."""
+def test_the_launcher_waits_for_as_many_workers_as_are_needed(monkeypatch: pytest.MonkeyPatch, least: int, asked: list[str]) -> None:
+    """Worker b is running only when the launcher checks it a second time."""
     seen: list[str] = []
 
     def is_running(_: object, name: str) -> bool:
@@ -165,7 +166,7 @@ def test_no_more_workers_are_waited_for_than_are_needed(monkeypatch: pytest.Monk
     assert seen == asked
 
 
-def test_installed_it_is_a_program_that_says_what_it_needs(tmp_path: Path) -> None:
+def test_the_installed_kubectl_runs_and_says_that_a_token_is_missing(tmp_path: Path) -> None:
     kubectl.install(str(tmp_path))
     kubectl.install(str(tmp_path))  # an init container may run twice
     program = tmp_path / "kubectl"

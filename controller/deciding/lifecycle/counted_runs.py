@@ -1,6 +1,7 @@
-"""The entries of `status.elastic.counted` for runs of containers that a node ended and the kubelet started again.
+"""Read and write the entries of `status.elastic.counted` for runs of containers that the kubelet restarted in the same pod.
 
-A container has one entry: `uid/container/run` for its newest such run, followed by `/n` if they were n. Nothing here knows why a run ended.
+The entry of a container is `uid/container/run`, with the number of its newest counted run. If n > 1 runs are counted, `/n` follows. This
+module does not know why a run ended.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ class Runs(NamedTuple):
 
 
 def with_runs(counted: Sequence[str], runs: Iterable[Runs]) -> tuple[str, ...]:
-    """Return the entries with these newly ended runs, as far as there is room. Former entries of the same container become one."""
+    """Return the entries with these newly finished runs, as far as there is room. Merge the entries of each container into one."""
     known = _by_container(counted)
     grown, first = dict(known), []
     for run in runs:
@@ -45,7 +46,7 @@ def uncounted(runs: Iterable[Runs], counted: Iterable[str]) -> list[Runs]:
 
 
 def number_by_pod(counted: Iterable[str]) -> Counter[str]:
-    """Return how many runs of each pod's containers are counted."""
+    """Return the number of counted runs for each pod, by its uid."""
     numbers: Counter[str] = Counter()
     for entry in counted:
         pod, slash, _ = entry.partition("/")
@@ -68,7 +69,7 @@ def _together(before: Runs, now: Runs) -> Runs:
 
 
 def _read(entry: str) -> Runs | None:
-    """Return the runs that the entry counts; None if it is a pod's uid, or an end that the rendezvous has counted."""
+    """Return the runs that the entry counts. Return None if the entry is a pod's uid or a failure that the rendezvous counted."""
     pod, *rest = entry.split("/")
     if len(rest) not in (2, 3) or not all(number.isdecimal() and len(number) <= MOST_DIGITS for number in rest[1:]):
         return None

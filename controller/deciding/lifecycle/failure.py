@@ -1,7 +1,7 @@
 """Decide what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
 
-A disruption counts against `restartBudget.disruption` and towards `maxRestartsWithoutProgress`, never against maxRestarts. Its pod is
-created again under any restart policy.
+A disruption counts against `restartBudget.disruption` and `maxRestartsWithoutProgress`, never against maxRestarts. The controller creates
+the pod again under any restart policy.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ from elastic.api.template import default_container
 from elastic.api.words import CHARGED, Cause, RdzvBackend, RestartPolicy
 
 REMEMBERED = 32
-"""Ends of pods that are gone are kept in mind for a while: a controller whose view is older may see such a pod once more."""
+"""Number of ended pods to remember after they are deleted, because a controller with an outdated view may see such a pod again."""
 
 
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
-    """Return a verdict on each failed pod that is not being deleted. The end of a worker that was leaving gets none."""
+    """Return a verdict on each failed pod, except pods that are being deleted and workers that were leaving."""
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     failed = [p for p in pods if p.phase is PodPhase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
@@ -55,7 +55,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
 
 
 def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
-    """Return whether the workers decide the job's end and all have ended for good, so that no worker is left to finish the work."""
+    """Return whether the job ends with its workers, and every worker has succeeded or has failed without a further try."""
     done = sum(p.phase is PodPhase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
     failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
     return FRAMEWORKS[job.kind.name].leader_type(job) is None and job.workers <= done + failed
@@ -66,21 +66,22 @@ def _intolerable(verdict: Verdict) -> Verdict:
 
 
 def _is_permanent(code: int | None) -> bool:
-    """Below 128 the program itself chose to end; without a code the reason is unknown, so it is tried again."""
+    """Return whether the program itself chose to fail, which an exit code below 128 shows. Without a code, the pod is tried again."""
     return code is not None and code < FIRST_RETRYABLE_CODE
 
 
 def with_ends_counted(view: JobView) -> ElasticStatus:
-    """Return the status with the ends of pods that this snapshot is the first to show, and with the date of each."""
+    """Return the status with the failures that are new in this snapshot, and with their dates."""
     verdicts = accounted(view, view.verdicts) if view.sees_members else view.verdicts
     status = _with_ends(view, verdicts)
     return restart_accounting.dated(view.job, known=view.status.elastic or ElasticStatus(), new=status, now=view.snapshot.now)
 
 
 def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
-    """Count the ends by cause, each pod's end once, and keep the uids of pods that may be seen again.
+    """Count the failures by cause, and remember the uids of the counted pods so that no failure is counted twice.
 
-    At our own rendezvous its server counts: it sees ends that cost no pod, and knows which of them another one caused.
+    With the backend elastic, the rendezvous server counts instead. It also sees failures that cost no pod, and knows which failures follow
+    from another failure.
     """
     job, pods = view.job, view.snapshot.pods
     known, there = view.status.elastic or ElasticStatus(), {pod.uid for pod in pods}
@@ -89,7 +90,8 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
     forgotten = set(gone[: max(0, len(gone) - REMEMBERED)])
     before = [entry for entry in known.counted if entry not in forgotten]
     ended = {v.pod.uid: v.cause for v in verdicts if v.fate is Fate.AGAIN and v.pod.uid not in already}
-    # An end that finds no room waits for the next reconcile. Its pod waits, too: it is deleted once its end is counted.
+    # If the status has no room for a failure, count it in a later reconcile. The pod stays until then, because only counted pods are
+    # deleted.
     with_pods = with_counted(before, ended)
     if view.sees_members:
         return replace(known, counted=with_pods)
@@ -108,7 +110,7 @@ def _with_ends(view: JobView, verdicts: Sequence[Verdict]) -> ElasticStatus:
 
 
 def restart_event(job: Job, verdict: Verdict) -> JobEvent:
-    """Return the Event about a failed pod that is made again; it names the node if a node took the pod."""
+    """Return the Event about a failed pod that is created again. If the verdict has a reason, such as a lost node, the Event names it."""
     message = f"job {job.metadata.name} is restarting because {verdict.type} replica(s) failed{': ' if verdict.why else ''}{verdict.why}."
     return warning(reason_of(job, "Restarting"), message, about=verdict.pod.uid)
 
@@ -118,7 +120,7 @@ def by_exit_code(job: Job, verdict: Verdict) -> bool:
 
 
 def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
-    """Yield the newest run of each container that the kubelet has started again after its node, not its program, had ended it."""
+    """Yield the newest finished run of each restarted container if the node, and not the program, ended that run."""
     names = {type.lower(): default_container(spec.template, job.kind).get("name", "") for type, spec in job.replicas.items()}
     for pod in pods:
         for container in (*pod.inits, *(c for c in pod.containers if c.name == names.get(pod.type, ""))):
@@ -127,7 +129,7 @@ def _disrupted_runs(job: Job, pods: Sequence[Pod]) -> Iterator[Runs]:
 
 
 def _collateral_runs(view: JobView) -> Iterator[Runs]:
-    """Yield the newest run of each container that was started again after the loss of another pod had ended it."""
+    """Yield the newest finished run of each restarted container if the loss of another pod ended that run."""
     for pod in view.answerable if view.losses else ():
         type = next((type for type in view.job.replicas if type.lower() == pod.type), None)
         name = default_container(view.job.replicas[type].template, view.job.kind).get("name", "") if type is not None else ""
@@ -137,9 +139,9 @@ def _collateral_runs(view: JobView) -> Iterator[Runs]:
 
 
 def _misused_runs(view: JobView) -> Iterator[Runs]:
-    """Yield the last run of each container that was started again and whose command is wrong, for jobs that meet through torch's c10d.
+    """Yield the newest finished run of each restarted container whose command is wrong, for jobs with the backend c10d.
 
-    The agent of such a run never counted the failure.
+    torchrun's agent never counts such a failure.
     """
     if view.backend is not RendezvousBackend.STORE:
         return
@@ -152,19 +154,19 @@ def _misused_runs(view: JobView) -> Iterator[Runs]:
 def spent(job: Job, pods: Sequence[Pod], counted: ElasticStatus) -> int:
     """Return how many restarts count against backoffLimit.
 
-    These are ends that cost a pod, and, in pods that still run, restarts of the container that trains and of those before it. Restarts of
-    other containers do not count.
+    These are failures that cost a pod and, in running pods, restarts of the training container and of init containers. Restarts of other
+    containers do not count.
     """
     ended = sum(number for cause, number in counted.restarts.items() if cause in CHARGED)
     restarting = {type.lower(): spec for type, spec in job.replicas.items() if spec.restart_policy is not RestartPolicy.NEVER}
     names = {type: default_container(spec.template, job.kind).get("name", "") for type, spec in restarting.items()}
     running = [pod for pod in pods if pod.phase is PodPhase.RUNNING and pod.type in names]
     if job.status.elastic is not None and job.status.elastic.backend == RdzvBackend.ELASTIC.value:
-        # The rendezvous server has counted them, too, except the ends of workers that never joined.
+        # The rendezvous server has counted these restarts, too, except the failures of workers that never joined.
         own = [pod for pod in running if not any(_is_free(c, job.metadata.uid) for c in pod.containers)]
         return max(ended, sum(pod.restarts_of(names[pod.type]) for pod in own))
     excused = counted_runs.number_by_pod(counted.counted)
-    # The status had no room for the runs of these, and perhaps for earlier ones.
+    # For these pods the status had no room for the newest run, and perhaps for earlier runs.
     unknown = {run.pod for run in counted_runs.uncounted(_disrupted_runs(job, running), counted.counted)}
     return ended + sum(max(0, pod.restarts_of(names[pod.type]) - excused[pod.uid]) for pod in running if pod.uid not in unknown)
 
@@ -175,5 +177,5 @@ def _is_free(container: Container, job_uid: str) -> bool:
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:
-    """Return whether the limit is reached, as upstream reads it: a limit of n ends the job at the n-th restart, and 0 at the first."""
+    """Return whether the limit is reached. As in upstream, a limit of n ends the job at the n-th restart, and 0 at the first restart."""
     return limit is not None and used >= max(limit, 1)

@@ -1,7 +1,8 @@
 """Store a job's restart log in its status, in a bounded number of bytes.
 
 Many restarts that differ only in their pods are stored as one entry. If the log is still too long, the oldest restarts of former worlds
-remain only in the counts, and then new ones stay with the rendezvous server, which repeats them. No restart is counted twice or forgotten.
+leave the log but stay in the counts. If that is not enough, new restarts are left out, and the rendezvous server sends them again later.
+So no restart is counted twice or forgotten.
 """
 
 from bisect import bisect_left
@@ -18,9 +19,9 @@ from elastic.membership import wire
 from rendezvous.engine.restart_log import RestartLog
 
 ANY_POD = "*"
-"""The place of the pod's uid in the id of an entry with `pods`."""
+"""Stands for the pod's uid in the id of an entry that has `pods`."""
 GROUPED_FROM = 256
-"""Fewer restarts are stored one by one, as former releases read them."""
+"""Below this number each restart has its own entry, because former releases cannot read grouped entries."""
 
 
 def log_of(status: ElasticStatus) -> RestartLog:
@@ -31,7 +32,7 @@ def _one_by_one(entry: Restart) -> Iterator[wire.Restart]:
     for pod in entry.pods or (entry.pod,):
         id = entry.id.replace(ANY_POD, pod, 1) if entry.pods else entry.id
         if len(id) > wire.LONGEST_RESTART_ID:
-            continue  # not written by us: the rendezvous server would refuse it
+            continue  # the controller never writes such a long id, and the rendezvous server would refuse it
         yield wire.Restart(id=id, generation=entry.generation, cause=entry.cause, pod=pod, lost=entry.lost, unsure=entry.unsure)
 
 
@@ -50,12 +51,12 @@ def stored(restarts: Sequence[wire.Restart]) -> tuple[Restart, ...]:
 
 
 def _entry(entry: wire.Restart) -> Restart:
-    """Return the restart without its run: the status has the end of the run in `counted`."""
+    """Return the restart as an entry of the status. It has no `run`, because `counted` holds the runs."""
     return Restart(id=entry.id, generation=entry.generation, cause=entry.cause, pod=entry.pod, lost=entry.lost, unsure=entry.unsure)
 
 
 def _common(entry: wire.Restart) -> Restart:
-    """Return the restart without its pod, as an entry for it and others like it."""
+    """Return the part of the entry that is the same for all restarts that differ only in their pods."""
     id = entry.id.replace(entry.pod, ANY_POD, 1)
     return Restart(id=id, generation=entry.generation, cause=entry.cause, lost=entry.lost, unsure=entry.unsure)
 
@@ -66,7 +67,7 @@ def _parts(common: Restart, pods: Sequence[str]) -> Iterator[Restart]:
 
 
 def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
-    """Return the log with as many restarts as the status has room for. `before`: the part that is in the status already."""
+    """Return the log with as many restarts as the status has room for. `before` is the log that the status holds already."""
     if _fits(log.unsettled):
         return log
     settled = sorted((e for e in log.unsettled if e.generation < log.generation), key=lambda entry: (entry.lost, entry.generation))
@@ -77,7 +78,10 @@ def bounded(log: RestartLog, *, before: RestartLog) -> RestartLog:
 
 
 def _without_first(log: RestartLog, entries: Sequence[wire.Restart], *, is_counted: bool) -> RestartLog:
-    """Return the log without the first of these entries: with as few left out as possible, and without all if it is still too long."""
+    """Return the log without the first n of these entries, with the smallest n that makes the log fit, or without all of them.
+
+    If `is_counted`, the counts still include the removed entries.
+    """
 
     def without(count: int) -> tuple[wire.Restart, ...]:
         gone = _ids(entries[:count])

@@ -1,7 +1,7 @@
-"""Run the nodes that one process plays.
+"""Run the agents of all nodes that one process simulates.
 
-They share the client, the view of pods and services, the holder's connection and an endpoint for logs and exec. A node is added when it
-starts here, and found again by its folder after a restart.
+The agents share the API client, the caches of pods and services, the connection to the sandbox holder, and an endpoint for logs and exec.
+`run_node` adds a node. After a restart, the agent of a node finds its pods in the node's folder.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ GONE_S, GONE_POLL_S = 10.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder in which the nodes keep their pods, and the names under which pods find the control plane."""
+    """The folder with the pods of all nodes, and the DNS names under which pods find the control plane."""
 
     folder: Path
     fixed_names: Mapping[tuple[str, str], str]
@@ -55,7 +55,7 @@ class Fleet:
         self._place = place
         self._pods = pods
         self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
-        # These caches only tell that an object changed. Contents are fetched when they are needed.
+        # These caches only show that an object changed. Agents read its contents when they need them.
         self._contents: list[Cache[bool]] = [Cache(kube, kind, project=lambda found: True) for kind in (CONFIG_MAPS, SECRETS)]
         self._named: dict[tuple[str, str], NamedPod] = {}
         self._agents: dict[str, NodeAgent] = {}
@@ -109,13 +109,13 @@ class Fleet:
         return self._settings.mode
 
     async def wait_for(self, names: Collection[str]) -> None:
-        """Wait until these nodes are in the API, and ready there."""
+        """Wait until these nodes are registered in the API."""
         while not all(name in self._agents and self._agents[name].registered for name in names):
             self._registered.clear()
             await self._registered.wait()
 
     async def retire_others(self, names: Collection[str], *, labels: str) -> None:
-        """Delete from the API the nodes with these labels that this process does not play any more."""
+        """Delete the nodes with these labels from the API, except the nodes with these names."""
         for node in (await self._kube.list(NODES, labels=labels)).items:
             if node["metadata"]["name"] not in names:
                 await self._kube.delete(NODES, node["metadata"]["name"])
@@ -124,7 +124,7 @@ class Fleet:
         return self._agents.get(name)
 
     async def vanish(self, name: str) -> None:
-        """End every process of a stopped node at once and without notice. Processes that its agent never took up end too."""
+        """Kill every process of a stopped node without notice, also processes that the node's agent does not know of."""
         uids = {path.name for path in (self._place.folder / name).glob("*")}
         deadline = time.monotonic() + GONE_S
         while time.monotonic() < deadline:
@@ -161,7 +161,7 @@ class Fleet:
         self._agents[facts.name] = agent
         recording = asyncio.create_task(events.run())
         try:
-            # Running pods have a hosts file, and an agent that does not know the names yet must not empty it.
+            # After a restart, pods have a hosts file already. An agent that does not know the names yet would empty this file.
             await self._named_once.wait()
             await agent.run()
         finally:

@@ -1,7 +1,7 @@
-"""Find a replacement for an image on this machine, which pulls no images.
+"""Find a replacement for an image on this machine, because the laptop cluster pulls no images.
 
-It is a folder with programs, such as a virtual environment, that the user named for the image. For the few images that training jobs use
-themselves, it is a program of ours that does the same. This module knows nothing about containers.
+The replacement is a folder with programs, such as a virtual environment, that the user maps to the image. For a few images that the
+controller puts into pods, our own programs do the same work. This module knows nothing about containers.
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 FALLBACKS = ("nslookup",)
-"""Programs that images usually have. A host often lacks them, or its own do not know the names of pods."""
+"""Programs that images usually have. The host often lacks them, or the host's programs do not know the names of pods."""
 
 
 class ImageError(Exception):
-    """The user's folder for an image cannot replace it; the text says why."""
+    """The user's folder cannot replace the image. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Image:
     """The replacement of an image."""
 
     folder: Path | None = None
-    """Folder whose `bin` has the programs; None for the programs of the Python that runs the cluster."""
+    """Folder with the programs in its `bin`. None if pods use the programs of the Python that runs the cluster."""
     command: tuple[str, ...] = ()
-    """Command of a container that has no command itself."""
+    """Command for a container whose spec has no command."""
 
 
 USUAL = Image()
@@ -39,7 +39,7 @@ STAND_INS: Mapping[str, Image] = {
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Finds the replacement of an image, first by its whole reference, then without tag or digest."""
+    """Finds the replacement of an image by its full reference, or else by the reference without tag and digest."""
 
     folders: Mapping[str, Path] = field(default_factory=dict)
 
@@ -52,7 +52,10 @@ class Images:
         return USUAL
 
     def environment(self, reference: str, base: Mapping[str, str]) -> dict[str, str]:
-        """Return the base environment as the image changes it. Another Python's programs must not mix with ours."""
+        """Return the base environment with the image's folder on PATH.
+
+        The folder replaces our own programs on PATH, so that the programs of two Pythons do not mix.
+        """
         folder = self.find(reference).folder
         if folder is None:
             return dict(base)
@@ -74,16 +77,16 @@ def parse_images(words: Iterable[str]) -> dict[str, Path]:
     for word in words:
         name, equals, folder = word.partition("=")
         if not (name and equals and folder):
-            raise ImageError(f"{word} is given but it has to be IMAGE=FOLDER, as in example.com/train:1=/home/me/venv")
+            raise ImageError(f"{word} is not of the form IMAGE=FOLDER; write for example example.com/train:1=/home/me/venv")
         path = Path(folder).expanduser().absolute()
         if not (path / "bin").is_dir():
-            raise ImageError(f"{path}, which is to replace image {name}, has no folder bin; name a virtual environment or a similar folder")
+            raise ImageError(f"folder {path} for image {name} has no folder bin; name a virtual environment or another folder with bin")
         folders[name] = path
     return folders
 
 
 def write_programs(folder: Path, *, python: str = sys.executable) -> None:
-    """Write scripts below `folder` that run the fallback programs, whose own file modes may be lost."""
+    """Write executable scripts into `folder` that run the fallback programs. The programs' own files may not be executable."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FALLBACKS:
         path = folder / name

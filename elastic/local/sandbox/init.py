@@ -1,7 +1,7 @@
-"""Run between the holder and a container's main process.
+"""Run the init process of a container, between the sandbox holder and the container's main process.
 
-The init starts the main process, passes signals on, reaps orphans, and exits with the main process's exit code. It runs in a freshly
-forked, single-threaded process and never returns to its caller.
+The init starts the main process, forwards signals, reaps orphans, and exits with the main process's exit code. It runs in a freshly forked,
+single-threaded process and never returns to its caller.
 """
 
 import contextlib
@@ -18,20 +18,23 @@ from elastic.local.sandbox.inputs import Console, drain, record
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 KILL_TREE = signal.SIGRTMAX
-"""Signal that asks an init without its own PID namespace to end its whole tree."""
+"""Signal that tells the init to kill the processes of its container."""
 COULD_NOT_START = 128
 KILLED = 128 + signal.SIGKILL
 
 
 class Ends(enum.Enum):
-    """Processes to kill to end a tree: the child alone if it is process 1 of a PID namespace, otherwise every descendant."""
+    """The processes that must be killed to end a tree.
+
+    CHILD is enough if the child is process 1 of a PID namespace. Otherwise kill every descendant (TREE).
+    """
 
     CHILD = "child"
     TREE = "tree"
 
 
 def forget_the_holder(keep: tuple[int, ...]) -> None:
-    """Reset the signal handling and close the sockets that a fork inherits from the holder, because a container must not have them."""
+    """Reset signal handling and close inherited file descriptors except `keep`. A container must not have the holder's sockets."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, *HANDED_ON):
         signal.signal(number, signal.SIG_DFL)
@@ -44,7 +47,7 @@ def forget_the_holder(keep: tuple[int, ...]) -> None:
 
 
 def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
-    """Run `work` in a forked process. Any error ends the process, because it must never continue as a second holder."""
+    """Run `work` in a forked process. Any error ends the process, because the process must never continue as a second holder."""
     try:
         work()
     except OSError as error:
@@ -54,7 +57,7 @@ def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
 
 
 def run(launch: Launch, *, console: Console, group: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
-    """Run the main process to its end, kill what it left behind, and exit as it did. The whole tree is below this process."""
+    """Run the main process until it ends, kill its remaining descendants, and exit with its exit code."""
     prepare()
 
     def start() -> NoReturn:
@@ -73,7 +76,7 @@ def run(launch: Launch, *, console: Console, group: int, problem: int, prepare: 
 
 
 def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends, console: Console | None = None) -> NoReturn:
-    """Fork the child, leave the console to it, pass signals on to it, reap, and exit as the child does."""
+    """Fork the child, close our end of the console, forward signals, reap orphans, and exit with the child's exit code."""
     main = _begin(child, problem=problem, ends=ends)
     if console is not None:
         console.leave()
@@ -81,7 +84,7 @@ def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends, console: C
 
 
 def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
-    """Fork the child, and pass signals on to it from now on."""
+    """Fork the child, and from now on forward signals to the child."""
     main = _Main(ends)
     for number in HANDED_ON:
         signal.signal(number, main.hand_on)
@@ -90,7 +93,7 @@ def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
     if pid == 0:
         for number in (*HANDED_ON, KILL_TREE):
             signal.signal(number, signal.SIG_DFL)
-        # If the relay is killed, no process may stay behind it.
+        # If this parent is killed, the child must not stay behind.
         linux.die_with_parent(signal.SIGKILL)
         as_child(child, problem)
     os.close(problem)
@@ -99,7 +102,7 @@ def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
 
 
 def _leave_as(main: int, *, ends: Ends) -> NoReturn:
-    """Exit as the main process does, when nothing of its tree is left."""
+    """Wait for the main process and exit with its exit code. With Ends.TREE, kill all descendants first."""
     code = _code_of(main, 0)
     if ends is Ends.TREE:
         kill_descendants()
@@ -107,7 +110,7 @@ def _leave_as(main: int, *, ends: Ends) -> NoReturn:
 
 
 def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> NoReturn:
-    """Become a further program in a container, in its own session, with a controlling terminal if it has one."""
+    """Run a further program in a container, in a new session. If `terminal`, the program's terminal controls this session."""
     os.setsid()
     enter(group)
     if terminal:
@@ -116,19 +119,22 @@ def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group
 
 
 def enter(group: int) -> None:
-    """Enter a control group. Only the program counts against its limit; its parent stays outside, and sees how it ends."""
+    """Enter a control group.
+
+    Only the program counts against the group's limit. The parent process stays outside and can observe how the program ends.
+    """
     if group != NO_GROUP:
         os.write(group, b"0")
         os.close(group)
 
 
 def _code_of(main: int, options: int) -> int | None:
-    """Return the main process's exit code, or None with WNOHANG while it runs. Reap all other ended processes."""
+    """Return the main process's exit code. With WNOHANG, return None while the main process runs. Reap all other ended processes."""
     while True:
         try:
             ended, status = os.waitpid(-1, options)
         except ChildProcessError:
-            # The handler of KILL_TREE has ended and reaped everything meanwhile.
+            # Meanwhile the handler of KILL_TREE has killed and reaped all children.
             return KILLED
         if ended == main:
             return exit_code(status)
@@ -137,7 +143,7 @@ def _code_of(main: int, options: int) -> int | None:
 
 
 def execute(launch: Launch, *, streams: tuple[int, int, int], problem: int) -> NoReturn:
-    """Become the program. `problem` closes by itself if that succeeds."""
+    """Replace this process by the program. If exec succeeds, the kernel closes `problem`; otherwise write the error to `problem`."""
     os.set_inheritable(problem, False)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -167,7 +173,7 @@ def exit_code(status: int) -> int:
 
 
 def kill_descendants() -> None:
-    """Kill everything below this process. Orphans become our children, so without children all are gone."""
+    """Kill all descendants of this process. Orphans become our children, so all descendants are gone when we have no children."""
     while True:
         for process in linux.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
@@ -181,7 +187,7 @@ def kill_descendants() -> None:
 
 
 class _Main:
-    """The main process, for the signal handlers. A signal that comes before it has a pid waits for the pid."""
+    """Forwards signals to the main process. Signals that arrive before its pid is known are forwarded later."""
 
     def __init__(self, ends: Ends) -> None:
         self._pid = 0
