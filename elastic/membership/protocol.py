@@ -7,7 +7,7 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
 they can enter another world (AtBarrier, Join).
 1.3: members say what their workers do (doing).
-1.4: members say how long their workers need for their steps (pace).
+1.4: members say how long their workers need for their steps (pace), and that a worker has left its training loop early (Unable).
 """
 
 import re

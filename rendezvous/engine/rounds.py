@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from __future__ import annotations
 
-from . import in_place, reach, stragglers
+from . import in_place, leavers, reach, stragglers
 from .absence import without_absent, without_left
 from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from .completion import has_finished, with_completion, works_on
@@ -104,7 +104,13 @@ def _must_form(job: JobState) -> JobState:
     reason, cause = known.trouble or _alarm(job) or trouble or ("the first members have come", Cause.START.value)
     if known.trouble is None and group.world is not None and group.world.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if _may_be_explained(job) and works_on(job):
+    until = leavers.awaited_until(job)
+    if until is not None and job.now < until:
+        return job.with_round(Round(reason, cause, group.round.began if group.round is not None else job.now, False, until))
+    if until is not None:
+        job = leavers.given_up(job)
+        reason, cause = job.accounting.trouble or (reason, cause)
+    elif _may_be_explained(job) and works_on(job):
         until = job.now + job.limits.peers_s
         if group.round is None or group.round.until > until:
             return job.with_round(Round(reason, cause, job.now, False, until))
@@ -246,7 +252,7 @@ def _seal(job: JobState, chosen: tuple[str, ...]) -> JobState:
     members = dict(group.members)
     for name in by_rank:
         entered = replace(members[name], phase=MemberPhase.RUNNING, world_id=world.id, generation=generation, step=None)
-        members[name] = replace(entered, alive=False, provisional=False)
+        members[name] = replace(entered, alive=False, provisional=False, left=None)
     job = replace(
         job,
         membership=replace(group.in_world(world), members=members, generation=generation, round=None),
