@@ -6,12 +6,17 @@ connections meanwhile, which looks like a broken network. Only the end of the pr
 
 from __future__ import annotations
 
-from .exit_status import with_error
+import math
+
+from .choose import target
+from .exit_status import with_error, with_status
 from .handlers.leaving_world import failed
 from .state.job import JobState
 from .state.membership import Member, MemberPhase
 from .values import replace
 from .words import Cause
+
+IN_THE_MIDDLE = "its program ended in the middle of the training"
 
 
 def awaited_until(job: JobState) -> float | None:
@@ -34,9 +39,33 @@ def given_up(job: JobState) -> JobState:
     return replace(job, accounting=replace(job.accounting, trouble=trouble))
 
 
+def with_early_end(job: JobState) -> JobState:
+    """Count a worker as failed if it ended with status 0 in the middle of the training, and a peer has noticed.
+
+    If its peers are too few for a world without it, the work stays done: the completion rule of the job holds.
+    """
+    group, known = job.membership, job.accounting
+    if not known.alarms or known.is_world_broken or group.world is None or not target(job):
+        return job
+    members = (group.members.get(name) for name in group.world.ranks)
+    ended = [one for one in members if one is not None and one.left is not None and one.phase is MemberPhase.FINISHED]
+    if not ended:
+        return job
+    first = min(ended, key=_left_at)
+    rank = first.left.rank if first.left is not None else None
+    job = replace(job, membership=replace(group, finished=group.finished - {one.name for one in ended}))
+    job = failed(job, first, status=0, rank=rank, error=IN_THE_MIDDLE)
+    words = with_error(f"a worker of {first.name} ended {with_status(0)}", rank=rank, error=IN_THE_MIDDLE)
+    return replace(job, accounting=replace(job.accounting, trouble=(words, Cause.USER.value)))
+
+
 def _leaver(job: JobState) -> Member | None:
     """Return the member whose worker left its loop first, while its process has yet to end."""
     group = job.membership
     members = (group.members.get(name) for name in (group.world.ranks if group.world is not None else ()))
     found = [member for member in members if member is not None and member.left is not None and member.phase is MemberPhase.RUNNING]
-    return min(found, key=lambda member: member.left.at if member.left is not None else job.now, default=None)
+    return min(found, key=_left_at, default=None)
+
+
+def _left_at(member: Member) -> float:
+    return member.left.at if member.left is not None else math.inf

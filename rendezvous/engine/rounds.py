@@ -59,6 +59,7 @@ def is_whole(job: JobState) -> bool:
 
 def _update_round(job: JobState) -> JobState:
     """Begin, continue or cancel a round."""
+    job = leavers.with_early_end(job)
     group = job.membership
     # Once the members have stopped their work for a round, it is carried through, though nothing changes any more.
     if has_finished(group) and (job.is_done or (works_on(job) and not group.is_draining)):

@@ -76,6 +76,9 @@ def fail():
         os.remove(folder + "/raise-" + name)
         is_failing = True
         raise ValueError("bad batch")
+    if os.path.exists(folder + "/exit-" + name):
+        os.remove(folder + "/exit-" + name)
+        sys.exit(0)
 
 last = None
 for step in run.steps(steps):

@@ -3,6 +3,7 @@
 from living_group import is_restarting, living, reason, restarts, told
 
 from elastic.membership.wire import Budget
+from rendezvous.engine import summary
 from rendezvous.engine.messages.in_place import Stage, Unable
 
 RAISED = Unable(words="the program of rank 1 raised an error", early=True, rank=1, error="ValueError: bad batch")
@@ -68,3 +69,48 @@ def test_a_loop_that_ended_in_good_order_explains_no_broken_communication() -> N
     group.advance(1.1)
     assert is_restarting(group)
     assert restarts(group) == {}
+
+
+LEFT = Unable(words="the program of rank 1 left its training loop early", early=True, rank=1)
+
+
+def test_a_worker_that_ends_with_status_0_in_the_middle_of_the_training_is_told_and_charged_at_once() -> None:
+    """Its peer stood still without a word, until its own wait for the network was over. The restart was then called collateral."""
+    group = living(2, budget=Budget(max_restarts=1))
+    group.say("w1", LEFT)
+    group.complain("w0")
+    group.finish("w1")
+    group.advance(0.1)
+    assert told(group, "w0") == {Stage.ABORT}
+    while group.obey("w0"):
+        pass
+    assert (set(group.world()), told(group, "w0")) == ({"w0"}, {Stage.RUN})
+    words = "a worker of w1 ended with status 0 (rank 1: its program ended in the middle of the training); 1 member"
+    assert (reason(group), restarts(group)) == (words, {"user": 1})
+    rescale = summary(group.job).rescale
+    assert rescale is not None
+    assert rescale.cause == "user"
+    group.finish("w0")
+    group.advance(1.0)
+    assert group.job.is_done, "the training ends as any other"
+
+
+def test_workers_that_leave_the_loop_after_the_same_step_and_end_are_charged_with_nothing() -> None:
+    group = living(2)
+    for name in ("w0", "w1"):
+        group.say(name, LEFT)
+        group.finish(name)
+    group.advance(1.0)
+    assert group.job.is_done
+    assert restarts(group) == {}
+
+
+def test_peers_too_few_for_a_world_leave_the_work_of_the_worker_that_ended_done() -> None:
+    group = living(2, min=2)
+    group.say("w1", LEFT)
+    group.finish("w1")
+    group.complain("w0")
+    group.fail("w0")
+    group.come("w0")
+    group.advance(1.0)
+    assert group.job.is_done
