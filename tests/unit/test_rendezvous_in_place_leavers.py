@@ -75,7 +75,7 @@ LEFT = Unable(words="the program of rank 1 left its training loop early", early=
 
 
 def test_a_worker_that_ends_with_status_0_in_the_middle_of_the_training_is_told_and_charged_at_once() -> None:
-    """Its peer stood still without a word, until its own wait for the network was over. The restart was then called collateral."""
+    """Its peer stood still without a word, until its own wait for the network had ended. The restart was then called collateral."""
     group = living(2, budget=Budget(max_restarts=1))
     group.say("w1", LEFT)
     group.complain("w0")
