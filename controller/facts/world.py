@@ -47,5 +47,7 @@ class WorldSeen:
     hang: HangSeen | None = None
     stragglers: tuple[Straggler, ...] | None = None
     """Ranks that the others wait for; None if the server does not know (yet)."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed."""
     trouble: str = ""
     """Why the server's newest message about the job could not be read; all else is from the last readable one."""

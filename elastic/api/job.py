@@ -276,6 +276,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed. The job counts as complete once the others have ended, too."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

@@ -120,6 +120,12 @@ REASONS = (
         "The other ranks wait for a rank that is slow for a minute.",
         "[Look at the kind of its slowness](#the-job-is-slow).",
     ),
+    Reason(
+        "EndedEarly",
+        (_F, _W),
+        "A worker ended with status 0, and another one failed after it. The job counts as complete.",
+        "If the training was not complete, let all ranks end together.",
+    ),
     Reason("StepsLost", (_F, _W), "Training fell back after a change.", "Save before a step is reported, and load the save at the start."),
     Reason(
         "RendezvousFault",

@@ -57,6 +57,7 @@ class Summary:
     hang: Mapping[str, Any]
     """Why no step comes; empty if steps come, or nobody knows."""
     stragglers: Sequence[Mapping[str, Any]] = ()
+    ended_early: str = ""
     """Ranks that the others wait for, the slowest first."""
 
     def awaits(self, now: datetime | None = None) -> str:
@@ -139,6 +140,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         step=_count(elastic["step"], 0) if "step" in elastic else None,
         hang=_dict(elastic.get("hang")),
         stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
+        ended_early=str(elastic.get("endedEarly") or ""),
     )
 
 

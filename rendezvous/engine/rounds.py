@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from __future__ import annotations
 
-from . import in_place, leavers, reach, stragglers
+from . import early_ends, in_place, leavers, reach, stragglers
 from .absence import without_absent, without_left
 from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from .completion import has_finished, with_completion, works_on
@@ -38,7 +38,7 @@ def settle(job: JobState, *, let_go: bool) -> JobState:
     job = apply_exit_reports(job)
     if job.accounting.closed:
         return job
-    job = _update_round(with_completion(without_left(in_place.settle(job))))
+    job = _update_round(with_completion(without_left(in_place.settle(early_ends.noted(job)))))
     if job.membership.is_draining:
         job = _close_round(_give_up_late(job))
     return in_place.with_provisional(job)
@@ -201,6 +201,8 @@ def _with_best_reason(job: JobState) -> JobState:
         return job.with_round(replace(round, reason=loss.words, cause=loss.cause))
     if known.failures and known.trouble is not None:
         reason, cause = known.trouble  # of several failures the first, which may have been heard of last
+        if early := early_ends.in_words(job):
+            reason, cause = early, Cause.COLLATERAL.value  # as it is counted
         return job.with_round(replace(round, reason=reason, cause=cause))
     if alarm is not None and not known.losses:
         reason, cause = alarm

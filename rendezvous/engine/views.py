@@ -156,6 +156,7 @@ def _summary(job: JobState, *, members: tuple[RankedMember, ...]) -> WorldReport
         asks=awaits_word(job),
         hang=_hang(job),
         stragglers=stragglers.told(job),
+        ended_early=known.ended_early,
     )
 
 

@@ -232,7 +232,7 @@ class WorldReport:
     claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
     Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
-    if that is not known (yet).
+    if that is not known (yet). ended_early: the first workers that ended with status 0 while others failed.
     """
 
     job: Name
@@ -257,3 +257,4 @@ class WorldReport:
     fault: Words = ""
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Bound(most=MOST_STRAGGLERS)] | None = None
+    ended_early: Words = ""
