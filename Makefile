@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 PYTEST ?= $(BIN)/pytest
-# A cluster is many processes, and each would compile our modules anew.
+# A cluster is many processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-full test-heavy sim demo horovod build bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-fast test-full test-heavy sim demo horovod release bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -65,10 +65,9 @@ bench-rendezvous: $(READY) ## what the rendezvous server bears: 10,000 agents at
 bench-rescale: $(READY) $(TOOLS) ## seconds until training goes on after any change, against stock torchrun; renews docs/rescale.md
 	PATH="$(CURDIR)/.cache/etcd/usr/bin:$$PATH" $(BIN)/python -m benchmarks.rescale --runs 3 --write
 
-build: $(READY) ## wheel, sdist and Helm chart in dist/, and the image where a container engine runs
-	$(BIN)/python -m build --no-isolation --outdir dist .
-	$(BIN)/python scripts/chart.py dist
-	scripts/image $$($(BIN)/python -c 'import elastic_worker; print(elastic_worker.__version__)')
+release: $(READY) ## wheel, sdist, Helm chart, manifests, bill of materials and checksums in dist/, and the image if a container engine runs
+	rm -rf dist
+	$(BIN)/python scripts/release.py dist
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .cache dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

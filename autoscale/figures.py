@@ -1,4 +1,4 @@
-"""A read-only view of what the autoscaler knows of each job and how many workers it wants, for whatever serves these figures."""
+"""Give servers of metrics a read-only view of the autoscaler's figures for each job, and of the wanted number of workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,11 +35,11 @@ class JobFigures:
     """How many workers the job should have: what `desired_workers` answers. None while nothing is decided."""
     reason: str = ""
     throughput: float | None = None
-    """Samples a second, or steps times workers where no samples are reported."""
+    """Samples per second, or steps times workers if no samples are reported."""
     measured_at: float | None = None
-    """When, in seconds since 1970: maybe the last time that so many workers trained."""
+    """Time of the throughput in seconds since 1970. It may be the last time at which this number of workers trained."""
     is_silent: bool = False
-    """It has reported progress, and does not any more: what was measured is of the past."""
+    """Whether the job does not report progress any more, so that its figures are old."""
     efficiency: float | None = None
     """Throughput of a worker as a part of that at minReplicas."""
     marginal_efficiency: float | None = None

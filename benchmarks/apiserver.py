@@ -1,7 +1,7 @@
-"""Pods created per second, the list of 5,000 pods, watch latency and memory of the laptop cluster's API server.
+"""Measure the laptop cluster's API server: pods created per second, the list of 5,000 pods, watch latency and memory.
 
-With KUBEBUILDER_ASSETS naming a folder that holds kube-apiserver and etcd, the same load runs on them in the same run, one server
-after the other, and the ratios are printed. Every phase is bounded; the whole takes one to three minutes.
+If KUBEBUILDER_ASSETS names a folder with kube-apiserver and etcd, the same load runs on them after ours, and the ratios are printed. Every
+phase is bounded. The whole takes one to three minutes.
 
     python benchmarks/apiserver.py [--pods 5000] [--seconds 10] [--rate 200] [--watchers 10]
 """
@@ -82,7 +82,7 @@ def ours(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def real(folder: Path, assets: Path) -> Iterator[Target]:
-    """kube-apiserver with an etcd of its own, without controllers."""
+    """Run kube-apiserver with its own etcd, without controllers."""
     port, etcd_port, peer_port = free_port(), free_port(), free_port()
     key = certificates.new_key()
     (folder / "sa.key").write_bytes(certificates.key_pem(key))
@@ -140,7 +140,7 @@ async def is_ready(target: Target) -> bool:
 
 
 def pod(number: int) -> dict[str, object]:
-    """A worker pod as an operator makes it, of about 2 kB."""
+    """Return a worker pod as an operator makes it. It has about 2 kB."""
     env = [{"name": f"VARIABLE_{i}", "value": f"value-of-variable-{i}"} for i in range(16)]
     container = {
         "name": "pytorch", "image": "example.com/train:1", "command": ["torchrun", "train.py"], "env": env,
@@ -180,7 +180,7 @@ async def list_all(s: aiohttp.ClientSession) -> tuple[float, float]:
 
 
 async def watch_latency(s: aiohttp.ClientSession, *, watchers: int, rate: float, seconds: float) -> tuple[list[float], float]:
-    """Seconds from sending a write to reading its event, at every watcher."""
+    """Return the seconds from sending each write to reading its event at every watcher, and the achieved rate."""
     latencies: list[float] = []
     opened = asyncio.Semaphore(0)
 

@@ -1,4 +1,4 @@
-"""CPU time of a round of the autoscaler's decisions, and what is written at rest.
+"""Measure the CPU time of a round of the autoscaler's decisions, and what it writes at rest.
 
 `python -m benchmarks.autoscale_round [--jobs 1000] [--nodes 250]`: half of the jobs train with several workers and want one more, one in
 five has measured that its next worker brings nothing and may look past it, one in ten reports nothing, and twenty pods of higher priority
@@ -80,7 +80,7 @@ def cluster(jobs: int, nodes: int) -> tuple[list[JobState], list[NodeSeen], list
 
 
 def written_at(*, hours: float = 1.0, seed: int = 2) -> list[float]:
-    """When records were written of a job with a constant noisy throughput at its best size, in seconds from its first measure."""
+    """Return the times of written records, in seconds from the first measure, for a job with a noisy throughput at its best size."""
     draw = random.Random(seed)
     one = state(1, 2, draw)
     one = replace(one, seen=replace(one.seen, bounds=Bounds(1, 2), policy=ScalingPolicy()))

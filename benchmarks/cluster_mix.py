@@ -1,4 +1,4 @@
-"""A hundred elastic jobs share a cluster, once under each policy of the autoscaler: how long jobs take, and what they cost.
+"""Let a hundred elastic jobs share a cluster, once under each policy of the autoscaler, and say how long jobs take and what they cost.
 
 `python -m benchmarks.cluster_mix [--jobs 100] [--nodes 16] [--gpus 4] [--rescale 12]` simulates: jobs, arrivals and scaling curves are
 drawn from a seed, the same for each policy; the numbers of workers come from the autoscaler's own decisions, and what a change costs is

@@ -1,12 +1,12 @@
-"""What the controller costs: API writes per job, time until many jobs run, CPU seconds and memory.
+"""Measure the cost of the controller: API writes per job, time until many jobs run, CPU seconds and memory.
 
-    python -m benchmarks.controller                          on the laptop cluster's API server, and on a real one where
+    python -m benchmarks.controller                          on the laptop cluster's API server, and on a real one if
                                                              KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver
     python -m benchmarks.controller --kubeconfig FILE        on any API server that has the CRDs
     python -m benchmarks.controller --jobs 1000 --waiting 32 other numbers than a job of 5 pods and 100 jobs of 10
 
-A small stand-in for kubelets sets every pending pod to running, and to succeeded when told. Times are wall-clock and depend on the
-machine and on the API server; writes and CPU seconds of the controller are its own.
+A small stand-in for kubelets sets every pending pod to running, and to succeeded when told. Times are wall-clock, and depend on the
+machine and on the API server. Writes and CPU seconds are the controller's own.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path)
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--pods", type=int, default=10)
-    parser.add_argument("--waiting", type=int, help="so many jobs are made ahead of those that run; by default all")
+    parser.add_argument("--waiting", type=int, help="number of jobs that are created ahead of the running ones; by default all")
     parser.add_argument("--workers", type=int, default=16)
     args = parser.parse_args()
     loads = [Load(1, 5, 1, args.workers), Load(args.jobs, args.pods, args.waiting or args.jobs, args.workers)]

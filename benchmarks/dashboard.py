@@ -46,7 +46,7 @@ BEAT_S = 0.05
 
 
 class Cluster:
-    """Objects as an API server would send them."""
+    """Makes objects as an API server would send them."""
 
     def __init__(self, jobs: int, workers: int) -> None:
         self.jobs, self.workers = jobs, workers

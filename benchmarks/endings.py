@@ -1,4 +1,4 @@
-"""How often torch hangs or aborts at the end of a gloo job: runs the examples again and again, each rank a fork with torch imported.
+"""Count how often torch hangs or aborts at the end of a gloo job. The examples run repeatedly, each rank as a fork with torch imported.
 
     python -m benchmarks.endings [--runs 334] [--hold] [--stacks FOLDER] [examples/pytorch-elastic/train.py]
 
@@ -55,7 +55,7 @@ def be_rank(script: Path, *, rank: int, ranks: int, port: int, folder: str, hold
 
 
 def await_ends(pids: list[int], stacks: str) -> Counter[str]:
-    """How each rank ended, as words; those that hang are killed."""
+    """Count the ends of the ranks by their words. Kill ranks that hang."""
     ends: Counter[str] = Counter()
     left, until = set(pids), time.monotonic() + RUN_S
     while left and time.monotonic() < until:
@@ -78,7 +78,7 @@ def await_ends(pids: list[int], stacks: str) -> Counter[str]:
 
 
 def start_store() -> tuple[int, int]:
-    """Pid and port of a TCPStore in a process of its own: one that ranks inherited by fork would abort them at their end."""
+    """Start a TCPStore in its own process, and return its pid and port. A store that ranks inherit by fork would abort their exit."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -95,7 +95,7 @@ def start_store() -> tuple[int, int]:
 
 
 def run_once(script: Path, *, ranks: int, hold: bool, stacks: str) -> Counter[str] | None:
-    """One job of so many ranks; None in a rank, which is to return and end as a program does."""
+    """Run one job with this number of ranks. Return None in a rank, which then ends as a program does."""
     folder = tempfile.mkdtemp()
     store, port = start_store()
     pids = []

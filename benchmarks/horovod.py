@@ -1,13 +1,13 @@
-"""What a host that comes, goes or is killed costs elastic Horovod.
+"""Measure the cost of a host that comes, goes or is killed for elastic Horovod.
 
-Stock horovodrun with a discovery script that prints a file, beside ours with an unmodified program and with one that uses our library, on
-one machine and in one run. Ratios are to stock, of the medians of all rounds.
+Stock horovodrun with a discovery script that prints a file is compared with ours, on one machine and in one run. Ours runs an unmodified
+program, and a program that uses our library. Ratios are to stock, of the medians of all rounds.
 
-`added` and `removed`: from a ready host, or the word that one leaves, to the first step in the new world; `listed` and `delisted`: to the
-list that horovodrun has (stock has no other than the file). `stands still`: the longest pause between two steps while a host is added.
-`killed`: from SIGKILL of one worker of three to the next step of the others.
-`starts`, `imports`, `stops`, `meets`: the parts of `added` with the library: until the new process runs; until it asks for its place; until
-the others have stopped; until the first step.
+`added` and `removed` last from a ready host, or the word that a host leaves, to the first step in the new world. `listed` and `delisted`
+last to the change of horovodrun's list, which for stock is the file. `stands still` is the longest pause between two steps while a host is
+added. `killed` lasts from the SIGKILL of one worker of three to the next step of the others. `starts`, `imports`, `stops` and `meets` are
+the parts of `added` with the library: until the new process runs, until it asks for its place, until the others have stopped, and until
+the first step.
 
     scripts/frameworks horovod && python -m benchmarks.horovod [--rounds 3] [--sides stock ours library]
 """
@@ -35,11 +35,11 @@ FIGURES = ("added", "stands still", "removed", "killed")
 OF_THE_LIST = ("listed", "delisted")
 PARTS = ("starts", "imports", "stops", "meets")
 STOCK_FLAGS = ("--network-interface", "lo", "--blacklist-cooldown-range", "1", "60")
-"""Without the first it wants two hosts to start; without the second a host whose worker was killed is not used again."""
+"""Flags of stock horovodrun. The first lets it start with one host. The second lets it use a host again after its worker was killed."""
 
 
 class Stock:
-    """horovodrun as it is; the list of hosts is a file."""
+    """An unchanged horovodrun, whose list of hosts is a file."""
 
     def __init__(self, one: Lab) -> None:
         self._lab, self._hosts, self._script = one, one.folder / "hosts", one.folder / "discover.sh"
@@ -52,7 +52,7 @@ class Stock:
         draft.replace(self._hosts)
 
     def until_listed(self, *names: str, after: float) -> float | None:
-        """It has no other list than the file."""
+        """Return None, because the file is the only list."""
         return None
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class Ours:
         self._there: list[str] = []
 
     def list(self, *names: str) -> None:
-        """A host that goes is said to leave first, as the controller does."""
+        """Tell the server the hosts. First say that the other hosts leave, as the controller does."""
         gone = tuple(name for name in self._there if name not in names)
         self._lab.expect(*names, *gone, leaving=gone)
         self._there = list(names)
@@ -79,9 +79,9 @@ class Ours:
 
 
 def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
-    """Each round adds a host, kills the worker of a former one, waits until that has come back, and removes it.
+    """Add a host in each round, kill the worker of a former host, wait until that has come back, and remove it.
 
-    So every host is killed once at most, and every other time it is that of rank 0.
+    Every host is killed at most once, and every other time it is the host of rank 0.
     """
     figures: dict[str, list[float]] = {figure: [] for figure in (*FIGURES, *OF_THE_LIST, *PARTS)}
     hosts = ["w0", "w1"]
@@ -115,7 +115,7 @@ def rounds(one: Lab, side: Stock | Ours, count: int) -> dict[str, list[float]]:
 
 
 def parts(one: Lab, new: str, began: float, ended: float) -> dict[str, float]:
-    """Of the time in which this host was added. Nothing without the library: the others stop before the new process starts there."""
+    """Return the parts of the time in which this host was added. Return nothing without the library, because the others stop first."""
     notes = [(float(at), host, word) for at, host, word, *_ in map(str.split, one.lines()) if began < float(at) <= ended]
     moments = [at for at, host, word in notes if (host, word) in ((new, "process"), (new, "asks"))]
     stopped = [at for at, host, word in notes if host != new and word == "meets"]
@@ -135,7 +135,7 @@ def measured(what: str, library: bool, side: Callable[[Lab], Stock | Ours], coun
 
 
 SIDES: dict[str, tuple[bool, Callable[[Lab], Stock | Ours]]] = {"stock": (False, Stock), "ours": (False, Ours), "library": (True, Ours)}
-"""Whether the program uses our library, and who runs horovodrun."""
+"""For each side whether the program uses our library, and the class that runs horovodrun."""
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     options = parser.parse_args()
     if not (ENVIRONMENT / "made-from.txt").exists():
-        raise SystemExit("there is no Horovod here; make it with: scripts/frameworks horovod")
+        raise SystemExit("Horovod is not built; build it with: scripts/frameworks horovod")
     found = {what: measured(what, *SIDES[what], options.rounds) for what in options.sides}
     for what in [side for side in found if side != "stock" and "stock" in found]:
         ratios = {name: statistics.median(found["stock"][name]) / statistics.median(found[what][name]) for name in FIGURES}

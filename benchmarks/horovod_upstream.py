@@ -1,7 +1,6 @@
-"""Horovod's own elastic integration tests with its static script, and with the script replaced by the rendezvous server's list of hosts.
+"""Run Horovod's own elastic integration tests with the rendezvous server's list of hosts, and count the tests that pass.
 
-By curl, as a script of one's own would ask, and by the library in the launcher. Counts what passes each way; nothing of theirs is kept
-here.
+The ways are Horovod's static script, curl as in a user's own script, and the library in the launcher. No code of Horovod is kept here.
 
     scripts/frameworks horovod
     git clone --depth 1 https://github.com/horovod/horovod
@@ -88,7 +87,7 @@ def our_hosts():
 
 
 class Follower:
-    """Says who the hosts of the present case are, as a controller would: by the number of lines in the case's log."""
+    """Tells the hosts of the present case as a controller would. The number of lines in the case's log chooses them."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server, self._folder = server, folder
@@ -121,7 +120,7 @@ class Follower:
             draft.replace(self._folder / job / "token")
 
     def _expect(self, job: str, there: set[str], wanted: list[str]) -> None:
-        """What was listed and is wanted no more, leaves."""
+        """Tell the server the hosts of a job. Hosts that are not wanted any more leave."""
         self._number += 1
         hosts = tuple(
             Host(name=name, uid=name.replace(".", "-"), slots=int(slots), is_ready=True, is_local=True, leaving=line not in wanted)
@@ -132,12 +131,12 @@ class Follower:
 
 
 def when_listed(schedule: list[tuple[int | None, list[str]]], line: str) -> float:
-    """The first epoch with this host."""
+    """Return the first epoch with this host."""
     return next(float("inf") if when is None else when for when, hosts in schedule if line in hosts)
 
 
 def run(way: str, tests: Path, site: Path, log: Path | None) -> str:
-    """The last line of pytest, and which cases failed."""
+    """Run the tests one way. Return the last line of pytest, and the cases that failed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "installation").mkdir()

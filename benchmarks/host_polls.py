@@ -1,9 +1,12 @@
-"""What elastic Horovod's launchers cost the rendezvous server while nothing changes: jobs with some hosts each, polled each second.
+"""Measure the cost of elastic Horovod's launchers for the rendezvous server while nothing changes.
 
-Four kinds of callers, one after the other: `script`, discover_hosts.sh as it asks (its child waits for the next list, a connection each
-time); `library`, our horovodrun (waits too, and reports, on two connections that stay); `kept`, a request each second on a connection that
-stays; `plain`, a new connection each second. Beside it `openssl`: the same calls to OpenSSL's own server, `openssl s_server`, which reads
-a file for each: what new connections cost a program in C.
+There are jobs with some hosts each, and these kinds of callers, one after the other:
+
+- `script` asks like discover_hosts.sh, whose child waits for the next list with a connection each time.
+- `library` asks like our horovodrun, which waits too, and reports, on two connections that stay.
+- `kept` makes a request each second on a connection that stays.
+- `plain` makes a new connection each second.
+- `openssl` makes the calls of `plain` to `openssl s_server`, which reads a file for each. It shows the cost of connections in C.
 
     python -m benchmarks.host_polls [--jobs 200] [--hosts 8] [--seconds 30]
 """
@@ -33,7 +36,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Job:
-    """One job's launcher."""
+    """The launcher of one job."""
 
     def __init__(self, server: Server, name: str, tls: ssl.SSLContext) -> None:
         self._port, self._name, self._tls = server.port, name, tls
@@ -44,7 +47,7 @@ class Job:
         return await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls, server_hostname="localhost")
 
     async def ask(self, streams: Streams, query: str = "", body: bytes | None = None) -> dict[str, str]:
-        """One request; the headers of its answer."""
+        """Make one request, and return the headers of its answer."""
         reader, writer = streams
         writer.write(self._request(query, body))
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -79,7 +82,7 @@ class Job:
         await _each_second(self._read_file)
 
     async def _read_file(self) -> None:
-        """s_server sends no length: its answer ends with the connection."""
+        """Read an answer of s_server. It sends no length, so the answer ends with the connection."""
         reader, writer = await self.open()
         try:
             writer.write(self._request("", None))
@@ -122,7 +125,7 @@ async def _each_second(ask: Callable[[], Awaitable[object]]) -> None:
 
 @contextlib.contextmanager
 def openssl_server(folder: Path, ours: Server, *, jobs: int, hosts: int) -> Iterator[Server]:
-    """With our certificate; each job's answer is a file, as a whole."""
+    """Run OpenSSL's server with our certificate. Each job's whole answer is a file."""
     files = folder / "files"
     for index in range(jobs):
         file = files / f"v1/jobs/job-{index}/hosts"
@@ -142,7 +145,7 @@ def openssl_server(folder: Path, ours: Server, *, jobs: int, hosts: int) -> Iter
 
 async def measure(what: str, server: Server, jobs: list[Job], caller: Callable[[Job], Awaitable[None]], seconds: float) -> None:
     async def later(index: int, job: Job) -> None:
-        await asyncio.sleep(index / len(jobs))  # launchers do not ask in step
+        await asyncio.sleep(index / len(jobs))  # real launchers do not ask at the same moment
         await caller(job)
 
     tasks = [asyncio.ensure_future(later(index, job)) for index, job in enumerate(jobs)]

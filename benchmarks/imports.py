@@ -1,6 +1,6 @@
-"""How long `import elastic` takes in a fresh interpreter, beside the official client's `import kubernetes`; medians and their ratio.
+"""Measure `import elastic` in a fresh interpreter next to the official client's `import kubernetes`. Print medians and their ratio.
 
-The time of an interpreter that imports nothing is taken off both.
+The time of an interpreter that imports nothing is subtracted from both.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def main() -> None:
     statements = {"nothing": "pass", "elastic": "import elastic", "elastic.api": "import elastic.api", "kubernetes": "import kubernetes"}
     figures: dict[str, list[float]] = {name: [] for name in statements}
     for statement in statements.values():
-        run_ms(statement)  # warms the file cache and the .pyc files
-    for _ in range(RUNS):  # in turn, so that a slow moment of the machine meets all of them
+        run_ms(statement)  # fills the file cache and writes the .pyc files
+    for _ in range(RUNS):  # in turn, so that a slow moment of the machine affects all of them
         for name, statement in statements.items():
             figures[name].append(run_ms(statement))
     base = statistics.median(figures["nothing"])

@@ -1,8 +1,8 @@
-"""What the laptop cluster costs at rest: seconds until it is ready, memory of all its processes, and the share of a core it takes idle.
+"""Measure the laptop cluster at rest: seconds until it is ready, memory of all its processes, and their share of a core.
 
-API server, scheduler, controllers, node agent, the sandboxes' holder and the supervisor, with one node and without the control plane.
-Memory is PSS, so that what processes share is counted once. The machine has to be quiet. With --imports it also says which modules
-each process spends its start on.
+It runs API server, scheduler, controllers, node agent, the sandboxes' holder and the supervisor, with one node and without the control
+plane. Memory is PSS, so that shared memory is counted once. The machine has to be quiet. With --imports it also prints the modules on
+which each process spends its start.
 
     python -m benchmarks.laptop [--runs 5] [--idle 30] [--sandbox auto] [--imports]
 """
@@ -25,7 +25,7 @@ from elastic.local.sandbox import linux
 
 READY_S, MEMORY_MB, CORE_PERCENT = 2.0, 200.0, 2.0
 CALM_S = 5.0
-"""After the start, before a process is taken for idle."""
+"""Seconds after the start until a process counts as idle."""
 PARTS = ("elastic.local.supervisor", "elastic.local.sandbox.holder", "elastic.local.apiserver.__main__", "elastic.local.agents")
 SHOWN = 12
 
@@ -34,10 +34,10 @@ SHOWN = 12
 class Run:
     ready_s: float
     start_cpu_s: dict[str, float]
-    """By process."""
+    """CPU seconds of the start, by process."""
     memory_mb: dict[str, float]
     idle_percent: dict[str, float]
-    """Of one core."""
+    """Percent of one core, by process."""
 
 
 def main() -> int:
@@ -71,18 +71,18 @@ def measured(sandbox: str, *, idle_s: float) -> Run:
 
 
 def cpu_s(pid: int) -> float:
-    """Of the process, and of its children that have ended."""
+    """Return the CPU seconds of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def pss_mb(pid: int) -> float:
-    """Of the process and, for the holder, of what it keeps for its pods, of which there are none here."""
+    """Return the memory of a process with its helpers. The holder keeps no pods here."""
     return sum(_pss_kb(each) for each in (pid, *_own_children(pid))) / 1024
 
 
 def _own_children(pid: int) -> Iterator[int]:
-    """Those that are not processes of the cluster in their own right."""
+    """Yield the children of a process that are not themselves processes of the cluster."""
     for child, parent in linux.parents().items():
         if parent == pid and b"elastic.local" not in Path(f"/proc/{child}/cmdline").read_bytes():
             yield child
@@ -115,7 +115,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def slowest_imports(module: str) -> list[str]:
-    """The modules in which the import of this one spends most time itself, in milliseconds."""
+    """Return lines with the modules that take the most time of this module's import themselves."""
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", f"import {module}"], capture_output=True, text=True, check=True)
     rows = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if line.startswith("import time:")][1:]
     costs = sorted(((int(own) / 1000, int(total) / 1000, name.strip()) for own, total, name in rows), reverse=True)

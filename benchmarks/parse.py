@@ -1,7 +1,7 @@
-"""How long it takes to read and check one realistic PyTorchJob, beside pydantic doing the same shape.
+"""Measure the time to read and check one realistic PyTorchJob, and compare it with pydantic on the same shape.
 
 Both start from the decoded object and check every type, bound, word and unknown field down to the last container. `parse` also applies
-defaults and the rules between fields; pydantic's models are made from the same facts and stop at types.
+defaults and the rules between fields. pydantic's models are made from the same facts and check only types.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JOBS = 200
 STRICT = pydantic.ConfigDict(strict=True, extra="forbid")
 SIMPLE: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
 MODEL, MAP, LIST = (cast(Any, made) for made in (pydantic.create_model, dict, list))
-"""What makes types as the program runs, which no checker of types follows."""
+"""Functions that make types at run time, which no type checker follows."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def shape(spec: dict[str, Any]) -> None:
-    """What parse does first: each part converted to its type."""
+    """Convert each part to its type, as `parse` does first."""
     msgspec.convert(spec["runPolicy"], RunPolicy)
     msgspec.convert(spec["elasticPolicy"], ElasticPolicy)
     for replica in spec["pytorchReplicaSpecs"].values():
@@ -55,7 +55,7 @@ def shape(spec: dict[str, Any]) -> None:
 
 
 def turn_by_turn(*works: Callable[[], object]) -> list[list[float]]:
-    """Microseconds per job by round; in turns, so that whatever else the machine does slows all alike."""
+    """Return the microseconds per job by round. The works take turns, so that other load on the machine slows all alike."""
     for work in works:
         microseconds(work)
     return [[microseconds(work) for work in works] for _ in range(ROUNDS)]
@@ -89,7 +89,7 @@ def pydantic_model() -> Any:
 
 
 def from_struct(node: Any) -> Any:
-    """The same fields, bounds and words as our model."""
+    """Return the pydantic type with the fields, bounds and words of our model."""
     match node:
         case inspect.Metadata():
             name = (node.extra_json_schema or {}).get("$ref")
@@ -123,7 +123,7 @@ def from_definition(name: str) -> Any:
 
 
 def from_schema(node: dict[str, Any], name: str) -> Any:
-    """The same pod template as Kubernetes has it."""
+    """Return the pydantic type for a part of Kubernetes' pod template."""
     if "$ref" in node:
         return from_definition(node["$ref"])
     if "x-kubernetes-int-or-string" in node:

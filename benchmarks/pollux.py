@@ -1,11 +1,11 @@
-"""Pollux's own simulator (OSDI 2021) with its workload 6, 160 jobs on 16 nodes of 4 GPUs.
+"""Run Pollux's own simulator (OSDI 2021) with its workload 6: 160 jobs on 16 nodes of 4 GPUs.
 
-Tiresias, Optimus and Pollux as published, beside our autoscaler's decisions.
+It compares Tiresias, Optimus and Pollux as published with our autoscaler's decisions.
 
-The simulator's traces say how fast each program trains on which GPUs, and Pollux's jobs choose their batch size anew. Ours keep the
-batch size with which they were submitted, as Optimus's and Tiresias's do, begin with the submitted number of workers, may have between one
-and the most that Optimus's may have, and learn how they scale from their own throughput. What a rescale costs is 30 s
-there; `--rescale` gives all policies another cost. docs/cluster-mix.md says how to install the simulator, which needs pandas below 2.
+The simulator's traces tell each program's speed on any GPUs, and Pollux's jobs change their batch size. Our jobs keep the submitted batch
+size, as those of Optimus and Tiresias do. They begin with the submitted number of workers, may have between one and the most of Optimus's
+jobs, and learn how they scale from their own throughput. A rescale costs 30 s there; `--rescale` gives all policies another cost.
+docs/cluster-mix.md says how to install the simulator, which needs pandas below 2.
 
     python -m benchmarks.pollux FOLDER [--policies tiresias optimus pollux throughput capacity] [--rescale 30] [--interval 60] [--from-one]
 """
@@ -36,7 +36,7 @@ Allocations = dict[str, list[int]]
 
 
 class Elastic:
-    """The autoscaler in the simulator's words: which node each worker of each job is on. A worker stays where it is until it goes."""
+    """The autoscaler behind the simulator's interface: the nodes of each job's workers. A worker stays on its node until it goes."""
 
     def __init__(self, policy: ScalingPolicy, *, rescale_s: float) -> None:
         self._policy, self._rescale_s = policy, rescale_s
@@ -45,7 +45,7 @@ class Elastic:
         self._rates: dict[str, float | None] = {}
 
     def heard(self, name: str, *, replicas: int, most: int, rate: float | None) -> None:
-        """A job that is there, the number of workers it was submitted with, and its samples a second; None where it does not train."""
+        """Note a present job: its submitted and its largest number of workers, and its samples a second, or None if it does not train."""
         if name not in self._jobs:
             self._jobs[name] = Job(Submitted(name, 0.0, 0.0, 0.0, most), None, min(replicas, most))
         self._rates[name] = rate
@@ -79,7 +79,7 @@ class Elastic:
 
 
 def elastic_policy(base: Any, ours: Elastic, replicas: Mapping[str, int]) -> Any:
-    """A policy for the simulator. Its jobs are Optimus's: they keep their batch size, and have as many workers as they are given."""
+    """Return a policy for the simulator. Like Optimus's jobs, its jobs keep their batch size and run with the given number of workers."""
 
     class Policy(base):  # type: ignore[misc]
         cluster: Any = None
@@ -95,7 +95,7 @@ def elastic_policy(base: Any, ours: Elastic, replicas: Mapping[str, int]) -> Any
 
 
 def samples_a_second(job: Any) -> float | None:
-    """None while it does not train."""
+    """Return the job's samples a second, or None while it does not train."""
     placement = tuple(filter(None, job.placement))
     if not placement or job.rescale_time > 0:
         return None
@@ -105,7 +105,7 @@ def samples_a_second(job: Any) -> float | None:
 
 
 def costing(job: Any, rescale_s: float) -> Any:
-    """The simulator's class of jobs, with this cost of a rescale."""
+    """Return the simulator's class of jobs with this cost of a rescale."""
 
     class Costing(job):  # type: ignore[misc]
         def reallocate(self, placement: Any) -> None:
@@ -117,7 +117,7 @@ def costing(job: Any, rescale_s: float) -> Any:
 
 
 def play(theirs: Any, name: str, workload: Any, *, rescale_s: float, interval_s: int, from_one: bool) -> Any:
-    """The cluster after its last job has ended."""
+    """Simulate a policy, and return the cluster after its last job has ended."""
     cluster: Any = None
     if name in OURS:
         replicas = {} if from_one else {row.name: int(row.num_replicas) for row in workload.itertuples()}
@@ -140,8 +140,10 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", choices=[*THEIRS, *OURS], default=[*THEIRS, *OURS])
     parser.add_argument("--rescale", type=float, default=30.0, help="seconds without training after each change of a job's workers")
     parser.add_argument("--interval", type=int, default=60, help="seconds between two decisions")
-    parser.add_argument("--from-one", action="store_true", help="our jobs begin with one worker, not with as many as Tiresias's have")
-    parser.add_argument("--seed", type=int, default=1, help="of Pollux's search")
+    parser.add_argument(
+        "--from-one", action="store_true", help="our jobs begin with one worker, and not with the number that Tiresias's jobs have"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of Pollux's search")
     chosen = parser.parse_args()
     if not (chosen.folder / "simulator.py").is_file():
         parser.error(f"{chosen.folder} has no simulator.py; give the folder simulator of petuum/adaptdl, branch osdi21-artifact")
@@ -149,7 +151,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     try:
         modules: list[Any] = [importlib.import_module(name) for name in ("simulator", "pandas", "numpy")]
-    except (ImportError, AttributeError) as error:  # numpy 1.24 and later have no numpy.int
+    except (ImportError, AttributeError) as error:  # for example, numpy 1.24 and later have no numpy.int
         raise SystemExit(f"the simulator does not start: {error}; docs/cluster-mix.md says what it needs") from error
     theirs, pandas, numpy = modules
     theirs.Job = costing(theirs.Job, chosen.rescale)

@@ -1,7 +1,7 @@
-"""How the rendezvous server bears many agents: the time for a round to close after its last join, and its cost at rest.
+"""Measure the rendezvous server with many agents: the time from the last join until a round closes, and the cost at rest.
 
-Simulated agents speak the real protocol over real TLS connections to a real server process; all of it on one machine, so the figures hold
-the cost of the simulation as well. Two loads: many jobs with a few agents each, and one job with many.
+Simulated agents speak the real protocol over real TLS connections to a real server process. All run on one machine, so the figures include
+the cost of the simulation. There are two loads: many jobs with a few agents each, and one job with many agents.
 
     python -m benchmarks.rendezvous [--jobs 1000] [--agents 10] [--large 2000] [--rest 30] [--limit 900]
 """
@@ -40,7 +40,7 @@ PROGRESS_S = 10.0
 
 @dataclass
 class Server:
-    """The server process, and what the kernel says of it."""
+    """The server process, and what the kernel counts for it."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -243,7 +243,7 @@ async def many_jobs(server: Server, *, jobs: int, agents: int, rest_s: float) ->
 
 
 async def rest(server: Server, agents: list[Agent], rest_s: float) -> None:
-    """All agents beat, and nothing else happens."""
+    """Measure the server at rest, while all agents beat and nothing else happens."""
     cpu, began = server.cpu_s(), time.perf_counter()
     await asyncio.sleep(rest_s)
     used = (server.cpu_s() - cpu) / (time.perf_counter() - began)

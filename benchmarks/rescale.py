@@ -1,8 +1,8 @@
-"""Seconds from an event to the first step of the new world: the same small DDP script under stock torchrun and under the backend elastic.
+"""Measure the seconds from an event to the first step of the new world, for a small DDP script under stock torchrun and backend elastic.
 
 Agents are plain processes on loopback, with a real elastic-rendezvous process and without Kubernetes. `--write` puts table and picture into
-docs/. The default is one run of each setting, some five minutes; `--quick` leaves out torchrun's default flags, whose waits make most of
-it. Run it as `python -m benchmarks.rescale`.
+docs/. By default each setting runs once, which takes about five minutes. `--quick` leaves out torchrun's default flags, whose waits take
+most of that time. Run it as `python -m benchmarks.rescale`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def main() -> None:
 
     found = [Measured(**fields) for fields in json.loads(chosen.raw.read_text())] if chosen.raw and chosen.raw.exists() else []
     names = [name for name in chosen.settings.split(",") if not (chosen.quick and name == "stock")]
-    if "etcd" in names and program() is None:
-        names.remove("etcd")
-        print("without the setting etcd: there is no etcd on PATH; install Debian's etcd-server")
+    in_etcd = {setting.name for setting in SETTINGS if setting.is_in_etcd}
+    if in_etcd.intersection(names) and program() is None:
+        names = [name for name in names if name not in in_etcd]
+        print("without the settings in an etcd: there is no etcd on PATH; install Debian's etcd-server")
     until = time.monotonic() + chosen.limit
     runs = {setting.name: 1 if chosen.quick else chosen.runs for setting in SETTINGS}
     if chosen.stock_runs is not None:
@@ -61,7 +62,7 @@ def main() -> None:
 def _tell(measured: Measured) -> None:
     seconds = "lost" if measured.seconds is None else f"{measured.seconds:6.2f} s"
     phases = " ".join(f"{name} {ms}" for name, ms in measured.phases.items())
-    print(f"{measured.setting:8} {measured.scenario:8} {seconds:>9}  {phases}{measured.note}", flush=True)
+    print(f"{measured.setting:15} {measured.scenario:8} {seconds:>9}  {phases}{measured.note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How much of a spot cluster's time becomes training.
+"""Compute how much of a spot cluster's time becomes training.
 
-Replays a trace of nodes for our backend, stock torchrun, checkpoint-and-restart, and an oracle whose changes cost nothing.
+A trace of nodes is replayed for our backend, stock torchrun, checkpoint-and-restart, and an oracle whose changes cost nothing.
 
-Run it as `python -m benchmarks.spot_replay`. It simulates; what a change costs is drawn from what bench-rescale measured. Without
+Run it as `python -m benchmarks.spot_replay`. It simulates, and draws the cost of each change from what bench-rescale measured. Without
 `--trace` it generates traces of 24 nodes with 14.3 changes an hour; `--trace` takes a CSV of seconds and nodes, as Bamboo's, or a JSON
 file of SkyPilot's spot-traces. `--write` renews docs/spot-replay.md and its picture.
 """

@@ -1,1 +1,1 @@
-"""The dashboard: shows jobs, their history, workers and nodes in a browser. It reads; where it is told so, it passes a user's wishes on."""
+"""The dashboard shows jobs, their history, workers and nodes in a browser. If that is enabled, users can also change jobs with it."""

@@ -21,6 +21,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name != "kubernetes":
+        from elastic import extras
+
+        words = extras.lacking(error, user=f"elastic.{name}")
+        if words is None:
             raise
-        raise ImportError("elastic.Client needs the package kubernetes: pip install kubernetes") from error
+        raise ImportError(words) from None

@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class Line(logging.Formatter):
-    """Time, level, logger, message, and whatever was given as `extra`."""
+    """Formats time, level, logger, message, and the fields of `extra`."""
 
     _own = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "taskName", "asctime"}
 
@@ -38,7 +38,7 @@ def quotes_no_request(record: logging.LogRecord) -> bool:
 
 
 def tells_no_peer_that_left(record: logging.LogRecord) -> bool:
-    """Uvloop reports as an error that a peer has gone in the middle of a handshake, or of what it was sent over TLS."""
+    """Return False for uvloop's errors about a peer that has gone during a handshake or a message over TLS."""
     error = record.exc_info[1] if record.exc_info else None
     left = isinstance(error, ConnectionError) and record.getMessage().startswith("Future exception was never retrieved")
     return not left and not (isinstance(error, RuntimeError) and str(error).endswith("the handler is closed"))
@@ -52,7 +52,7 @@ def log_to(stream: TextIO, *, level: str) -> None:
 
 
 def log_plainly() -> None:
-    """As the laptop cluster's own processes log, whose files are read by people."""
+    """Log like the laptop cluster's own processes, whose files people read."""
     _leave_out_peers()
     logging.basicConfig(level=logging.INFO, format=PLAIN)
 

@@ -1,7 +1,8 @@
-"""What reading YAML and JSON may cost, found out without recursion.
+"""Bound the cost of reading YAML and JSON, without recursion.
 
-PyYAML composes by recursion in C without a limit, so that a few kilobytes of brackets end the process; what reads the values afterwards
-recurses in Python. PyYAML also copies what an alias merges (`<<: *a`), and its numbers of base 60 cost the square of their length.
+PyYAML composes values by recursion in C without a limit, so a few kilobytes of brackets end the process. The code that reads the values
+afterwards recurses in Python. PyYAML also copies the keys that an alias merges (`<<: *a`), and the cost of its numbers of base 60 grows
+with the square of their length.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def line_too_deep(text: str | bytes) -> int | None:
-    """The first line of YAML that is nested too deep; None if there is none. Raises YAMLError for what is no YAML."""
+    """Return the first line of YAML that is nested too deep, or None. Raise YAMLError if the text is no YAML."""
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -31,21 +32,21 @@ def line_too_deep(text: str | bytes) -> int | None:
 
 
 MOST_ALIASED = 3 << 20
-"""Characters and values that the aliases of a text may add to it, each written out; an API server takes no larger text."""
+"""Characters and values that the aliases of a text may add to it, if each is written out. An API server takes no larger text."""
 MOST_DIGITS = 400
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def line_too_costly(text: str | bytes) -> tuple[int, str] | None:
-    """The first line of YAML at which aliases add too much or a number is too long, and which; None if there is none. Raises YAMLError."""
+    """Return the first line at which aliases add too much or a number is too long, with the problem, or None. May raise YAMLError."""
     sizes: dict[str, int] = {}
     size = added = 0
     holders: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent):
-            more = sizes.get(event.anchor or "", 1)  # what contains itself is too deep anyway
+            more = sizes.get(event.anchor or "", 1)  # a value that contains itself is too deep anyway
             size, added = size + more, added + more
             if added > MOST_ALIASED:
                 return line, f"its aliases stand for more than {MOST_ALIASED} characters"
@@ -72,7 +73,7 @@ def _is_long_number(event: yaml.ScalarEvent) -> bool:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Of plain values, which may be shared or contain themselves: each is looked at once on each level."""
+    """Return whether plain values are nested too deep. They may be shared or contain themselves, so each is visited once on each level."""
     level = [value]
     for _ in range(MOST_DEPTH):
         parts = [part for holder in level for part in _parts(holder) if isinstance(part, dict | list)]

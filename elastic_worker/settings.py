@@ -1,4 +1,4 @@
-"""Reads and checks the environment of a worker's container; one clear error names everything that is missing."""
+"""Read and check the environment of a worker's container. One error names everything that is missing."""
 
 import dataclasses
 import re
@@ -15,17 +15,17 @@ GENERATION = "ELASTIC_GENERATION"
 WORLD = "ELASTIC_WORLD"
 """The socket at which a worker can ask its agent to change worlds in process."""
 REPORTS = "ELASTIC_REPORTS"
-"""The socket at which the agent takes its workers' reports, where it meets its peers in an etcd."""
+"""The socket at which the agent takes its workers' reports, if it meets its peers in an etcd."""
 LIGHTNING_NODES = "PL_TRAINER_NUM_NODES"
 """Lightning's default for `Trainer(num_nodes=...)`. The agent sets it for each world: Lightning compares it with the world's size."""
 PROTOCOL_HEADER = "Elastic-Protocol"
 """Names the version of the messages in every request and response, and when a WebSocket opens."""
 PROTOCOL_MAJOR = 1
-PROTOCOL_VERSION = "{}.4".format(PROTOCOL_MAJOR)
+PROTOCOL_VERSION = "{}.5".format(PROTOCOL_MAJOR)
 
 
 def unknown_version(named: typing.Optional[str]) -> str:
-    """Why messages of this version cannot be read, in words; empty if they can. A server of a release before the header names none."""
+    """Say why messages of this version cannot be read; return "" if they can. Servers of releases before the header name no version."""
     if named is None or re.match(r"{}\.[0-9]{{1,4}}\Z".format(PROTOCOL_MAJOR), named):
         return ""
     return (

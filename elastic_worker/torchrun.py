@@ -1,4 +1,4 @@
-"""The entry points by which torchrun finds the rendezvous backends `elastic` and `elastic-etcd` (group `torchrun.handlers`).
+"""Provide the entry points for the rendezvous backends `elastic` and `elastic-etcd` (group `torchrun.handlers`).
 
 Importing this module is cheap: torch is imported only when torchrun, which has imported it already, asks for the handler.
 """
@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
 
 
 def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
-    """Torchrun calls this without arguments; it returns the function that creates a handler from torchrun's parameters."""
+    """Return the function that creates a handler from torchrun's parameters. Torchrun calls this without arguments."""
     from elastic_worker.agent import early_end
     from elastic_worker.agent.handler import create
 
@@ -19,7 +19,7 @@ def register() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
 
 
 def register_etcd() -> "typing.Callable[[RendezvousParameters], RendezvousHandler]":
-    """The same for `elastic-etcd`. torch has an `etcd` of its own and refuses another one of that name."""
+    """Return the same function for `elastic-etcd`. torch has its own backend `etcd` and refuses another backend of that name."""
     from elastic_worker.agent import early_end
     from elastic_worker.etcd.backend import create
 

@@ -1,7 +1,7 @@
-"""The backend `c10d`: a store pod per job that outlives any worker, and what stock torchrun needs to scale up and re-form quickly.
+"""Build what the backend `c10d` needs: a store pod per job that outlives any worker, and settings for stock torchrun to re-form quickly.
 
-Pure builders; who makes the objects, and what follows when the store pod is lost, is decided elsewhere. The store cannot authenticate,
-and torch unpickles what it reads from it: the network policy, which admits only the job's own pods, is what protects it.
+Pure builders. Other modules decide who creates the objects, and what follows if the store pod is lost. The store cannot authenticate its
+clients, and torch unpickles what it reads from the store. Only the network policy, which admits the job's own pods alone, protects it.
 """
 
 import copy
@@ -27,7 +27,7 @@ SPOT_LABELS = (
 SPOT_VALUES = ("spot", "SPOT", "true")
 
 TUNING = (
-    ("is_host", "false"),  # no worker hosts the store, whatever its host name looks like
+    ("is_host", "false"),  # no worker hosts the store, even if its host name looks like the endpoint's
     ("last_call_timeout", "2"),  # stock waits 30 s in every round below max
     ("keep_alive_interval", "1"),  # a dead agent is noticed after 3 s; stock takes 15 s
     ("keep_alive_max_attempt", "3"),
@@ -80,7 +80,7 @@ class C10dStore:
 
 
 def store_pod(store: C10dStore) -> Object:
-    """One process with a TCPStore, from the workers' own image so that it is the same torch; restarted in place when it ends."""
+    """Return the pod of the TCPStore. It has the workers' image, and so the same torch, and restarts in place if its process ends."""
     spec = store.template.get("spec") or {}
     pod_spec: Object = {
         "restartPolicy": "Always",
@@ -182,7 +182,7 @@ def _on_demand_preferred() -> Object:
 
 
 def _labels(store: C10dStore) -> dict[str, str]:
-    """Not those of a replica: the store is counted neither as a worker nor in a gang."""
+    """Return the labels of the store's objects. They are not those of a replica, so the store counts neither as a worker nor in a gang."""
     return {COMPONENT: COMPONENT_VALUE, STORE_OF: store.name[:63].rstrip("-.")}
 
 

@@ -1,7 +1,7 @@
-"""How elastic_worker gets into a container of an unmodified image: pure changes to a pod, and the signs by which it says that it cannot.
+"""Deliver elastic_worker into containers of unmodified images by changes to the pod, and read the messages of containers where that fails.
 
-An init container copies the library into a volume of its own; a short shell wrapper before the container's command checks the
-interpreter that torchrun will run under, appends the folder to PYTHONPATH, and starts the fork server that gives torchrun warm workers.
+An init container copies the library into a separate volume. A short shell wrapper before the container's command checks the interpreter
+under which torchrun will run, appends the folder to PYTHONPATH, and starts the fork server that gives torchrun warm workers.
 If the interpreter does not fit, the container ends with a reserved status and a message that names the job. A controller that sees both
 restarts the group with another backend.
 """
@@ -125,17 +125,17 @@ def is_undeliverable(terminated: Mapping[str, Any], job_uid: str) -> str:
 
 
 def has_closed(message: str, job_uid: str) -> str:
-    """Why the agents of this job have closed their rendezvous, as a container's message says; empty where it does not."""
+    """Return why the agents of this job have closed their rendezvous, as a container's message says; "" if it does not say so."""
     return _line(message, f"{CLOSED_PREFIX} {job_uid}: ")
 
 
 def has_failed(message: str, job_uid: str) -> str:
-    """Rank and error of the worker that failed, as its agent wrote them into the container's message; empty where it did not."""
+    """Return rank and error of the worker that failed, as its agent wrote them into the container's message; "" if it did not."""
     return _line(message, f"{FAILED_PREFIX} {job_uid}: ")
 
 
 def unmet(message: str, job_uid: str) -> tuple[str, str]:
-    """Why an agent ended without meeting the others, as a word and in more; two empty texts where its container says nothing of it."""
+    """Return why an agent ended without meeting the others, as a word and as a sentence; two empty texts if its container does not say."""
     why, _, words = _line(message, f"{UNMET_PREFIX} {job_uid}: ").partition(": ")
     return (why, words) if why in (USAGE, REFUSED, UNREACHABLE) else ("", "")
 
@@ -206,7 +206,7 @@ def _env(delivery: Delivery, container: Mapping[str, Any]) -> list[dict[str, Any
 
 
 def _add_env(container: dict[str, Any], wanted: Sequence[dict[str, Any]]) -> None:
-    """Append what the container does not have yet, except for the rendezvous itself, which must be ours as a whole."""
+    """Add variables to the container. They replace its variables of the same names, because all of the rendezvous must be ours."""
     ours = {entry["name"] for entry in wanted}
     kept = [entry for entry in container.get("env") or [] if entry.get("name") not in ours]
     container["env"] = [*kept, *wanted]

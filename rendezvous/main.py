@@ -70,7 +70,7 @@ def main(
     ready_fd: int | None,
     log_level: str,
 ) -> None:
-    """Serve the rendezvous: who is in the world of each elastic job, decided where it is known."""
+    """Serve the rendezvous, which decides the members of each elastic job's world."""
     log_to(sys.stderr, level=log_level)
     try:
         credentials = Credentials(installation)

@@ -1,6 +1,7 @@
-"""Makes the Helm chart from what `elastic install` applies: `scripts/chart.py FOLDER` writes FOLDER/elastic-training-VERSION.tgz.
+"""Make the Helm chart from what `elastic install` applies: `scripts/chart.py FOLDER` writes FOLDER/elastic-training-VERSION.tgz.
 
-A component is a value: an object, a flag or a port that only comes with it stands between `if` and `end`. Needs neither kubectl nor Helm.
+Each component is a value of the chart. Objects, flags and ports that come only with a component are between `if` and `end`. Needs neither
+kubectl nor Helm.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ TrainJobs need their definitions, runtimes and the namespace kubeflow-system. Cr
 
 
 def condition(node: Any) -> str:
-    """Return the values under which a part is there; empty: always."""
+    """Return the condition on the chart's values under which a part is included; "" if it always is."""
     if not isinstance(node, dict) or VALUE not in node:
         return ""
     return CONDITIONS[node[WITH]] if WITH in node else OPPOSITE[CONDITIONS[node[WITHOUT]]]
@@ -126,7 +127,7 @@ def templates() -> dict[str, str]:
 
 
 def with_selector(configuration: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of the webhook for TrainJobs. Next to Kubeflow Trainer, it is asked only about those that are ours."""
+    """Return the configuration of the webhook for TrainJobs. Next to Kubeflow Trainer, it gets only the TrainJobs with our label."""
     (hook,) = configuration["webhooks"]
     narrow = webhook.train_job_configuration(hook["clientConfig"], selector={LABEL: ASKS})["webhooks"][0]
     rules = [{WITH: INSTEAD, VALUE: hook["rules"][0]}, {WITH: BESIDE, VALUE: narrow["rules"][0]}]

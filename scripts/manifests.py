@@ -68,7 +68,7 @@ class Place:
     values: Mapping[str, Any]
 
     def conditional(self, builds: Sequence[str]) -> Any:
-        """Its tree, and on which component it depends."""
+        """Return the tree at this place, with the component on which it depends."""
         tree = united(self.values)
         missing = [name for name in builds if name not in self.values]
         if not missing:
@@ -80,7 +80,7 @@ class Place:
 
 
 def united(builds: Mapping[str, Any]) -> Any:
-    """One tree of all builds. Lists keep the order of the first; what only others have comes behind."""
+    """Return one tree of all builds. Lists keep the order of the first build, and items that only other builds have come last."""
     first = next(iter(builds.values()))
     if isinstance(first, dict):
         keys = dict.fromkeys(key for value in builds.values() for key in value)
@@ -113,7 +113,7 @@ def identity(item: Any) -> str:
 
 
 def text() -> str:
-    """One object a line: a change of deploy/ shows as a change of its objects."""
+    """Return the file's text, with one object in each line, so that a diff shows which objects changed."""
     parts = []
     for overlay in OVERLAYS:
         objects = ",\n".join(json.dumps(item, sort_keys=True, ensure_ascii=False) for item in united(builds_of(overlay)))

@@ -1,8 +1,8 @@
-"""Cuts what a job's schema needs out of an API server's OpenAPI, and writes elastic/api/kubernetes.json.
+"""Copy what a job's schema needs from an API server's OpenAPI, and write elastic/api/kubernetes.json.
 
-Its input is one or several files with component schemas: what `kubectl get --raw` gives for /openapi/v3/api/v1 and
-/openapi/v3/apis/autoscaling/v2, or a plain object from name to schema. Descriptions, patch strategies and defaults go; a default that
-a list key needs stays.
+The input is one or several files with component schemas: what `kubectl get --raw` gives for /openapi/v3/api/v1 and
+/openapi/v3/apis/autoscaling/v2, or a plain object from name to schema. Descriptions, patch strategies and defaults are left out, except
+defaults that a list key needs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Makes a virtual environment and installs into it what constraints.txt pins, with a bar: how many packages are found, then installed.
+"""Make a virtual environment with the packages that constraints.txt pins. A bar shows how many are found, then how many are installed.
 
-usage: python scripts/setup_packages.py VENV. Needs the standard library only.
+Usage: python scripts/setup_packages.py VENV. Needs only the standard library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fails when a module of the product is longer than a reader can hold: 400 lines. Exceptions are named here with their reason."""
+"""Fail if a module of the product has more than 400 lines, because readers lose the overview. Exceptions are listed with their reason."""
 
 from __future__ import annotations
 

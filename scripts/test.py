@@ -1,8 +1,8 @@
-"""Runs the tests and says at the end how many there were and how long they took.
+"""Run the tests, and say at the end how many there were and how long they took.
 
-Pure tests share the cores. Tests that start real processes wait as much as they work, so four lanes of them run side by side, one of which
-mostly waits; each module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that some of
-them need are made while the pure tests run. `--full` adds the tests marked `full`: second environments for what others show already.
+Pure tests share the cores. Tests that start real processes wait as much as they work, so four lanes of them run at the same time, and one
+of the lanes mostly waits. Each module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that
+some tests need are made while the pure tests run. `--full` adds the tests marked `full`, which repeat other tests in second environments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterator
 
 REPORTS = pathlib.Path(".cache/tests")
-# Environments; where one cannot be installed its tests are skipped.
+# Environments. If one cannot be installed, its tests are skipped.
 LIGHT = ("xgboost", "jax", "mpi", "openmpi5", "horovod-driver", "kubeflow-training", "kubeflow")
 FULL = ("kubernetes-36",)
 INSTALL_S = 600

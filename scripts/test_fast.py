@@ -35,7 +35,7 @@ LANES = 2
 
 
 def pure() -> tuple[str, ...]:
-    """Return the packages and modules that the import contract holds to be pure, and those of plain data."""
+    """Return the packages and modules that an import contract requires to be pure, and those with plain data."""
     contracts = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (decisions,) = (contract["source_modules"] for contract in contracts if contract["name"] == CONTRACT)
     return (*decisions, *DATA)

@@ -1,7 +1,8 @@
-"""Runs the tests marked heavy inside a time box, and says which passed, which failed, which were skipped and why.
+"""Run the tests marked heavy inside a time box, and say which passed, which failed, which were skipped and why.
 
-Two run side by side, for each waits about as much as it works. Their frameworks are installed meanwhile, and the tests of the quickest
-come first. It names the tests that did not fit in the box. Only a failure makes this fail. `--full` adds the tests marked `full`.
+Two tests run at the same time, because each waits about as much as it works. Frameworks are installed meanwhile, and the tests whose
+framework is installed first run first. Tests that did not fit in the time box are named. Only a failed test makes the script fail.
+`--full` adds the tests marked `full`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def is_made(name: str) -> bool:
 
 
 def wait_for(names: tuple[str, ...], installer: subprocess.Popen[bytes], *, until: float) -> None:
-    """Until they are made, or the installer has given up, or time has."""
+    """Wait until these frameworks are installed, the installer has ended, or the time is up."""
     while not all(map(is_made, names)) and installer.poll() is None and time.monotonic() < until:
         time.sleep(LOOK_EVERY_S)
 

@@ -1,7 +1,7 @@
-"""Runs a command that says little and shows that it goes on: a line that lives on a terminal, elsewhere a line every few seconds.
+"""Run a command that prints little, and show that it goes on: by one changing line on a terminal, otherwise by a line every few seconds.
 
-`python scripts/waiting.py TITLE -- COMMAND...` ends as the command does, and prints the end of what it said if it failed. Needs the
-standard library only: it runs before anything is installed.
+`python scripts/waiting.py TITLE -- COMMAND...` exits as the command does, and prints the end of its output if it failed. Needs only the
+standard library, because it runs before anything is installed.
 """
 
 from __future__ import annotations

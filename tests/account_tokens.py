@@ -22,7 +22,7 @@ async def account_token(kube: Kube, name: str, *, namespace: str, audience: str 
 
 
 async def who_may_control(kube: Kube, *, namespace: str) -> dict[str, bool]:
-    """Whether the bearers of these tokens may speak for the control plane, where the account `controller` may."""
+    """Return whether the bearer of each token may speak for the control plane, which only the account `controller` may."""
     gate = Gate(keys=tuple, reviewer=KubeReviewer(kube), accounts=[f"system:serviceaccount:{namespace}:controller"])
     tokens = {
         "the controller, to us": await account_token(kube, "controller", namespace=namespace, audience=AUDIENCE),

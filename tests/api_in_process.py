@@ -1,4 +1,4 @@
-"""The laptop's API server in the process of a test."""
+"""Run the laptop's API server in the process of a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.local.apiserver.server import ApiServer
 
 @contextlib.asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Path]:
-    """An administrator's kubeconfig. Who did what is in `audit.jsonl` beside its folder."""
+    """Run the server, and yield an administrator's kubeconfig. `audit.jsonl` in this folder has an entry for each request."""
     data = DataDir.open(folder / "data", ())
     server = ApiServer(data, None, Audit(folder / "audit.jsonl"))
     with socket.create_server(("127.0.0.1", 0)) as opened:

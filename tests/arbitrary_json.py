@@ -1,4 +1,4 @@
-"""Strategies for JSON of any shape, and ways to plant it anywhere in a good job."""
+"""Generate JSON of any shape, and plant it anywhere in a good job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ anything = st.recursive(
 
 
 def places(value: Any, at: tuple = ()) -> list[tuple]:
-    """The path of every part of a job."""
+    """Return the path of every part of a job."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [at, *(place for key, child in children for place in places(child, (*at, key)))]
 

@@ -44,7 +44,7 @@ COUNTS = (0, 1, 2, 8)
 
 
 def arbitrary(node: inspect.Type, draw: random.Random) -> Any:
-    """As JSON has it."""
+    """Return an arbitrary value of the type, as JSON has it."""
     match node:
         case inspect.Metadata():
             return arbitrary(node.type, draw)

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, spoken to by the DevTools protocol: opens pages, asks them, takes pictures of them."""
+"""Drive Debian's Chromium without a screen by the DevTools protocol: open pages, query them, and take pictures of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Page:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.said: list[str] = []
-        """What the console, the log and uncaught exceptions said: an honest page says nothing."""
+        """The messages of the console, the log and uncaught exceptions. A good page has none."""
         self.asked: list[str] = []
-        """The address of each request."""
+        """The URL of each request."""
 
     async def listen(self) -> None:
         async for message in self._socket:
@@ -57,13 +57,13 @@ class Page:
         await self.tell("Page.navigate", url=url)
 
     async def ask(self, script: str) -> Any:
-        """What an expression of JavaScript is, in the page."""
+        """Return the value of a JavaScript expression in the page."""
         found = await self.tell("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     async def wait(self, script: str, *, within_s: float = ANSWER_S) -> None:
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         async with asyncio.timeout(within_s):
             while not await self.ask(f"Boolean({script})"):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_EVERY_S)
@@ -86,7 +86,7 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Page]:
-    """A browser of its own with one page."""
+    """Start a browser, and yield its page."""
     assert PROGRAM is not None
     arguments = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run", "--disable-gpu"]
     arguments += ["--disable-background-networking", "--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]

@@ -1,4 +1,7 @@
-"""API server of the laptop cluster and controller as real processes, without nodes: pods are pending until a test sets their status."""
+"""Run the laptop cluster's API server and the controller as real processes without nodes.
+
+Pods are pending until a test sets their status.
+"""
 
 import contextlib
 import subprocess
@@ -27,7 +30,7 @@ RIGHTS = {
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    """A process says that it is ready by writing a file."""
+    """Wait until a process writes the file that says that it is ready."""
     end = time.monotonic() + PATIENCE_S
     while not path.exists():
         if process.poll() is not None or time.monotonic() > end:
@@ -37,7 +40,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @contextlib.contextmanager
 def running(name: str, args: Sequence[str], *, folder: Path, ready: Path | None) -> Iterator[Path]:
-    """A process of ours for the length of a block; yields its log."""
+    """Run one of our processes during a block, and yield its log."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", *args], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
@@ -56,7 +59,7 @@ def running(name: str, args: Sequence[str], *, folder: Path, ready: Path | None)
 
 @contextlib.contextmanager
 def api_server(folder: Path, *flags: str) -> Iterator[Path]:
-    """API server with garbage collection and namespaces that go; yields an admin's kubeconfig."""
+    """Run an API server with garbage collection and deletion of namespaces, and yield an admin's kubeconfig."""
     data = folder / "data"
     ready = folder / "apiserver.ready"
     args = ["elastic.local.apiserver", "--data-dir", str(data), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
@@ -71,7 +74,7 @@ def api_server(folder: Path, *flags: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
-    """The controller, once it sees everything; yields its log."""
+    """Run the controller, and yield its log once its caches are filled."""
     ready = folder / "controller.ready"
     ready.unlink(missing_ok=True)
     args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
@@ -80,7 +83,7 @@ def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
 
 
 async def controller_account(kubeconfig: Path, folder: Path) -> Path:
-    """A kubeconfig of the controller's own service account, with the rights that deploy/overlays/standalone gives it and no others."""
+    """Return a kubeconfig of the controller's own service account, with exactly the rights of deploy/overlays/standalone."""
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "elastic-controller", "namespace": SYSTEM}}
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
     rights = yaml.safe_load_all((ROOT / "deploy" / "overlays" / "standalone" / "rights.yaml").read_text())
@@ -99,7 +102,7 @@ async def controller_account(kubeconfig: Path, folder: Path) -> Path:
 
 
 async def install_crds(kubeconfig: Path, *more: Path, kinds: str = "*") -> None:
-    """Ours, as they are applied to a cluster, and what a test needs beside them."""
+    """Apply our CRDs as to a cluster, and further ones that a test needs."""
     async with connect(kubeconfig) as kube:
         for path in (*sorted((ROOT / "deploy" / "crds").glob(f"{kinds}.kubeflow.org.yaml")), *more):
             for item in yaml.safe_load_all(path.read_text()):

@@ -1,4 +1,7 @@
-"""The rules for our Dockerfile that matter, each with what it is good for; there is no linter to be had that needs no download."""
+"""Check our Dockerfile against the rules that matter. Each complaint gives the rule's reason.
+
+No linter is available without a download.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Step:
 
 
 def steps(text: str) -> list[Step]:
-    """The instructions, with lines joined and comments left out; stage 0 is what stands before the first FROM."""
+    """Return the instructions, with joined lines and without comments. Stage 0 comes before the first FROM."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")).replace("\\\n", " ").splitlines()
     found: list[Step] = []
     for line in filter(str.strip, lines):

@@ -10,7 +10,7 @@ from etcd_store import JOB, PREFIX, TOKEN, Body, FakeEtcd
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.gateway import Unreachable
 from elastic_worker.etcd.group import Rules
-from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import EXPECTED, MEMBERS, WORLD, Expected, World
 from elastic_worker.etcd.settings import Settings
 
@@ -100,7 +100,7 @@ class Alive:
 class Release:
     """The parts of a release of elastic_worker that an agent here consists of."""
 
-    presence: Any = EtcdPresence
+    presence: Any = ChangingPresence
     settings: Any = Settings
     rules: Any = Rules
     view: Any = View
@@ -143,7 +143,7 @@ class Agent:
         self.come()
 
     def come(self, trouble: str = "") -> None:
-        """To the barrier."""
+        """Come to the barrier."""
         self.is_ready, self.has_failed = True, False
         self.presence.announce_ready(after=self.generation, store=f"{self.name}:{self.generation}", trouble=trouble)
 
@@ -214,7 +214,7 @@ class Job:
                 agent.come()
 
     def live(self, seconds: float = 30.0, step_s: float = 0.5) -> None:
-        """Time passes, and everybody does what is asked."""
+        """Let time pass, while all agents do what is asked."""
         for _ in range(int(seconds / step_s)):
             self.etcd.advance(step_s)
             self.turn(1)

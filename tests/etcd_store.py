@@ -111,7 +111,9 @@ class FakeEtcd:
         self.events.append((self.revision, {"kv": key.pair(name)}))
         self.writes += 1
         world = self.open(WORLD) if name == PREFIX + WORLD else None
-        if isinstance(world, World) and world.round is None and not world.closed:
+        former = self.worlds[-1][0] if self.worlds else None
+        is_new = not isinstance(world, World) or former is None or (world.generation, world.seats) != (former.generation, former.seats)
+        if isinstance(world, World) and is_new and world.round is None and not world.closed:
             self.worlds.append((world, self.open(EXPECTED)))
         return {}
 

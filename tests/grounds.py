@@ -1,7 +1,7 @@
-"""On what a test's cluster stands.
+"""Start a test's cluster on the laptop's own API server, or on a real one.
 
-The laptop's own API server, or a real one with its controller manager and scheduler, to which the laptop's nodes and control plane are
-brought. Either is a LocalCluster to the test.
+A real one comes with its controller manager and scheduler, and the laptop's nodes and control plane join it. Both are a LocalCluster to
+the test.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from elastic.local import LocalCluster
 class Ground:
     sandbox: str
     assets: Path | None = None
-    """Where the programs of a real control plane are; None: the laptop's own API server."""
+    """The folder with the programs of a real control plane, or None for the laptop's own API server."""
 
     def __str__(self) -> str:
         return self.sandbox if self.assets is None else f"real-{self.sandbox}"
 
     @contextlib.contextmanager
     def cluster(self, folder: Path, **options: Any) -> Iterator[LocalCluster]:
-        """A fresh one, for the length of a block."""
+        """Run a fresh cluster during a block."""
         if self.assets is None:
             with LocalCluster(data_dir=folder, sandbox=self.sandbox, **options) as running:
                 yield running
@@ -44,7 +44,7 @@ class Ground:
 
 
 class Joined(LocalCluster):
-    """Nodes and control plane of the laptop on a real API server, which is killed and started again as the laptop's own is."""
+    """Nodes and control plane of the laptop on a real API server. Tests kill and restart that server like the laptop's own."""
 
     def __init__(self, plane: ControlPlane, **options: Any) -> None:
         super().__init__(join=plane.kubeconfig, **options)
@@ -61,6 +61,6 @@ class Joined(LocalCluster):
 
 
 def grounds(sandboxes: tuple[str, ...], assets: str | None) -> list[Ground]:
-    """The laptop's own in each sandbox, and after it, where `assets` says from what, a real one."""
+    """Return the laptop's own ground for each sandbox. If `assets` names the programs of a real server, add it for each sandbox."""
     own = [Ground(sandbox) for sandbox in sandboxes]
     return own if not assets else [*own, *(Ground(sandbox, Path(assets)) for sandbox in sandboxes)]

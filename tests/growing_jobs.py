@@ -1,4 +1,4 @@
-"""Jobs with one list, map or object grown to any size, for every one that a job may hold, which the model itself tells."""
+"""Build jobs in which one list, map or object has any size. The model tells which ones a job may hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema_of_a_job() -> Schema:
 
 
 def holders(schema: Schema, at: Place = ()) -> Iterator[tuple[Place, Schema]]:
-    """Every list, map and object, with its place: the first entry of a list and the worker's of a map stand for all of their like."""
+    """Yield every list, map and object with its place. A list's first entry, or a map's worker, stands for all entries."""
     if schema.get("type") not in ("array", "object"):
         return
     yield at, schema
@@ -40,7 +40,7 @@ def holders(schema: Schema, at: Place = ()) -> Iterator[tuple[Place, Schema]]:
 
 
 def sound(schema: Schema, i: int) -> Any:
-    """A value of that form, another one for each i."""
+    """Return a value of that form, a different one for each i."""
     match schema.get("type"):
         case "object":
             return {key: sound(schema["properties"][key], i) for key in schema.get("required", ())}
@@ -60,7 +60,7 @@ def alike(schema: Schema, i: int) -> Any:
 
 
 def outside(schema: Schema, i: int) -> Any:
-    """Of the right form, with numbers that are too large, words that Kubernetes does not take, and a field that nobody knows."""
+    """Return a value of the right form with numbers that are too large, words that Kubernetes refuses, and an unknown field."""
     made = sound(schema, i)
     if isinstance(made, dict):
         return {key: outside(schema["properties"][key], i) for key in made} | {f"unknwon{i}": i}
@@ -68,7 +68,7 @@ def outside(schema: Schema, i: int) -> Any:
 
 
 def misshapen(schema: Schema, i: int) -> Any:
-    """Of another type, absent or empty."""
+    """Return a value of another type, None, or an empty object."""
     return (1 if schema.get("type") in ("object", "array", "string") else {}, None, {})[i % 3]
 
 
@@ -76,7 +76,7 @@ ENTRIES: tuple[Entry, ...] = (sound, alike, outside, misshapen)
 
 
 def grown(schema: Schema, size: int, entry: Entry) -> Any:
-    """A list, map or object with so many entries; those of an object are fields that nobody knows."""
+    """Return a list, map or object with this number of entries. The entries of an object are unknown fields."""
     if schema["type"] == "array":
         return [entry(schema["items"], i) for i in range(size)]
     values = schema.get("additionalProperties")
@@ -86,7 +86,7 @@ def grown(schema: Schema, size: int, entry: Entry) -> Any:
 
 
 def job_with(at: Place, value: Any) -> Any:
-    """A job with that value there, and no more around it than it needs. The slip in its template makes that be read word by word."""
+    """Return a minimal job with that value in that place. The mistake in its template makes the parser read it word by word."""
     template = {"spec": {"containers": [{"name": KIND.container, "image": "x"}]}, "unknwon": True}
     job = {
         "apiVersion": "kubeflow.org/v1",

@@ -22,7 +22,7 @@ from elastic.signals.table import BUILT_IN
 
 
 def restarts(*causes: str, generation: int = 1) -> tuple[Restart, ...]:
-    """As the rendezvous server tells of them: one of each cause, of a pod of its own."""
+    """Return restarts as the rendezvous server tells them: one for each cause, each of a different pod."""
     return tuple(Restart(id=f"{generation}-s/{n}-{cause}", generation=generation, cause=cause) for n, cause in enumerate(causes))
 
 
@@ -39,7 +39,7 @@ def replica(count: int = 1, *, restart: str = "OnFailure", kind: str = "PyTorchJ
 
 
 def job(kind: str = "PyTorchJob", *, status: JobStatus | None = None, policy: Mapping[str, Any] | None = None, **spec: Any) -> Job:
-    """`Worker=replica(3)` and the like are replica types; everything else is a field of spec."""
+    """Return a job. Arguments like `Worker=replica(3)` are replica types, and all others are fields of spec."""
     types = {word: spec.pop(word) for word in list(spec) if KINDS[kind].replica_type(word)}
     raw = {
         "apiVersion": "kubeflow.org/v1",

@@ -1,4 +1,4 @@
-"""The objects that old operators leave in a cluster, and a shell that talks to a real API server with them."""
+"""Build the objects that old operators leave in a cluster, and run a shell that talks to a real API server with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 def commands(section: str) -> list[str]:
-    """What the page says to type under a heading, up to the next one of its level or above."""
+    """Return the commands that the page shows under a heading, up to the next heading of its level or above."""
     _, _, rest = PAGE.read_text().partition(f"\n{section}\n")
     level = len(section.partition(" ")[0])
     text = re.split(rf"^#{{1,{level}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
@@ -53,7 +53,7 @@ class Typed:
 
 
 def definition(plural: str, kind: str, version: str) -> Object:
-    """As much of an operator's definition as this needs; it says nothing of our fields."""
+    """Return the part of an operator's definition that the tests need. It does not know our fields."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
     served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}}}
@@ -75,7 +75,7 @@ def deployment(name: str, namespace: str, **labels: str) -> Object:
 
 
 def webhook(name: str) -> Object:
-    """As the operator's: it fails closed, and nobody serves it."""
+    """Return a webhook like the operator's. It fails closed, and nobody serves it."""
     service = {"namespace": "kubeflow", "name": "training-operator", "path": "/validate-kubeflow-org-v1-pytorchjob"}
     rule = {"apiGroups": ["kubeflow.org"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["pytorchjobs"]}
     one = {"name": "validator.pytorchjob.training-operator.kubeflow.org", "clientConfig": {"service": service}, "failurePolicy": "Fail"}
@@ -96,7 +96,7 @@ def namespace(name: str) -> Object:
 
 
 def operator() -> list[Object]:
-    """What the Training Operator's manifests bring, but for its webhooks."""
+    """Return the objects of the Training Operator's manifests, without its webhooks."""
     theirs = [definition(KINDS[kind].plural, kind, "v1") for kind in KINDS if kind != "MXJob"]
     metadata = {"name": "training-operator", "namespace": "kubeflow"}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 443}]}}

@@ -1,7 +1,7 @@
-"""A real Kubernetes control plane for tests: etcd and kube-apiserver on loopback, and controller manager and scheduler where they are.
+"""Run a real Kubernetes control plane for tests: etcd and kube-apiserver on loopback.
 
-The binaries come from one folder, as envtest has it. Everything written lies in one folder; stop() ends every process, restart() kills
-one and starts it as it was.
+Controller manager and scheduler run too if their programs are there. The programs come from one folder, as in envtest, and all files are
+written below another. stop() ends every process, and restart() kills a process and starts it again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ControlPlane:
         self._wait_for("/readyz")
         if (self.assets / "kube-controller-manager").is_file():
             self._start_controller_manager()
-            # Without it pods are refused.
+            # The server refuses pods without this account.
             self._wait_for("/api/v1/namespaces/default/serviceaccounts/default")
         if self._has_scheduler and (self.assets / "kube-scheduler").is_file():
             self._start_scheduler()
@@ -88,7 +88,7 @@ class ControlPlane:
         return self._processes[name].pid
 
     def restart(self, name: str) -> None:
-        """SIGKILL, and the same again; its successor need not be ready yet."""
+        """Kill a process and start it again. The new one may not be ready yet."""
         process = self._processes[name]
         process.kill()
         process.wait()
@@ -164,7 +164,7 @@ class ControlPlane:
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--proxy-client-cert-file={self.folder / 'proxy.crt'}",
             f"--proxy-client-key-file={self.folder / 'proxy.key'}",
-            # Node agents answer only an API server that shows a certificate.
+            # Node agents answer an API server only if it shows a certificate.
             f"--kubelet-client-certificate={self.folder / 'admin.crt'}",
             f"--kubelet-client-key={self.folder / 'admin.key'}",
             "--enable-aggregator-routing=true",
@@ -183,7 +183,7 @@ class ControlPlane:
             "--kube-api-qps=500",
             "--kube-api-burst=1000",
             "--horizontal-pod-autoscaler-sync-period=2s",
-            # A new node carries a taint until it has been looked at.
+            # A new node has a taint until the controller manager has looked at it.
             "--node-monitor-period=1s",
             f"--node-monitor-grace-period={self._node_grace_s}s",
         )
@@ -239,7 +239,7 @@ class ControlPlane:
 
 
 def machine_address() -> str:
-    """One that is no loopback address: a real server takes no other for an endpoint. Nothing is sent."""
+    """Return an address that is not on loopback, because a real server refuses loopback endpoints. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         return str(probe.getsockname()[0])

@@ -91,7 +91,7 @@ def jobs(prefix: str) -> list[Object]:
 
 
 def short_lived() -> list[Object]:
-    """One of each kind that runs out of time at once and is then deleted."""
+    """Return a job of each kind that runs out of time at once and is then deleted."""
     policy = {"runPolicy": {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}}
     least = {"MPIJob": {"Launcher": 1, "Worker": 1}, "XGBoostJob": {"Master": 1}, "MXJob": {"Scheduler": 1, "Server": 1, "Worker": 1}}
     return [_job(kind, f"short-{kind.lower()}", least.get(kind, {"Worker": 1}), policy) for kind in KINDS]
@@ -146,7 +146,7 @@ async def made(kube: Kube, owners: set[str], *, of: set[Resource]) -> list[tuple
 
 
 async def take_names(kube: Kube, found: list[tuple[Resource, Object]], *, prefix: str = "b") -> None:
-    """Somebody else has objects by the names that the jobs of this prefix will want."""
+    """Create objects of somebody else by the names that the jobs of this prefix will want."""
     for resource, item in found:
         kept = {key: value for key, value in item.items() if key in ("apiVersion", "kind", "spec", "data", "rules", "roleRef", "subjects")}
         if resource == PODS:
@@ -168,7 +168,7 @@ async def change(kube: Kube, found: list[tuple[Resource, Object]]) -> None:
 
 
 async def _forge_readiness(kube: Kube, pod: str) -> None:
-    """Somebody says that a worker is in the world; waits until the controller has taken that back."""
+    """Write as somebody else that a worker is in the world, and wait until the controller has taken that back."""
     forged = {"type": IN_WORLD, "status": "True", "reason": "Forged"}
     await kube.patch(PODS, pod, {"status": {"conditions": [forged]}}, namespace="default", kind=Patch.STRATEGIC, subresource="status")
     async with asyncio.timeout(PATIENCE_S):
@@ -189,7 +189,7 @@ def is_of_volcano(use: Use) -> bool:
 
 
 async def live(kube: Kube, *, until_done: Callable[[Which], Awaitable[None]]) -> None:
-    """`until_done` waits until all has been done that is like this."""
+    """Play the story of all rights. `until_done` waits until the controller has done everything of the given sort."""
     await begin(kube, short_lived())
     found = await made(kube, await begin(kube, jobs("a")), of=MADE)
     await take_names(kube, found)

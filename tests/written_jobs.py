@@ -1,4 +1,4 @@
-"""The jobs of tests/fixtures and the table of mistakes, for unit tests and for those against a real API server."""
+"""Read the jobs of tests/fixtures and the table of mistakes, for unit tests and for tests against a real API server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Mistake:
     job: dict[str, Any]
     says: tuple[str, ...]
     server: str
-    """schema, rule, takes or unknown: what a server with our CRDs does with it."""
+    """The reaction of a server with our CRDs: `schema`, `rule`, `takes` or `unknown`."""
     rule: str
-    """What it says then, if it is a rule that refuses."""
+    """The server's message if a rule refuses the job."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def job_names() -> list[str]:
 
 
 def job(name: str, patch: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A fresh copy of a fixture, with a merge patch on top."""
+    """Return a fresh copy of a fixture, with a merge patch on top."""
     return merged(copy.deepcopy(_jobs()[name]), patch or {})
 
 

@@ -1,4 +1,4 @@
-"""Carries out a decision: writes the annotation, then the number of workers through /scale, then an Event that says why."""
+"""Carry out a decision: write the annotation, then the number of workers through /scale, then an Event that says why."""
 
 import hashlib
 import logging
@@ -32,13 +32,13 @@ class Scaler:
         self._namespaces = TerminatingNamespaces()
 
     async def annotate(self, seen: ScaledJob, record: DecisionRecord) -> str:
-        """Write the decision, and what a restart must not forget; return the version of the job that has it."""
+        """Write the decision and the facts that must survive a restart. Return the version of the job that has them."""
         metadata = {"uid": seen.uid, "annotations": {ANNOTATION: as_text(record)}}
         written = await self._patch(seen.key, {"metadata": metadata})
         return str(written["metadata"].get("resourceVersion", ""))
 
     async def scale(self, seen: ScaledJob, count: int, *, version: str) -> None:
-        """Only if the job is still the one that was decided about: what someone else writes meanwhile stands."""
+        """Scale the job, unless somebody has changed it since the decision. Then raise Changed, because the other change must stay."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": count}}
         try:
             await self._patch(seen.key, body, subresource="scale")
@@ -51,11 +51,11 @@ class Scaler:
         await self._write(seen, scaled_event(seen, message, count=count, now=now))
 
     async def warn(self, seen: ScaledJob, message: str, *, now: float) -> None:
-        """Once, as long as the cluster keeps Events."""
+        """Write a warning once, for as long as the cluster keeps Events."""
         await self._write(seen, _event(seen, message, message, type="Warning", reason=IN_TROUBLE, now=now))
 
     async def _write(self, seen: ScaledJob, event: Object) -> None:
-        """Write an Event; one that cannot be written is not worth a failure."""
+        """Write an Event. If that fails, only log it."""
         try:
             await self._fenced_create(event)
         except KubeError as error:
@@ -83,7 +83,7 @@ def scaled_event(seen: ScaledJob, message: str, *, count: int, now: float) -> Ob
 
 
 def _event(seen: ScaledJob, message: str, content: str, *, type: str, reason: str, now: float) -> Object:
-    """Its name follows from its content, so that a second one is refused."""
+    """Return an Event whose name follows from its content, so that the API server refuses a second one."""
     stamp = _stamp(now)
     digest = hashlib.sha256(f"{seen.uid}\0{content}".encode()).hexdigest()[:16]
     return {

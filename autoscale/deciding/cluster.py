@@ -1,4 +1,4 @@
-"""The room of a cluster: nodes, pods and what they ask for, reduced to what decisions need. Values, and where one more pod finds room."""
+"""Hold the room of a cluster (nodes, pods and their requests, as far as decisions need them), and find room for another pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,7 +116,7 @@ class Room:
         return False
 
     def count_to_free(self, shape: Shape, pods: Iterable[PodSeen]) -> int | None:
-        """How many of these would have to go, the first ones first, until such a pod finds room; None where that would not help."""
+        """Return how many of these pods must go, in their order, until a pod of this shape finds room; None if that does not help."""
         freed: dict[str, dict[str, float]] = {}
         suitable = self._suits(shape)
         for count, pod in enumerate(pods, start=1):

@@ -67,12 +67,12 @@ class Curve:
         return found is not None and found.at >= at and not found.again
 
     def rate(self, size: int) -> Estimate:
-        """Work a second with so many workers."""
+        """Estimate the work per second with this number of workers."""
         found = self._by_size.get(size)
         if found is not None:
             return Estimate(max(0.0, found.rate - SURE * found.error), found.rate, self._most(found))
         high = self._high(size)
-        low = min(self._low(size), high)  # where the measured sizes gain ever more, the bounds would cross
+        low = min(self._low(size), high)  # if each further worker adds more than the one before, the bounds would cross
         return Estimate(low, min(max(self._mid(size), low), high), high)
 
     def gain(self, before: int, after: int) -> Estimate:

@@ -41,7 +41,7 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod without room. is_needed: its job lacks it for its minimum, and so it takes also from jobs of its own class."""
+    """A pod without room. If it `is_needed` for its job's minimum, jobs of its own class give room too."""
 
     pod: PodSeen
     is_needed: bool = False
@@ -73,7 +73,10 @@ def given_back(
 
 @dataclass(slots=True)
 class _Giver:
-    """One job. given: so many of its workers go already. sums: what the first workers to go bring together, and what they take."""
+    """A job that can give workers.
+
+    `given` is the number of its workers that already go. `sums` has the work and the room of its first workers to go, summed up.
+    """
 
     of: Surplus
     cost: Callable[[Shape], float]
@@ -135,7 +138,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Step:
-    """A worker on one node. It goes once so many of its job do."""
+    """A worker on a node. It goes once this number of the job's workers go."""
 
     priority: int
     shortage: float
@@ -166,7 +169,7 @@ class _Jobs:
         return self._kinds.get(waiting.pod.key[0], 0) >= MOST_KINDS if search is None else search.is_vain
 
     def making_room(self, waiting: Waiting) -> Mapping[str, int]:
-        """How many workers of which jobs go for a pod, by the jobs' uids."""
+        """Return the numbers of workers that go for a pod, by their jobs' uids."""
         pod, search = waiting.pod, self._search(waiting)
         found = self._alone(pod.shape, search) or self._several(pod, search)
         search.is_vain = not found
@@ -198,7 +201,10 @@ class _Jobs:
         return self._searches[kind]
 
     def _alone(self, shape: Shape, search: _Search) -> Mapping[str, int]:
-        """One job of the lowest class, of a namespace that keeps its share or lacks least of it: the one that loses least."""
+        """Choose one job of the lowest class that makes room by itself.
+
+        Prefer a namespace that keeps its share or lacks least of it, and then the job that loses least.
+        """
         levels, offers = self._levels(shape), []
         for (priority, _), queue in search.alone.items():
             best = queue.best()
@@ -213,12 +219,12 @@ class _Jobs:
         return (giver.loss(count), count) if count is not None else None
 
     def _levels(self, shape: Shape) -> dict[int, float]:
-        """By class, what a namespace keeps in any case while such a pod gets room: its equal share of what is left."""
+        """Return by class the room that each namespace keeps in any case: its equal share of the rest, if a pod of this shape gets room."""
         cost = self._room.cost(shape)
         return {priority: _level(spaces.values(), sum(spaces.values()) - cost) for priority, spaces in self._held.items()}
 
     def _shortage(self, giver: _Giver, count: int, levels: Mapping[int, float]) -> float:
-        """How much less than that its namespace would keep."""
+        """Return how much the job's namespace would lack of this share."""
         has = self._held[giver.of.priority][giver.of.key.namespace] - giver.room(count)
         return round(max(0.0, levels[giver.of.priority] - has), DIGITS)
 
@@ -268,7 +274,7 @@ def _price(chosen: Sequence[_Step]) -> tuple[int, float, float, int] | None:
 
 
 def _level(amounts: Iterable[float], total: float) -> float:
-    """How much each keeps at most where all together keep so much, and nobody gets more than it has."""
+    """Return the most that each may keep if all together keep `total`, and none keeps more than it has."""
     ordered = sorted(amounts)
     for index, amount in enumerate(ordered):
         share = total / (len(ordered) - index)

@@ -1,7 +1,7 @@
-"""Applies the rules of every policy to what one policy wants.
+"""Apply the rules of every policy to the wish of one policy.
 
-Limits, allowed sizes, free room, the number that someone else has set, pauses and votes, so that no signal makes the number of workers go
-up and down.
+The rules are limits, allowed sizes, free room, a number that somebody else has set, pauses and votes. No signal may move the number of
+workers up and down again and again.
 """
 
 from dataclasses import replace
@@ -82,7 +82,7 @@ def guarded(wish: Wish, signals: Signals, replicas: int, now: float) -> SizeDeci
 
 
 def _noted(signals: Signals, replicas: int, now: float) -> Memory:
-    """Note what is remembered of the job as it is, before anything is decided."""
+    """Update the memory with the job's present state, before any decision."""
     memory = signals.memory
     refused_at = None if signals.unmade == 0 else now if memory.refused_at is None else memory.refused_at
     asked = None if memory.asked == replicas else memory.asked
@@ -96,9 +96,9 @@ def _taken_back(count: int, wish: Wish, memory: Memory, now: float) -> SizeDecis
 
 
 def _in_room(wish: Wish, signals: Signals, replicas: int, now: float) -> Wish:
-    """Room that others need first is given back at once; room that is not there is not asked for.
+    """Give room back at once if others need it first, and do not ask for room that the cluster does not have.
 
-    A trial that lacks some goes all the way back: the numbers between are those that it looked past.
+    A trial that lacks room goes back to its beginning, because it has skipped the numbers between.
     """
     bounds, memory = signals.bounds, signals.memory
     trial, is_growth = memory.trial, memory.changed_at is not None and not memory.was_whole
@@ -164,8 +164,8 @@ def _turns(memory: Memory, direction: int) -> bool:
 def _pause_s(signals: Signals, memory: Memory, replicas: int, count: int) -> float:
     """Return the pause that must lie between the last change and the next one.
 
-    A job that grows on waits only until the workers that it wants would have brought as much as a change costs: that ends. Each turn
-    doubles the pause before the next one.
+    A job that continues to grow waits only until the wanted workers would have added as much as a change costs. Each turn doubles the pause
+    before the next one.
     """
     cost_s, cooldown_s = signals.rescale_s or 0.0, float(signals.policy.cooldown_seconds)
     if _turns(memory, 1 if count > replicas else -1):

@@ -1,4 +1,4 @@
-"""A job with a scaling policy as it stands in the API, and what a round of decisions knows of it."""
+"""Hold a job with a scaling policy as the API has it, and the facts that a round of decisions has about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,14 +38,14 @@ class ScaledJob:
     record: DecisionRecord | None = None
     progress: ProgressSource | None = None
     container: str | None = None
-    """The one that trains."""
+    """Name of the container that trains."""
     refused: str = ""
-    """Why the API server makes no more of its pods."""
+    """Why the API server creates no more of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unscaled:
-    """A job without a scaling policy. least: of its workers, all where it is not elastic."""
+    """A job without a scaling policy. `least` is its smallest number of workers; all of them if it is not elastic."""
 
     uid: str
     least: int
@@ -59,7 +59,7 @@ class JobState:
     seen: ScaledJob
     training: Training = field(default_factory=Training)
     trouble: str = ""
-    """Why no progress is heard of, where a source was named."""
+    """Why its source of progress gives no progress, if it names one."""
     memory: Memory = field(default_factory=Memory)
 
 

@@ -13,17 +13,17 @@ from elastic.api.scaling import LEAST_RATE, MOST_CHANGES, MOST_RATE
 LEAST_COUNT = 3
 """Measurements of one size, before anything follows from it."""
 LONGEST_MEMORY = 32
-"""Older measurements fade: the mean moves at least by one part in so many."""
+"""The mean moves at least by one part in this number, so that older measurements fade."""
 LEAST_ERROR = 0.01
-"""Least error of the rate: measurements of the same thing always differ by so much."""
+"""Least relative error of a rate. Repeated measurements always differ by so much."""
 SURE = 3.0
 """Standard errors from the mean to a bound."""
 OUTLIER = 4.0
-"""Standard deviations; a checkpoint or a short pause, unless it goes on."""
+"""Standard deviations from which a measurement counts as a checkpoint or a short pause, unless it repeats."""
 SHIFTED_AFTER = 4
 MOST_SIZES = 8
 OLD_S, OLD_CHANGES = 86400.0, 8
-"""After so long, or so many changes of the number of workers, a measure does not say any more that a size is slow."""
+"""Seconds, and changes of the number of workers, after which a measurement does not prove any more that a size is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Measured:
         return max(chance, LEAST_ERROR * self.rate / SURE)
 
     def age(self, now: float) -> float:
-        """Return how much of it has faded, from 0 to 1. After one change the workers that stayed are where they were."""
+        """Return how much of the measurement has faded, from 0 to 1. One change does not count, since most workers stay where they are."""
         return min(1.0, max(0.0, now - self.at) / OLD_S + max(0, self.changes - 1) / OLD_CHANGES)
 
 
@@ -119,7 +119,7 @@ def _shifted(known: Sizes, old: Measured, rate: float, now: float) -> Sizes:
 
 
 def _bounded(known: Iterable[Measured], *, keep: int) -> Sizes:
-    """In order; of too many the one that was measured least goes, and of several the oldest."""
+    """Return the measurements by size. If there are too many, drop the one with the fewest measurements, then the oldest."""
     found = sorted(known, key=lambda one: one.size)
     while len(found) > MOST_SIZES:
         found.remove(min((one for one in found if one.size != keep), key=lambda one: (one.count, one.at)))

@@ -17,7 +17,7 @@ NUMBERS = re.compile(r"-?[0-9]+")
 REWRITTEN_AFTER_S = 60.0
 """Shortest time between two writes of figures, which must differ by more than DIFFERS."""
 HEARD_AFTER_S = 10.0
-"""Shortest time between a write and one that says whether progress is known."""
+"""Shortest time between a write and another write that tells whether progress is known."""
 DIFFERS = 0.2
 LONGEST_REASON = 250
 MINUTE_S, FURTHEST_S = 60, 10 * 365 * 86400

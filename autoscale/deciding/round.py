@@ -17,10 +17,10 @@ from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import PolicyName
 
 GIVEN_BACK_AFTER_S = 2.0
-"""A pod that finds no room is not waited for longer by those who hold too much."""
+"""Seconds without room after which jobs with too many workers give room to a pod."""
 STUCK_S, STUCK_IN_GROWING_CLUSTER_S = 30.0, 600.0
 Gain = Callable[[int], float]
-"""Gives what the last of so many workers adds, as a part of the job's throughput at its minimum."""
+"""Returns the addition of the last of this number of workers, as a part of the job's throughput at its minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Setting:
 class _Pods:
     """A job's workers.
 
-    The last ones go first. going: those on nodes that were scaled in, and are there still. unmade: those that the API server refuses.
-    priority: of the least of them, so that one pod of a higher class does not speak for the others.
+    The last ones go first. `going` are workers that were scaled in but are still on nodes, and `unmade` counts workers that the API server
+    refuses. `priority` is the lowest among them, so that a pod of a higher class does not speak for the others.
     """
 
     workers: tuple[PodSeen, ...] = ()
@@ -66,7 +66,7 @@ def decide_all(
     now: float,
     monotonic: float,
 ) -> dict[JobName, Outcome]:
-    """For each active job the decision and the figures. `now` in seconds since 1970, `monotonic` as in the jobs' training."""
+    """Return the decision and the figures of each active job. `now` is in seconds since 1970, `monotonic` as in the jobs' training."""
     active = [state for state in states if state.seen.is_active]
     workers = _workers(active, pods, setting=setting, now=now)
     curves = {state.seen.key: _curve(state, now) for state in active}
@@ -220,7 +220,7 @@ def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobName, _P
 
 
 def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobName, _Pods]) -> None:
-    """Workers that are wanted already, and are not seen yet on a node, will need room; those that the API server refuses need none."""
+    """Reserve room for workers that are wanted but not on a node yet. Workers that the API server refuses need no room."""
     for state in active:
         found = workers[state.seen.key]
         lost = sum(1 for pod in found.workers if pod.unschedulable_since is not None)
@@ -230,7 +230,7 @@ def _reserve(room: Room, active: Iterable[JobState], workers: Mapping[JobName, _
 
 
 def _waiting(pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iterable[Unscaled], *, now: float) -> Iterator[Waiting]:
-    """Pods without room. Beyond its minimum a scaled job's workers have no claim to what others hold."""
+    """Yield the pods without room. A scaled job's workers above its minimum have no claim to the room of others."""
     scaled = {state.seen.uid: state.seen.bounds.least for state in active}
     lacks = {one.uid: one.least for one in unscaled} | scaled
     waiting: dict[str, list[PodSeen]] = {}
@@ -257,13 +257,16 @@ def _gain(curve: Curve, least: int) -> Gain:
 
 
 def _going_with(count: int, held: _Pods, replicas: int) -> int:
-    """By how much the number of workers falls so that so many give their room: those with higher indexes go too, also without a node."""
+    """Return by how much the number of workers must fall so that `count` workers give their room.
+
+    Workers with higher indexes go too, even without a node.
+    """
     index = held.placed[count - 1].index if count else -1
     return max(count, replicas - index) if index >= 0 else count
 
 
 def _surplus(active: Iterable[JobState], workers: Mapping[JobName, _Pods], gains: Mapping[JobName, Gain], *, now: float) -> list[Surplus]:
-    """Not of jobs whose number somebody else has set: they give nothing, and nobody is to wait for them."""
+    """Return the jobs that can give workers. Jobs whose number somebody else has set give nothing."""
     found = []
     for state in active:
         seen, held = state.seen, workers[state.seen.key]

@@ -38,7 +38,10 @@ class Claim:
 
 
 def granted(room: Room, claims: Iterable[Claim]) -> dict[JobName, int]:
-    """How many more workers each job gets room for. Claims for none count too: what they hold is a part of their namespace's share."""
+    """Return for how many more workers each job gets room.
+
+    Claims for no worker count too, because the workers that they hold are a part of their namespace's share.
+    """
     claims = list(claims)
     found = dict.fromkeys((claim.key for claim in claims), 0)
     for _, same in itertools.groupby(sorted(claims, key=lambda claim: -claim.priority), key=lambda claim: claim.priority):

@@ -1,6 +1,6 @@
-"""Holds the values from which a decision about one job starts, and the decision.
+"""Hold the values from which a decision about a job starts, and the decision.
 
-Values only. Times are seconds since 1970: what is remembered outlives the process that measured it.
+Times are seconds since 1970, because the memory outlives the process that measured them.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from autoscale.deciding.measures import Sizes
 from elastic.api.scaling import ScalingPolicy
 
 CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
-"""Managers under which a HorizontalPodAutoscaler's writes are known; they carry out our wish where the policy says `through: hpa`."""
+"""Field managers of a HorizontalPodAutoscaler's writes. They carry out our wish if the policy says `through: hpa`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class Hand:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A number of workers that is tried, although what is known speaks against it: from which other one, and since when. has_failed.
+    """A number of workers that is tried although the measurements speak against it, with the number before and the time.
 
-    The job is to go back, and has not yet.
+    If it `has_failed`, the job must go back, but has not yet.
     """
 
     origin: int
@@ -101,7 +101,7 @@ class Memory:
     """Time at which the API server began to refuse some of its workers."""
     hand: Hand | None = None
     trial: Trial | None = None
-    """The one that is under way."""
+    """The present trial."""
     tried_at: float | None = None
     """Time at which the last trial ended."""
     trial_doublings: int = 0
@@ -112,7 +112,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How much is done and left, in the unit of the rates; None where it is not known."""
+    """Work that is done and left, in the unit of the rates; None if it is not known."""
 
     left: float | None = None
     done: float | None = None
@@ -131,22 +131,22 @@ class Signals:
     reports: bool = False
     """Training has reported progress of late."""
     trouble: str = ""
-    """Why none is heard of, where the job names a source of progress."""
+    """Why the job's source of progress gives none, if it names one."""
     rescale_s: float | None = None
     """Cost of the last changes of the number of workers, in seconds without training."""
     room: int | None = None
-    """How many more workers the cluster has room for; None: not known, or it grows with what is asked for."""
+    """Number of further workers for which the cluster has room; None if it is not known, or if the cluster grows on demand."""
     sees_nodes: bool = True
     """The autoscaler sees the cluster's nodes, and not one namespace only."""
     give_back: int = 0
     """Number of workers whose room others need first."""
     give_back_to: str = ""
     lacks: int = 0
-    """Workers that are on no node, for whatever reason."""
+    """Number of workers without a node, for whatever reason."""
     stuck: int = 0
     """Number of workers that have waited for room for longer than a cluster takes to make some."""
     refused: str = ""
-    """Why the API server makes no more pods, such as a quota."""
+    """Why the API server creates no more pods, such as a quota."""
     unmade: int = 0
     """Workers that it has not made for that reason."""
     work: Work = field(default_factory=Work)

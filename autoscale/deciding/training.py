@@ -11,12 +11,12 @@ from elastic.membership.phases import WorldPhase
 from elastic.membership.training import TrainingProgress
 
 WINDOW_S = 10.0
-"""A throughput is measured over so much time at least."""
+"""Seconds over which a throughput is measured at least."""
 STALLED_AFTER = 20.0
 """Times the usual time between steps."""
 LEAST_STALL_S = 60.0
 SILENT_S = 60.0
-"""A job that has not reported for so long counts as one that reports nothing."""
+"""Seconds after which a silent job counts as a job without reports."""
 SAMPLES, TOKENS = "samples", "tokens"
 OVER = (WorldPhase.FINISHING, WorldPhase.FINISHED, WorldPhase.CLOSED)
 FORMING = (WorldPhase.EMPTY, WorldPhase.FORMING, "")

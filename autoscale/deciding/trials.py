@@ -16,13 +16,13 @@ HORIZON_S = 3600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 3600.0, 86400.0
 """Seconds of rest before a trial, after a change, a trial or a number held by hand."""
 DOUBLINGS = {Step.FAILED: 3, Step.BROKEN_OFF: 1}
-"""How often the end of a trial doubles that rest, in sum until one is kept: what comes back each time must not be tried each hour."""
+"""How often the end of a trial doubles that rest, until a trial is kept. A trial that always fails must not come each hour."""
 COST_SHARE = 20
 """Trials may cost one part in this many of a job's time, and a change the same of the time between two changes."""
 DOUBT_S = 600.0
 """A trial of which it is not certain whether it pays is decided then by the mean."""
 REFUSED_S = 120.0
-"""A trial waits so long for pods that the API server refuses: a quota or a webhook may do so for a moment."""
+"""Seconds for which a trial waits for pods that the API server refuses, because a quota or a webhook may refuse for a moment."""
 LONGEST_S = 1800.0
 """Seconds after which a trial without a measurement has failed, and after which a failed one is given up if the job did not go back."""
 
@@ -86,7 +86,7 @@ def _back(trial: Trial, signals: Signals, words: str, step: Step) -> Wish:
 
 
 def pause_s(signals: Signals, doublings: int) -> float:
-    """How long a job stands still before the next trial."""
+    """Return the seconds of rest before the next trial."""
     cost_s = 2 * COST_SHARE * (signals.rescale_s or 0.0)
     first_s = max(FIRST_PAUSE_S, cost_s, float(signals.policy.cooldown_seconds))
     return max(cost_s, min(first_s * 2.0**doublings, LONGEST_PAUSE_S))

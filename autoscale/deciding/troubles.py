@@ -1,4 +1,4 @@
-"""Says what keeps a policy from deciding: the field, what was found, what to do. The job trains on with the workers that it has."""
+"""Say why a policy cannot decide: the field, what was found, what to do. The job continues to train with its present workers."""
 
 from autoscale.deciding.signals import CARRIERS, Hand, Signals
 from elastic.api.scaling import PolicyName

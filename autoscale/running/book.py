@@ -1,4 +1,4 @@
-"""Keeps what one process knows of each job between rounds: its training, and the memory of former decisions."""
+"""Keep a process's knowledge of each job between rounds: its training, and the memory of former decisions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -30,7 +30,7 @@ class Options:
 
 
 def mistakes(options: Options) -> Iterator[str]:
-    """One sentence for each option that cannot be meant so."""
+    """Yield a sentence for each invalid option."""
     yield from kind_mistakes(options.kinds)
     yield from reader_mistakes(options.rendezvous_url, token=options.rendezvous_token, ca=options.rendezvous_ca)
     if options.metrics_api_port and options.metrics_api_fd is not None:

@@ -1,4 +1,4 @@
-"""Puts the autoscaler's parts together and runs them until stopped."""
+"""Assemble the autoscaler, and run it until stopped."""
 
 import asyncio
 import logging
@@ -111,7 +111,7 @@ def _metrics_api(kube: Kube, options: Options, figures: Book, observer: Observer
 
 
 def _election(kube: Kube, options: Options) -> Election:
-    # A machine that sleeps must find the time that passed; not every system has a clock that says so.
+    # The clock must count the time in which the machine sleeps. Not every system has such a clock.
     clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
     terms = Terms(duration_s=options.lease_duration_s)
     return Election(kube, namespace=options.lease_namespace, name=LEASE, me=options.identity, clock=clock, terms=terms)

@@ -118,7 +118,7 @@ class Rounds:
             self._sources.look(())
             return
         pods = self._observer.pods()
-        # By every replica: a HorizontalPodAutoscaler may ask any of them, and the one that leads next has measured by then.
+        # Every replica reads progress, because a HorizontalPodAutoscaler may ask any of them, and the next leader needs measurements.
         self._sources.look(self._readable(jobs, pods))
         outcomes = self._outcomes(states, pods, now)
         self._troubles.forget_others({state.seen.uid for state in states})

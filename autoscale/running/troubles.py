@@ -1,4 +1,4 @@
-"""Choose the troubles of jobs that an Event reports: those that last for a while, each once, and only some of one job."""
+"""Choose the troubles of jobs that Events report: troubles that last for a while, each once, and only some of one job."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Troubles:
         self._of_job = {uid: trouble for uid, trouble in self._of_job.items() if uid in uids}
 
     def is_told(self, uid: str, words: str, now: float) -> bool:
-        """Whether nothing is to be told of what is amiss now."""
+        """Return whether the present trouble needs no further report."""
         if not words:
             self._of_job.pop(uid, None)
             return True

@@ -1,6 +1,6 @@
 """Answer a path of the two metrics APIs from jobs' figures: documents for discovery, and values.
 
-Discovery needs no figures, because a group that cannot be discovered holds up the deletion of every namespace. Pure.
+Discovery needs no figures, because a group that cannot be discovered delays the deletion of every namespace. Pure.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Applied:
 
 
 def applied(hpa: Object) -> Applied | None:
-    """None for one that has nothing to do with our metric."""
+    """Return how the autoscaler applies our metric, or None if it does not use it."""
     spec = hpa["spec"]
     names = [
         ((metric.get("external") or metric.get("object") or {}).get("metric") or {}).get("name") for metric in spec.get("metrics") or ()

@@ -53,7 +53,7 @@ class Headers:
 
 
 def settings(data: Mapping[str, str]) -> Headers | None:
-    """None where the config map names no authority: then nobody's headers are believed."""
+    """Return the names of trusted headers, or None if the config map names no authority. Then no headers are trusted."""
 
     def listed(key: str) -> tuple[str, ...]:
         found = json.loads(data.get(key) or "[]")
@@ -103,8 +103,8 @@ class Identity:
         self._pair: Pair | None = None
         self._current: ssl.SSLContext | None = None
         self._tokens: dict[str, tuple[float, Caller | None]] = {}
-        # OpenSSL takes these from the first context, and certificate and authorities from the one that is chosen with each connection.
-        # A ticket would bring the certificate of a former handshake back, whose authority may have been taken away since.
+        # OpenSSL takes these settings from the first context, and certificate and authorities from the context of each connection. A
+        # session ticket would bring back the certificate of a former handshake, although its authority may not be trusted any more.
         tls.verify_mode = ssl.CERT_OPTIONAL
         tls.options |= ssl.OP_NO_TICKET
         tls.num_tickets = 0
@@ -155,7 +155,7 @@ class Identity:
         return told(self._headers, request.headers, common_names(certificate))
 
     def _is_vouched_for(self, connection: ssl.SSLObject) -> bool:
-        """By the present authority, with this connection: neither before it changed, nor in the session that was taken up again."""
+        """Return whether the present authority vouches for this connection: it began after the last change, with a full handshake."""
         return connection.context is self._current and not connection.session_reused
 
     async def shown(self, request: web.Request) -> Caller | None:

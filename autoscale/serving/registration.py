@@ -1,7 +1,7 @@
-"""Registers us as the server of the two metrics groups, and has API servers trust our CA.
+"""Register us as the server of the two metrics groups, and let API servers trust our CA.
 
-A group of which another server has any version is left to it as a whole: callers take the version that they prefer, and would miss the
-other server's metrics in ours.
+If another server has any version of a group, we leave the whole group to it. Callers choose the version that they prefer, and would miss
+the other server's metrics in ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLUSTER_ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", name
 
 
 class Registration:
-    """`owner` is a cluster role of the installation: what is registered goes with it."""
+    """Registers and withdraws our API services. They belong to `owner`, a cluster role of the installation, and are deleted with it."""
 
     def __init__(self, kube: Kube, place: CertificateName, *, owner: str, port: int = 443) -> None:
         self._kube, self._owner = kube, owner

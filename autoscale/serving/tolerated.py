@@ -1,7 +1,7 @@
-"""Choose the answer to `desired_workers`, so that a HorizontalPodAutoscaler does what is wanted.
+"""Choose the answer to `desired_workers`, so that a HorizontalPodAutoscaler sets the wanted number.
 
-It is the wanted number with `behavior.*.tolerance: 0`. An API server before 1.35 drops these fields, and leaves a target alone if its
-ratio is within a tenth of 1. A step that this would swallow is rounded to the next allowed size that passes, if it would stay there;
+With `behavior.*.tolerance: 0`, it is the wanted number. An API server before 1.35 drops these fields, and leaves a target alone if its
+ratio is within a tenth of 1. A smaller step is rounded to the next allowed size that has an effect, if the size would stay there;
 otherwise it waits. Pure.
 """
 
@@ -30,9 +30,10 @@ def passes(current: int, wanted: int, *, tolerance: float = TOLERANCE) -> bool:
 
 
 def answered(wanted: int, current: int, *, bounds: Bounds, least: int, most: int, is_exact: bool) -> ToleratedSize:
-    """bounds: the sizes that the job may have. least, most: what the autoscaler would set. is_exact.
+    """Return the size to answer.
 
-    It was read back with a tolerance of 0 for both directions.
+    `bounds` are the job's allowed sizes, `least` and `most` the autoscaler's limits. It `is_exact` if the API server has kept a
+    tolerance of 0 for both directions.
     """
     if is_exact or current <= 0 or wanted == current or passes(current, wanted):
         return ToleratedSize(wanted)
@@ -56,5 +57,8 @@ def _next(wanted: int, current: int, bounds: Bounds) -> int | None:
 
 
 def _is_better(size: int, other: int, wanted: int) -> bool:
-    """Nearer to what is wanted; of two that are as near, the larger. Each step is one to a better size, so no two lead to each other."""
+    """Return whether a size is nearer to the wanted number, or equally near and larger.
+
+    Each step leads to a better size, so no two sizes lead to each other.
+    """
     return (abs(size - wanted), -size) < (abs(other - wanted), -other)

@@ -59,5 +59,5 @@ def _value(amount: float | None, measured_at: float | None) -> Value:
 
 
 def as_time(at: float) -> str:
-    """As Kubernetes writes it."""
+    """Return a time as Kubernetes writes it."""
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Sees jobs, pods and nodes through one cache each. It decides nothing."""
+"""Observe jobs, pods and nodes through a cache for each. This module decides nothing."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -39,7 +39,7 @@ class Pages:
             return await _bounded(response.content, LONGEST_PAGE)
 
     async def _told_by_api(self, response: aiohttp.ClientResponse) -> str:
-        """Empty where the pod itself has answered."""
+        """Return the API server's refusal, or nothing if the pod itself has answered."""
         if not self._through_api:
             return ""
         refusal = error_from_response(response.status, await _bounded(response.content, LONGEST_REFUSAL))

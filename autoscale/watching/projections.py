@@ -1,4 +1,7 @@
-"""Reduces raw jobs, pods and nodes to what decisions need. Pure; what cannot be read raises ValueError, and the cache keeps what it had."""
+"""Reduce raw jobs, pods and nodes to the facts that decisions need.
+
+Pure. An unreadable object raises ValueError, and the cache keeps the object's former state.
+"""
 
 import hashlib
 import json

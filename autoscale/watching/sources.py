@@ -1,7 +1,7 @@
-"""Reads the progress of jobs whose script reports none: one follow of rank 0's log, or one page of its pod now and then.
+"""Read the progress of jobs whose script reports none, from rank 0's log or from a page of its pod.
 
-Each source costs a bounded amount whatever the pod says: lines and pages are cut, of a flood of output only parts are read, a silent one is
-given up and tried again later.
+The cost of each source is bounded, whatever the pod prints: lines and pages are cut, only parts of a flood of output are read, and a silent
+source is tried again later.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Sources:
                 self._sources[key] = _Source(seen, pod, asyncio.create_task(self._read(seen, pod)))
 
     def trouble(self, key: JobName) -> str:
-        """Why nothing is heard of this job: the field, what was found, what to do."""
+        """Say why this job has no progress: the field, what was found, what to do."""
         source = self._sources.get(key)
         return f"elasticPolicy.progress.{_field(source.seen)}: {source.trouble}" if source is not None and source.trouble else ""
 
@@ -118,7 +118,7 @@ class Sources:
             lines = SKIPPED_TO_LINES
 
     async def _read_log(self, seen: ScaledJob, chunks: AsyncIterator[bytes], parts: list[Part]) -> bool:
-        """Whether it was left because more came than is read; else it has ended."""
+        """Read the log. Return true if reading stopped because too much came, and false if the log has ended."""
         loop = asyncio.get_running_loop()
         told_at, rest = loop.time() - LEAST_GAP_S, b""
         left, left_at = float(BURST), loop.time()
@@ -155,7 +155,7 @@ class Sources:
 
 
 def _told(error: Exception) -> str:
-    """In one line, and shown in a terminal only as text: a pod may have written it."""
+    """Return the error in one printable line, because a pod may have written its text."""
     return printable(" ".join(str(error).split()))[:100] or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""One measurement: so many jobs are made, run, rest and succeed; what that cost the controller, in words."""
+"""Make a number of jobs that run, rest and succeed, and say what they cost the controller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Load:
 def manifest(name: str, pods: int) -> dict[str, Any]:
     def replica(count: int) -> dict[str, Any]:
         container = {"name": "pytorch", "image": "example/train:1", "command": ["python", "train.py"]}
-        # A scheduler that is not there: no real one shall find that there are no nodes, and say so.
+        # There is no scheduler of this name, so no real one writes that it has no nodes.
         spec = {"containers": [container], "schedulerName": "nobody"}
         return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
 

@@ -1,4 +1,4 @@
-"""The controller's process under measurement: its own metrics, and what the kernel counted for it."""
+"""Measure the controller's process by its own metrics, and by what the kernel counts for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Controller:
         return sum(int(v) for name, v in self._metrics().items() if name.startswith(REQUESTS) and 'method="GET"' not in name)
 
     def waits(self) -> dict[str, float]:
-        """How many rounds had waited no longer than so many seconds, by the bound."""
+        """Return how many rounds waited no longer than each bound in seconds."""
         found = {name: value for name, value in self._metrics().items() if name.startswith(WAITS)}
         return {name.partition('le="')[2].partition('"')[0]: value for name, value in found.items()}
 

@@ -1,4 +1,4 @@
-"""Elastic jobs that somebody could have submitted, drawn from a seed: when each arrives, how much work it has, how well it scales."""
+"""Draw realistic elastic jobs from a seed: their arrivals, their work, and how well they scale."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 ARRIVALS_AN_HOUR = 40.0
 LEAST_GPU_HOURS, MOST_GPU_HOURS = 0.1, 8.0
 CONTENTION = (0.01, 0.03, 0.1, 0.4)
-"""What each further worker costs the others, as a part of a step: from jobs that scale well to those that hardly do."""
+"""The cost of each further worker for the others, as a part of a step. Jobs with the least scale well, and those with the most hardly."""
 SIZES = (4, 8, 16)
-"""Of these is maxReplicas."""
+"""The values of maxReplicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class Submitted:
     most: int
 
     def rate(self, workers: int) -> float:
-        """Work a second."""
+        """Return the work a second."""
         return workers / (1 + self.contention * (workers - 1)) if workers > 0 else 0.0
 
     @property
     def shortest_s(self) -> float:
-        """On its most workers from the first second."""
+        """Return the duration on its most workers from the first second."""
         return self.work / self.rate(self.most)
 
 

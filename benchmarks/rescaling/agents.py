@@ -1,4 +1,4 @@
-"""torchrun agents as plain processes on loopback, and what their workers wrote. Each agent stands for one pod."""
+"""Run torchrun agents as plain processes on loopback, and read their workers' notes. Each agent stands for one pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from elastic.local.ports import free_port
 from rendezvous.c10d import PROGRAM
 from rendezvous.delivery import WRAPPER
 
-SCRIPT = Path(__file__).parent / "training.py"
+FOLDER = Path(__file__).parent
 LOOK_S = 0.01
 STRAY_PREFIXES = ("PET_", "ELASTIC_", "TORCHELASTIC_", "TORCH_", "BENCH_", "PYTHON_EXEC", "OMP_")
 
@@ -29,9 +29,9 @@ class Lost(Exception):
 class Agents:
     """The agents of one job under one setting. The first one started hosts torch's own store."""
 
-    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path = SCRIPT) -> None:
+    def __init__(self, setting: Setting, folder: Path, *, server: Server | Etcd | None, library: Path, script: Path | None = None) -> None:
         self._setting = setting
-        self._script = script
+        self._script = script or FOLDER / setting.script
         self._folder = folder
         self._server = server
         self._library = library
@@ -54,14 +54,14 @@ class Agents:
             self._processes[name] = subprocess.Popen(command, env=self._environment(name), stdout=log, stderr=log, start_new_session=True)
 
     def terminate(self, name: str) -> None:
-        """As a kubelet does: the container's first process is signalled."""
+        """Signal the agent's first process, as a kubelet does."""
         self._processes[name].terminate()
 
     def crash(self, name: str) -> None:
         (self._folder / f"crash-{name}").touch()
 
     def kill(self, name: str) -> None:
-        """Everything of this agent at once, as when a node is gone."""
+        """Kill all processes of this agent at once, as the loss of a node does."""
         mark = f"BENCH_MARK={self._mark}-{name}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -78,7 +78,7 @@ class Agents:
             self._store.wait()
 
     def wait_for_world(self, size: int, *, after: float, patience_s: float) -> float:
-        """Wait until all of a world of this size took their first step after this moment; returns when the last one did."""
+        """Wait until all of a world of this size took their first step after this moment, and return the last one's time."""
         until = time.monotonic() + patience_s
         while True:
             entered = {agent: at for at, what, agent, count in self._log() if what == "first" and count == size and at > after}
@@ -91,7 +91,7 @@ class Agents:
             time.sleep(LOOK_S)
 
     def time_of(self, what: str, *, after: float, patience_s: float = 10.0) -> float:
-        """When a worker wrote this; waits for it."""
+        """Wait until a worker wrote this, and return when."""
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             for at, written, _, _ in self._log():
@@ -101,7 +101,7 @@ class Agents:
         raise Lost(f"no worker wrote {what}")
 
     def starts(self, *, after: float, before: float) -> list[bool]:
-        """The workers that began between two moments, and whether each was warm."""
+        """Return for each worker that began between two moments whether it was warm."""
         return [bool(is_warm) for at, what, _, is_warm in self._log() if what == "script" and after < at < before]
 
     def tails(self) -> str:
@@ -114,7 +114,7 @@ class Agents:
         return [(float(words[0]), words[1], words[2], int(words[3])) for words in lines if len(words) == 4]
 
     def _start_store(self) -> subprocess.Popen[bytes]:
-        """The program of the store pod, which is there before any worker comes."""
+        """Start the program of the store pod, which is there before any worker comes."""
         environment = os.environ | {"ELASTIC_POD_IP": "127.0.0.1", "ELASTIC_STORE_PORT": str(self._port), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen([sys.executable, "-u", "-c", PROGRAM], env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None

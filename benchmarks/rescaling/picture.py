@@ -1,4 +1,4 @@
-"""Draws the medians as bars on a logarithmic scale: an SVG written by hand, so that nothing has to be installed for it."""
+"""Draw the medians as bars on a logarithmic scale. The SVG is written without a library, so that nothing has to be installed for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _x(seconds: float) -> float:
 
 
 def draw(bars: Mapping[str, Mapping[str, float | None]]) -> str:
-    """`bars`: for each event the seconds of each setting; None for a job that was lost."""
+    """Return the picture. `bars` has for each event the seconds of each setting, or None for a lost job."""
     parts: list[str] = []
     y = TOP
     for event, figures in bars.items():

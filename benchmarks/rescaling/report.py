@@ -1,4 +1,4 @@
-"""The figures in words, as a table and as a picture."""
+"""Write the figures as words, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def of(found: Sequence[Measured], setting: str, scenario: str) -> list[Measured]
 
 
 def median(found: Sequence[Measured], setting: str, scenario: str) -> float | None:
-    """Seconds; None where it was not measured or where the job was lost in every run."""
+    """Return the median seconds, or None if there is no measurement or the job was lost in every run."""
     seconds = [measured.seconds for measured in of(found, setting, scenario) if measured.seconds is not None]
     return statistics.median(seconds) if seconds else None
 
 
 def table(found: Sequence[Measured]) -> str:
-    """Seconds from the event to the new world's first step: median (least to most, number of runs)."""
+    """Return the table of the seconds from the event to the new world's first step: median (least to most, number of runs)."""
     settings = [setting for setting in SETTINGS if any(measured.setting == setting.name for measured in found)]
     rows = [["event", *(setting.words for setting in settings), "stock / warm"]]
     for scenario, words in SCENARIOS.items():
@@ -44,7 +44,7 @@ def table(found: Sequence[Measured]) -> str:
 
 
 def summary(found: Sequence[Measured]) -> str:
-    """For the README: medians of torchrun and of our backend as it is by default."""
+    """Return the README's table: medians of torchrun and of our backend with default settings."""
     settings = {name: words for name, words in IN_SUMMARY.items() if any(one.setting == name for one in found)}
     rows = [["seconds from the event to the next step of all", *settings.values()], ["---"] * (len(settings) + 1)]
     for scenario, words in SCENARIOS.items():
@@ -70,7 +70,7 @@ def _ratio(found: Sequence[Measured], scenario: str, slow: str, fast: str) -> fl
 
 
 def phases(found: Sequence[Measured]) -> str:
-    """Where the milliseconds of our backends go: medians, as the rendezvous server or the controller kept them, and the rest."""
+    """Return the table of our backends' milliseconds by phase: medians of the server's or controller's figures, and the rest."""
     ours = [setting.name for setting in SETTINGS if setting.is_ours and any(one.phases for one in found if one.setting == setting.name)]
     rows = [[f"event ({'/'.join(ours)})", *PHASES, "rest"], ["---"] * (len(PHASES) + 2)]
     for scenario, words in SCENARIOS.items():
@@ -87,7 +87,7 @@ def _marks(measured: Sequence[Measured]) -> list[str]:
 
 
 def verdicts(found: Sequence[Measured]) -> list[str]:
-    """Each aim, with what was found."""
+    """Return a line for each aim with the measured figure."""
     said = []
     for names, aim, words in ((ANNOUNCED, AIM_ANNOUNCED_S, "announced"), (UNANNOUNCED, AIM_UNANNOUNCED_S, "unannounced")):
         for scenario in names:
@@ -120,7 +120,7 @@ def verdicts(found: Sequence[Measured]) -> list[str]:
 
 
 def aims(lines: Sequence[str]) -> str:
-    """How many of the verdicts met their aim, and those that missed it in full."""
+    """Return how many verdicts met their aim, and the full lines of the others."""
     missed = [line.removeprefix("MISSED ") for line in lines if line.startswith("MISSED")]
     met = f"Aims met: {len(lines) - len(missed)} of {len(lines)}."
     return "\n".join([f"{met} Missed:\n", *(f"- {line}" for line in missed)] if missed else [met])
@@ -131,7 +131,7 @@ def _verdict(what: str, found: str, aim: str, is_met: bool) -> str:
 
 
 def _load() -> str:
-    """How busy the machine was, for that decides what a start of processes takes."""
+    """Return how busy the machine was, because that decides how long processes take to start."""
     load = os.getloadavg()[2]
     busy = (
         " Other work kept it busy, which makes every start of a process several times slower." if load > 2 * (os.cpu_count() or 1) else ""
@@ -140,7 +140,7 @@ def _load() -> str:
 
 
 def write(found: Sequence[Measured], docs: Path) -> None:
-    """Renew the figures in docs/rescale.md, the picture beside it, and the README's."""
+    """Renew the figures in docs/rescale.md and README.md, and the picture docs/rescale.svg."""
     page = docs / "rescale.md"
     machine = (
         f"{os.cpu_count()} shared cores, {platform.machine()}, Python {platform.python_version()}, gloo on loopback, one worker per agent"

@@ -1,4 +1,4 @@
-"""What happens to a job: one sequence of events, each measured from the event to the first step of the new world on all its members."""
+"""Play one sequence of events on a job, and measure each from the event to the new world's first step on all its members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.rescaling.settings import Setting
 from elastic_worker.startup.deliver import deliver
 
 SETTLE_S = 2.0
-"""Training goes on for so long before the next event, so that no event meets the aftermath of the last one."""
+"""Seconds of training before the next event, so that the effects of the last event have ended."""
 OURS = ("detect", "notice", "drain", "round")
 
 SCENARIOS = {
@@ -31,7 +31,7 @@ SCENARIOS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One event: seconds until the new world's first step, or None where the job was lost; and the rendezvous' own phases in ms."""
+    """One event: seconds until the new world's first step, or None if the job was lost, and the rendezvous' own phases in ms."""
 
     setting: str
     scenario: str
@@ -41,12 +41,12 @@ class Measured:
 
     @property
     def rest_ms(self) -> int:
-        """What passes outside the rendezvous: processes, imports, the first step."""
+        """Return the time outside the rendezvous: processes, imports, the first step."""
         return round((self.seconds or 0) * 1000) - sum(self.phases.values())
 
     @property
     def ours_s(self) -> float | None:
-        """Detect, drain and round: what the control plane itself takes."""
+        """Return the control plane's own time: detect, notice, drain and round."""
         return sum(self.phases.get(name, 0) for name in OURS) / 1000 if self.phases else None
 
 

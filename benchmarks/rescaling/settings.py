@@ -1,4 +1,4 @@
-"""What is compared: ways to run the same script under torchrun."""
+"""Define the ways that are compared to run the same script under torchrun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Setting:
     """One way to run torchrun.
 
     `is_ours`: the backend elastic, or with `is_in_etcd` elastic-etcd, started as in a pod. Otherwise torch's own c10d: the first agent
-    hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod.
+    hosts its store, or, with `has_store_pod`, a process of its own does, as in the store pod. `script`: in this folder.
     """
 
     name: str
@@ -30,9 +30,10 @@ class Setting:
     flags: tuple[str, ...] = ()
     patience_s: float = 120.0
     most: int = LARGEST
+    script: str = "training.py"
 
     def command(self, *, is_host: bool, port: int) -> list[str]:
-        """Torchrun's own options, where they are not in the environment."""
+        """Return torchrun's own options that are not in the environment."""
         common = [f"--nnodes=1:{self.most}", "--nproc-per-node=1", *self.flags]
         if self.is_ours:
             return common
@@ -43,7 +44,7 @@ class Setting:
 
 
 SHARING_OFF = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""With torch's default sharing of the rendezvous store a stock job dies of the first newcomer, and there would be nothing to measure."""
+"""Turns off torch's sharing of the rendezvous store. By default a stock job dies of the first newcomer, so nothing could be measured."""
 
 SETTINGS = (
     Setting(name="stock", words="torchrun, default flags", colour="#b0413e", environment=SHARING_OFF),
@@ -73,5 +74,24 @@ SETTINGS = (
         patience_s=60.0,
     ),
     Setting(name="etcd", words="etcd, warm start", colour="#8464a0", is_ours=True, is_warm=True, is_in_etcd=True, patience_s=60.0),
+    Setting(
+        name="etcd-in-process",
+        words="etcd, in process",
+        colour="#b39ac6",
+        is_ours=True,
+        is_warm=True,
+        is_in_etcd=True,
+        patience_s=60.0,
+        script="training_in_process.py",
+    ),
     Setting(name="warm", words="elastic, warm start", colour="#2c5f8a", is_ours=True, is_warm=True, patience_s=60.0),
+    Setting(
+        name="in-process",
+        words="elastic, in process",
+        colour="#7fb2d6",
+        is_ours=True,
+        is_warm=True,
+        patience_s=60.0,
+        script="training_in_process.py",
+    ),
 )

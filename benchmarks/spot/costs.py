@@ -1,6 +1,6 @@
-"""What changes cost, drawn from what bench-rescale measured.
+"""Draw the costs of changes from the measurements of bench-rescale.
 
-From its raw samples, or from the table in docs/rescale.md, whose cells are median, least and most.
+They come from its raw samples, or from the table in docs/rescale.md, whose cells are median, least and most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CELL = re.compile(r"([0-9.]+)(?: \(([0-9.]+) to ([0-9.]+), n=[0-9]+\))?")
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Seconds by setting and scenario: single measurements, or least, median and most of some."""
+    """Seconds by setting and scenario: single measurements, or in a summary least, median and most."""
 
     measured: Mapping[tuple[str, str], tuple[float, ...]]
     is_summary: bool
@@ -54,7 +54,7 @@ def of_page(page: Path = PAGE) -> Samples:
 
 
 def of_raw(path: Path) -> Samples:
-    """The file of `python -m benchmarks.rescale --raw`."""
+    """Read the file of `python -m benchmarks.rescale --raw`."""
     found: dict[tuple[str, str], tuple[float, ...]] = {}
     for one in json.loads(path.read_text()):
         if one["seconds"] is not None:

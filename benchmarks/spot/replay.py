@@ -1,6 +1,6 @@
-"""Replays a trace for one way to train, in virtual time: a job on all nodes that there are, whose changes cost what was measured.
+"""Replay a trace for one way to train, in virtual time: a job runs on all present nodes, and its changes cost the measured seconds.
 
-Work is counted in node-seconds of training, as if each node brought the same. `Ledger` says where the others went.
+Work is counted in node-seconds of training, and all nodes count the same. `Ledger` accounts for all node-seconds.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a job meets changes.
-
-    `setting`: of bench-rescale. hears: it is told of a loss before it comes, saves, and goes on without the node at once; otherwise the
-    loss is a SIGKILL, and costs what was done since the last checkpoint. saves: it does so before it takes a new node in. `restarts`: it
-    begins as a whole at each change.
-    """
+    """The way in which a job meets changes."""
 
     name: str
     words: str
     colour: str
     setting: str = ""
+    """The setting of bench-rescale."""
     hears: bool = False
+    """The job gets notice of a loss, saves, and goes on without the node at once. Otherwise a SIGKILL costs the work since a checkpoint."""
     saves: bool = False
+    """The job saves before it takes a new node in."""
     restarts: bool = False
+    """The job restarts as a whole at each change."""
 
 
 ORACLE = Way(name="oracle", words="oracle: changes cost nothing", colour="#999999")
@@ -47,17 +46,19 @@ WAYS = (
 
 @dataclass(slots=True)
 class Ledger:
-    """Node-seconds: what was there, and where it went. left: nodes that the job left at a notice; joining.
-
-    New nodes before their first step; pauses: nobody trained; repeated: done again after a loss.
-    """
+    """Node-seconds by their use."""
 
     there: float = 0.0
+    """All node-seconds of the trace."""
     trained: float = 0.0
     left: float = 0.0
+    """Node-seconds of nodes that the job left at a notice."""
     joining: float = 0.0
+    """Node-seconds of new nodes before their first step."""
     pauses: float = 0.0
+    """Node-seconds in which nobody trained."""
     repeated: float = 0.0
+    """Node-seconds of work that was done again after a loss."""
     changes: int = 0
 
     @property
@@ -71,7 +72,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Event:
-    """From `at` on there are `nodes` more for the job, and it stands still for `pause_s`; is_saved: nothing is done again."""
+    """A change at `at`: the job has `nodes` more nodes, and stands still for `pause_s`. If `is_saved`, no work is repeated."""
 
     at: float
     nodes: int
@@ -80,7 +81,7 @@ class _Event:
 
 
 def replay(way: Way, trace: Trace, samples: Samples, *, seed: int, notice_s: float, checkpoint_s: float) -> Ledger:
-    """checkpoint_s: how much training lies between two checkpoints; 0: one after each step."""
+    """Replay the trace. `checkpoint_s` is the training between two checkpoints; 0 means a checkpoint after each step."""
     ledger = Ledger(there=trace.node_s, changes=len(trace.changes) - 1)
     if way is ORACLE:
         ledger.trained = ledger.there
@@ -101,12 +102,12 @@ def _events(way: Way, trace: Trace, samples: Samples, draw: random.Random, *, no
         elif way.restarts:
             yield _Event(change.at, more, samples.draw(way.setting, "start", draw), more > 0)
         elif more > 0:
-            # The others stand still for as long as they do for a planned loss; the rest is the newcomer's own start.
+            # The others stand still for as long as for a planned loss. The rest is the newcomer's own start.
             pause_s = samples.draw(way.setting, "sigterm" if way.hears else "add", draw)
             join_s = max(0.0, samples.draw(way.setting, "add", draw) - pause_s)
             yield _Event(change.at + join_s, more, pause_s, way.saves)
         elif way.hears:
-            # Where nobody stays, all train on until their grace begins.
+            # If no node stays, all train on until their grace begins.
             early_s = notice_s if change.nodes else min(GRACE_S, notice_s / 2)
             yield _Event(max(0.0, change.at - early_s), more, samples.draw(way.setting, "sigterm", draw), True)
         else:
@@ -135,7 +136,7 @@ def _walk(ledger: Ledger, events: list[_Event], trace: Trace, *, checkpoint_s: f
 
 
 def _attribute(ledger: Ledger, events: list[_Event], trace: Trace) -> None:
-    """What was there and was not the job's: new nodes until they joined, and nodes after they were left."""
+    """Count the node-seconds outside the job: of new nodes until they joined, and of nodes after the job left them."""
     changes = [(change.at, change.nodes - before.nodes) for before, change in itertools.pairwise(trace.changes)]
     own = [(min(event.at, trace.length_s), event.nodes) for event in events[1:]]
 

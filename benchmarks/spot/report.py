@@ -1,4 +1,4 @@
-"""The figures as a table, and as a picture: of each way how much of what the nodes could do became training, and where the rest went."""
+"""Draw the figures as a table and as a picture: for each way the share of node-seconds that became training, and the rest by its use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 WIDTH, LEFT, RIGHT, TOP = 860, 230, 60, 58
 BAR, GAP = 18, 8
 CLAIMS_FROM_S = 900.0
-"""A shorter slice holds too few changes to say anything."""
+"""Seconds below which a slice has too few changes for a claim."""
 PARTS = (
     ("trained", "training", "#5b8fb9"),
     ("left", "left at the notice", "#c9d8a8"),
@@ -27,7 +27,7 @@ FONT = "font-family='system-ui, sans-serif'"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of one way: all its replays in one, and the goodput of each."""
+    """The sum of all replays of one way, and the goodput of each."""
 
     way: Way
     ledger: Ledger
@@ -53,7 +53,7 @@ def table(by_interval: Mapping[float, Sequence[Found]]) -> str:
 
 
 def of_processes(slices: Sequence[Slice], *, slice_s: float, workers: int, processors: int) -> str:
-    """Each setting's goodput over its slices, under which load it was measured, and what it does not say."""
+    """Return the lines of each setting's goodput over its slices, with the load of the machine, and the limits of the figures."""
     found: dict[str, list[Slice]] = {}
     for one in slices:
         found.setdefault(one.setting, []).append(one)
@@ -86,7 +86,7 @@ def _interval(seconds: float) -> str:
 
 
 def draw(results: Sequence[Found], title: str) -> str:
-    """An SVG written by hand, so that nothing has to be installed for it."""
+    """Return an SVG that is written by hand, so that nothing has to be installed for it."""
     bottom = TOP + len(results) * (BAR + GAP)
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{bottom + 14}' viewBox='0 0 {WIDTH} {bottom + 14}' {FONT}>",

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHURN_AN_HOUR, NODES = 14.3, 24
-"""Changes an hour over so many nodes, as published of a spot cluster."""
+"""Changes in an hour and the number of nodes, as published for a spot cluster."""
 PULL = 4.0
 """Nodes from the mean at which two changes of three go back towards it."""
 MEAN_PART = 5 / 6
-"""Share of the nodes that are there on average."""
+"""The part of the nodes that the cluster has on average."""
 
 
 class BadTrace(ValueError):
-    """Names the file, the line, and what is wrong."""
+    """A trace is invalid; the message names the file, the line, and what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Trace:
 
     @property
     def node_s(self) -> float:
-        """All that there is to use."""
+        """Return all node-seconds of the trace."""
         return sum((end - begin) * nodes for begin, end, nodes in self.spans())
 
     @property
@@ -75,7 +75,7 @@ class Trace:
         return Trace(self.changes[:1], self.length_s)
 
     def scaled(self, most: int) -> Trace:
-        """With at most so many nodes, in proportion, and one at least where there is one."""
+        """Return the trace in proportion with at most this number of nodes. A moment with nodes keeps at least one."""
         top = max(change.nodes for change in self.changes) or 1
         points = ((change.at, math.ceil(change.nodes * most / top)) for change in self.changes)
         return of_points(points, length_s=self.length_s)
@@ -102,7 +102,7 @@ def generated(*, hours: float, seed: int, nodes: int = NODES, churn_an_hour: flo
         size = draw.choices((1, 2, 3), (8, 1, 1))[0]
         is_gain = draw.random() < 1 / (1 + math.exp((there - mean) / PULL))
         wanted = min(nodes, there + size) if is_gain else max(1, there - size)
-        # At the edge the change goes the other way, so that the churn is what was asked for.
+        # At the limit the change goes the other way, so that there are as many changes as asked for.
         there = wanted if wanted != there else there - size if is_gain else there + size
         points.append((at, there))
     return of_points(points, length_s=length_s)

@@ -56,7 +56,7 @@ from elastic.runtime.terminating import is_terminating
 from elastic.runtime.writers import Writer
 
 AT_ONCE = 32
-"""Requests in flight at a time, of all jobs together: as much as an API server keeps up with, on few connections used again and again."""
+"""The most requests in flight for all jobs together: an API server keeps up with them, and they need few connections."""
 NAMED = {PODS: "Pod", SERVICES: "Service"}
 GROUPS = {VOLCANO_POD_GROUPS: "PodGroup", PLUGIN_POD_GROUPS: "PodGroup"}
 """Upstream has Events for the deletion of these, not for their creation."""
@@ -114,7 +114,7 @@ class Applier:
         if departs and not await self._is_as_seen(key, job, outcome):
             return outcome
         if not self._speak(job, plan.actions, is_awaited=departs) and departs:
-            # Untold members must not lose their pods: these go in the reconcile after the server's answer. Everything else goes on.
+            # No member may lose its pod before the server knows. The pods go in the reconcile after its answer; all else is done now.
             plan, outcome.is_waiting = _without_pod_deletions(plan), True
         unmade = [action for action in plan.actions if isinstance(action, Create) and action.resource == PODS]
         not_deleted = 0
@@ -130,7 +130,7 @@ class Applier:
             plan = replace(plan, status=loss_backoff.without_unmade(plan.status, (action.object for action in unmade)))
         if plan.status is not None and plan.status != old and not (plan.is_written_last and (outcome.errors or outcome.is_waiting)):
             await self._write(key, job, plan.status, old=old, outcome=outcome)
-        # Events about what was done are written now; those about the status follow its patch.
+        # Events about finished actions are always written; those about a new status only once the status is stored.
         is_said = plan.status is None or plan.status == old or outcome.status is not None
         await self._events.tell(job, (*outcome.news, *(plan.news if is_said else ())), now=now)
         if any(isinstance(action, DeleteJob) for action in plan.actions) and not outcome.errors and not outcome.is_waiting:
@@ -158,7 +158,7 @@ class Applier:
         return not outcome.errors
 
     async def _holds(self, key: Key, plan: Plan, outcome: Outcome) -> bool:
-        """Whether everything that the plan rests on is as it was seen."""
+        """Return whether everything that the plan rests on is still as the plan saw it."""
         for seen in plan.rests_on:
             there = None
             try:
@@ -174,7 +174,7 @@ class Applier:
         return True
 
     def _speak(self, job: Object, actions: Iterable[Action], *, is_awaited: bool) -> bool:
-        """Hands on what the rendezvous server must know before pods go; True once it has acknowledged that."""
+        """Send the rendezvous server what it must know before pods go. Return True if it has acknowledged that."""
         if self._membership is None:
             return True
         uid, is_heard = job["metadata"]["uid"], True
@@ -186,13 +186,13 @@ class Applier:
         return is_heard
 
     async def _act_all(self, key: Key, job: Object, actions: Iterable[Action], outcome: Outcome) -> list[bool]:
-        """At once; should one of them break, the others end with it, so that nothing is written after the reconcile."""
+        """Carry out the actions at the same time. If one raises, the others are cancelled, so nothing is written after the reconcile."""
         async with asyncio.TaskGroup() as tasks:
             acting = [tasks.create_task(self._act(key, job, action, outcome)) for action in actions]
         return [task.result() for task in acting]
 
     async def warn(self, job: Object, reason: str, error: KubeError, *, now: datetime) -> None:
-        """Says in an Event what keeps a job from going on."""
+        """Write an Event that says why the job cannot go on."""
         await self._events.tell(job, [warning(reason, error.message, about=error.message)], now=now)
 
     async def _act(self, key: Key, job: Object, action: Action, outcome: Outcome) -> bool:
@@ -323,7 +323,7 @@ def _makes_room(action: Action) -> bool:
 
 
 def _without_last_pods(stage: list[Action], count: int) -> list[Action]:
-    """Return the stage without so many of the pods that it creates."""
+    """Return the stage without the last `count` pods that it creates."""
     pods = [action for action in stage if isinstance(action, Create) and action.resource == PODS]
     without = {id(action) for action in pods[max(0, len(pods) - count) :]}
     return [action for action in stage if id(action) not in without]
@@ -334,7 +334,7 @@ def _is_needed_by_pods(action: Action) -> bool:
 
 
 def _stages(actions: Iterable[Action]) -> list[list[Action]]:
-    """Each stage begins when the one before it is done."""
+    """Return the actions in stages. A stage begins when the stage before it is done."""
     stages: list[list[Action]] = [[] for _ in (None, *STAGES)]
     for action in actions:
         if isinstance(action, Create) and action.resource in STAGES:

@@ -1,6 +1,6 @@
-"""Writes Events about a job, each once: an Event's name follows from its content, so that the API server refuses a second one.
+"""Write each Event about a job once: an Event's name follows from its content, so the API server refuses a second one.
 
-News of one sort from one reconcile shares an Event; after a restart some may appear again in another combination.
+News of one reason from one reconcile shares an Event. After a restart of the controller, some news may appear again in another combination.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Says nothing to the rendezvous server once the Lease may be another's."""
+"""Send nothing to the rendezvous server once another process may hold the Lease."""
 
 from collections.abc import AsyncIterator, Callable
 

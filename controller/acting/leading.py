@@ -1,4 +1,4 @@
-"""Tells the rendezvous server every two seconds that this controller leads: a sign that the server is not cut off.
+"""Tell the rendezvous server every two seconds that this controller leads, by which the server knows that it is not cut off.
 
 A standby gives no sign, and neither does a leader that has not renewed its Lease lately: it may be cut off together with the server.
 """

@@ -3,7 +3,7 @@
 Sends expectations, repeats them after a break, and receives worlds.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -17,6 +17,7 @@ from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
 from elastic.membership.hosts import HostState
 from elastic.membership.phases import WorldPhase
+from rendezvous.engine.messages.controller import SilentMember
 from rendezvous.engine.messages.doing import Hang
 
 
@@ -37,7 +38,7 @@ class RendezvousLink:
     ) -> None:
         self.worlds: dict[str, WorldSeen] = {}
         self.forgotten: set[str] = set()
-        """Suspended jobs of which the server has confirmed that it knows nothing, until it is told of them again."""
+        """Suspended jobs that the server has confirmed to have forgotten, until it gets an expectation of them again."""
         self.last_steps: dict[str, int] = {}
         """Last steps of jobs that the server has forgotten."""
         self._to_confirm: set[str] = set()
@@ -96,7 +97,7 @@ class RendezvousLink:
             await self._outbox.close()
 
     def _takes(self, heard: wire.WorldReport) -> bool:
-        """Whether the world changed: an unchanged one needs no reconcile."""
+        """Return whether the report changes anything. If not, the job needs no reconcile."""
         before = self.worlds.get(heard.job)
         if not heard.forgotten:
             self.forgotten.discard(heard.job)  # an agent of the run before has come back
@@ -232,7 +233,14 @@ def _world(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
         stragglers=heard.stragglers,
         ended_early=heard.ended_early,
+        failing_saves=heard.failing_saves,
+        silent=_silent(heard.silent, known.silent if known is not None else {}, now=now),
     )
+
+
+def _silent(heard: Sequence[SilentMember], known: Mapping[str, datetime], *, now: datetime) -> Mapping[str, datetime]:
+    """Return when each silent member was last heard, by our clock. The time of one that is known does not change."""
+    return {member.name: known.get(member.name) or now - timedelta(seconds=member.ago_s) for member in heard}
 
 
 def _rescale(heard: wire.RescaleReport) -> Rescale:
@@ -242,7 +250,7 @@ def _rescale(heard: wire.RescaleReport) -> Rescale:
 
 
 def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangSeen | None:
-    """Return the standstill with the time at which it was found; the time of one that is known does not change."""
+    """Return the hang with the time at which it was found. The time of a known hang does not change."""
     if heard is None:
         return None
     timeless = replace(heard, ago_s=0.0)
@@ -252,7 +260,7 @@ def _hang(heard: Hang | None, known: HangSeen | None, *, now: datetime) -> HangS
 
 
 def _since(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -> datetime | None:
-    """When the world was formed, by our clock. For worlds of an older or a restarted server: when first reported."""
+    """Return when the world was formed, by our clock. For a world without an age, that is when it was first reported."""
     if not heard.members:
         return None
     formed = now - timedelta(seconds=heard.standing.age_s if heard.standing is not None else 0.0)

@@ -52,7 +52,7 @@ class Links:
             link.drop(job_uid)
 
     def has_forgotten(self, job_uid: str) -> bool:
-        """Whether the answer has come that nothing is known of a suspended job any more."""
+        """Return whether the server has answered that it has forgotten this suspended job."""
         return any(job_uid in link.forgotten for link in self._all())
 
     async def run(self, changed: Callable[[str], None]) -> None:

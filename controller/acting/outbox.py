@@ -1,4 +1,4 @@
-"""Sends the rendezvous server the newest expectation of each job, without making a reconcile wait.
+"""Send the rendezvous server the newest expectation of each job, without making a reconcile wait.
 
 One request at a time, again after a failure and after the server was restarted. It says when a word was acknowledged; it decides nothing.
 """
@@ -137,7 +137,7 @@ class Outbox:
             sender.add_done_callback(_log_what_broke)
 
     async def _send(self, job_uid: str) -> None:
-        """Send until the newest message has arrived: an older one that arrives later would undo it."""
+        """Send one message after another until the newest has arrived. An older one that arrives later would undo it."""
         back_off_s = FIRST_BACK_OFF_S
         try:
             while not self._is_done(job_uid):
@@ -156,7 +156,7 @@ class Outbox:
         return job_uid not in self._newest or (self._newest[job_uid] is not None and self._heard.get(job_uid) == self._newest[job_uid])
 
     async def _bring(self, job_uid: str) -> bool:
-        """One request; False if it failed."""
+        """Send one request. Return False if it failed."""
         async with self._gate:
             # Whether it arrives is not known until it is answered.
             self._heard.pop(job_uid, None)

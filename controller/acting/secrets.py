@@ -1,6 +1,7 @@
-"""The Secrets of jobs, each read by its name: the right to list or watch Secrets is the right to read all of them.
+"""Read the Secrets of jobs one by one by name, because the right to list or watch Secrets is the right to read all of them.
 
-One is read when this process first misses it, and again before pods are made or where one waits for it; in between it is as it was.
+A Secret is read when this process first needs it, and again before pods are created or while a pod waits for it. In between, the last
+answer counts.
 """
 
 import base64

@@ -14,7 +14,7 @@ from elastic.api.job import Job, JobStatus
 from elastic.api.words import ConditionType
 
 PATIENCE_S = 1.0
-"""A job's status is never further behind what was decided than this, and so a job costs no more than one such patch in this time."""
+"""The most seconds that a decided status waits. A job costs at most one such patch in this time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Says in Events what is wrong with the rows that the installation has added to the table of signals.
+"""Write Events about invalid rows that the installation has added to the table of signals.
 
-An API server keeps an Event for an hour, so each is written again for as long as this process works with that table.
+An API server keeps an Event for an hour, so each Event is written again every half hour.
 """
 
 import asyncio

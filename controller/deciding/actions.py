@@ -19,7 +19,7 @@ from elastic.membership.wire import Restart
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an object; that it is there already, and ours, counts as done."""
+    """Create an object. If it exists already and is ours, the action counts as done."""
 
     resource: Resource
     object: Object
@@ -79,7 +79,7 @@ class End:
     usage_error: bool = False
     """Its agent said that it did not come to the rendezvous, because its command is wrong."""
     own_limit: bool = False
-    """The kubelet evicted the pod because it exceeded a storage limit of its own."""
+    """The kubelet evicted the pod because the pod exceeded its own storage limit."""
 
     @property
     def id(self) -> str:

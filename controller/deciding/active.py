@@ -38,6 +38,7 @@ from controller.deciding.rendezvous import (
     c10d_store,
     departures,
     etcd,
+    failing_saves,
     hangs,
     host_list,
     latecomers,
@@ -79,7 +80,10 @@ class Ledger:
 
     @property
     def going(self) -> list[Pod]:
-        """Pods that are deleted: only if their end stands in the status, so that a crash neither counts it twice nor loses it."""
+        """The pods to delete.
+
+        A failed pod is deleted only once the stored status counts it, so that a crash neither loses its end nor counts it twice.
+        """
         counted = frozenset(self.known.counted)
         replaced = [verdict.pod for verdict in self.lost if verdict.pod.uid in counted]
         return [*replaced, *self.replicas.to_delete, *self.doomed.may_go]
@@ -118,7 +122,7 @@ def opened(view: JobView) -> Ledger:
 
 
 def _ends(view: JobView, ledger: Ledger) -> Ledger:
-    """Count the ends of pods, and tell of those that are made again."""
+    """Count the ends of pods, and add an Event about each pod that is created again."""
     fresh = (verdict for verdict in ledger.lost if verdict.pod.uid not in ledger.known.counted)
     restarts = tuple(failure.restart_event(view.job, verdict) for verdict in fresh)
     return replaced(ledger, elastic=failure.with_ends_counted(view), restarts=restarts)
@@ -185,8 +189,9 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *of_early_end(job, known=known, new=elastic),
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
-        *hangs.events(job, known=known, new=elastic, now=view.snapshot.now),
+        *hangs.events(job, known=known, new=elastic, snapshot=view.snapshot),
         *stragglers.events(job, known=known, new=elastic),
+        *failing_saves.events(job, known=known, new=elastic),
         *of_missing_etcd(etcd.missing(view)),
     )
     marks = spare_workers.marks(view, going=going, leaving=replicas.leaving)

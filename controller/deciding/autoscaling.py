@@ -1,4 +1,4 @@
-"""Copies the autoscaler's last decision from the job's annotation into its status, where a user looks for it."""
+"""Copy the autoscaler's last decision from the job's annotation into its status, where a user looks for it."""
 
 from msgspec.structs import replace
 

@@ -1,7 +1,7 @@
-"""Derives the view of a job from the job and the snapshot of its cluster.
+"""Derive the view of a job from the job and the snapshot of its cluster.
 
-Once before the first decision, and once more when the job is active, for an active job has a start time, and pods that a node refused wait
-like pending ones.
+A view is derived before the first decision, and again when the job is active: then it has a start time, and pods that a node refused count
+as pending.
 """
 
 from dataclasses import replace

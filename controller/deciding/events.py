@@ -1,4 +1,4 @@
-"""Events of a job about its pods and templates, once each."""
+"""Yield the Events of a job about its pods and templates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -76,9 +76,9 @@ def _of_trouble(pod: Pod, container: Container, *, is_told: bool) -> Iterator[Jo
 
 
 def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
-    """Return an Event for a group of other workers than before: why, and by which id logs and status know it.
+    """Yield an Event about a group of new members: why it formed, and its id, which logs and status also name.
 
-    Its first step is reported later: if training fell back, a second Event says so.
+    The first step of the group is reported later. If training fell back, a second Event says so.
     """
     rescale, former = new.last_rescale, known.last_rescale
     if rescale is None:

@@ -21,7 +21,7 @@ from elastic.membership.phases import WorldPhase
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     job: Job
-    """Its `status` is the newest that was decided: the stored one, or one that the status writer still holds back."""
+    """Its `status` is the newest that was decided: the stored status, or a newer one that is held back."""
     snapshot: Snapshot
     status: JobStatus
     """The stored status with what this plan has added so far."""
@@ -35,11 +35,11 @@ class JobView:
     notices: Mapping[str, Notice]
     """By pod name, why and by when a running pod must go, or may have to."""
     answerable: tuple[Pod, ...]
-    """The pods whose end says something about the job: not those of another group, nor those that came when the work was done."""
+    """The pods whose end matters to the job: not those of another group, nor those that came after the work was done."""
     verdicts: tuple[Verdict, ...]
     """Meaning of each failed pod; if one loss restarts all pods, only of the pods that decide it."""
     losses: tuple[Loss, ...] = ()
-    """The losses that can explain how other pods ended, where the controller decides that."""
+    """The losses that can explain how other pods ended, if the controller decides that for this job."""
     counted: frozenset[str]
     """The entries of the stored `status.elastic.counted`."""
     failed: frozenset[str]
@@ -56,7 +56,7 @@ class JobView:
 
     @property
     def closed(self) -> str:
-        """Why the job ends, where that is written down."""
+        """Why the job ends, if the status already says so."""
         return self.status.elastic.closed if self.status.elastic is not None else ""
 
     @property

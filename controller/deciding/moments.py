@@ -1,10 +1,10 @@
-"""Moments far away. Numbers of seconds and dates are what users wrote, who mean `never` by the largest number there is."""
+"""Compute with dates and seconds of any size. Users write them, and some mean `never` by the largest number that there is."""
 
 from datetime import UTC, datetime, timedelta
 
 FIRST = datetime(1, 1, 2, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, tzinfo=UTC)
-"""Stands for every later one, which no datetime holds; FIRST for every earlier one."""
+"""LAST stands for every later date, which a datetime cannot hold, and FIRST for every earlier one."""
 
 
 def after(moment: datetime, seconds: float) -> datetime:
@@ -12,5 +12,5 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 
 def of_timestamp(seconds: float) -> datetime:
-    """In UTC, which cannot hold the first and the last hours of other time zones."""
+    """Return the date in UTC, at least FIRST and at most LAST."""
     return datetime.fromtimestamp(min(max(seconds, FIRST.timestamp()), LAST.timestamp()), UTC)

@@ -1,4 +1,4 @@
-"""How long the next try waits after tries that failed, twice as long after each, and whether a wait that stands in the status goes on."""
+"""Compute how long the next try waits after failed tries (twice as long after each), and whether a stored wait still goes on."""
 
 from datetime import datetime, timedelta
 

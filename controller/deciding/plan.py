@@ -12,7 +12,7 @@ is the same, only that we delete the pod: once a world works without the worker,
 
 From 3 workers to 2: `slot_assignment.by_count` picks the surplus worker, and `departures.departures` adds it to those that leave, in the
 expectation, so that the server forms a world without it, and in the status. A later plan deletes its pod: once that world works, or its
-grace has passed, and the server has acknowledged that plan's expectation. If another worker is lost meanwhile, the surplus worker stays
+grace has passed, and the server has acknowledged the expectation. If another worker is lost meanwhile, the surplus worker stays
 (`departures.without_spared`), and its deletion waits while the world needs it (`departures._may_go`).
 
 A plan is carried out in this order: expectation, objects, status, Events; deletions of workers wait for the server's acknowledgement.

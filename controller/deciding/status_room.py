@@ -1,7 +1,7 @@
 """Bound the bytes of each growing list of `status.elastic`.
 
-The bounds keep the whole job an object that etcd stores (at most 1.5 MiB) and that the parser reads. A full list takes no more entries:
-the controller acts on them once other entries have gone.
+With the bounds, etcd can store the whole job (at most 1.5 MiB) and the parser can read it. A full list takes no more entries, and the
+controller acts on further ones only once others have gone.
 """
 
 from collections.abc import Callable, Iterable, Sequence

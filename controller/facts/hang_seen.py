@@ -1,4 +1,4 @@
-"""Hold what the rendezvous server found out about a job whose steps do not come."""
+"""Hold what the rendezvous server found out about a job that makes no more steps."""
 
 from dataclasses import dataclass
 from datetime import datetime

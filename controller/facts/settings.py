@@ -7,7 +7,7 @@ from rendezvous.engine.messages.pace import WINDOW_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """How pods reach the rendezvous server, and what they trust."""
+    """How pods reach the rendezvous server, and the certificate authority that they trust."""
 
     endpoint: str
     ca: str
@@ -24,10 +24,10 @@ class Settings:
     init_image: str = "alpine:3.10"
     init_tries: int = 100
     init_command: tuple[str, ...] = ()
-    """How that image waits for the name that follows, where it is not by nslookup in a shell."""
+    """The command by which that image waits for the name that is appended; empty for nslookup in a shell."""
     kubectl_image: str = "kubeflow/kubectl-delivery:latest"
     """Brings the exec client into MPI launchers."""
     kubectl_command: tuple[str, ...] = ()
-    """How that image does it, where it is not the image's own way."""
+    """The command that does it; empty for the image's own command."""
     pace_window_s: float = WINDOW_S
     """Seconds over which ranks measure their steps before they are compared."""

@@ -1,6 +1,6 @@
 """Hold the input of one reconcile: a job's pods, services and other objects, reduced to the facts that decisions need.
 
-The reductions are pure; nothing here knows where the objects came from or what will be done about them.
+The reductions are pure. They do not depend on where the objects came from or what will be done about them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ LAUNCHER_INDEX = 0
 MOST_DIGITS = 9
 LONGEST_SAID = 1024  # characters of a worker's condition: its end names the holder, and a tenant can make it very long
 ORDINARY_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
-GROUP = "elastic-training/group"  # label of a pod that can work only with its like: where they meet, or how many they are
+GROUP = "elastic-training/group"  # label of pods that can work only with each other: where they meet, or how many they are
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -59,7 +59,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class InWorld:
-    """A worker's condition of that type, as it stands in its pod."""
+    """A worker's condition IN_WORLD, as its pod has it."""
 
     is_true: bool = False
     reason: str = ""
@@ -100,9 +100,9 @@ class Pod:
     """It is being deleted without any grace; what keeps it is a finalizer."""
     index_label: str | None = None
     """Value of its label if it differs from the index, else None."""
-    is_unowned: bool = False  # nothing will delete it
+    is_unowned: bool = False  # then it is not deleted with the job
     in_world: InWorld | None = None
-    """None where the pod has no such readiness gate."""
+    """None if the pod has no such readiness gate."""
     sights: tuple[Sight, ...] = ()
     """The signals that the pod itself shows, the worst first."""
     tolerations: tuple[Toleration, ...] = ()
@@ -126,7 +126,7 @@ class Pod:
         return sum(container.restarts for container in (*self.inits, *self.containers))
 
     def restarts_of(self, container: str) -> int:
-        """Return the restarts of this container and of those that must end before it begins. A run after a success is no failure."""
+        """Return the restarts of this container and of the failed init containers, which must end before it begins."""
         inits = sum(c.restarts for c in self.inits if c.last_exit_code != 0)
         return inits + sum(c.restarts for c in self.containers if c.name == container)
 
@@ -154,7 +154,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Another object that belongs to the job, kept raw, because plans compare it with what it should be."""
+    """Another object that belongs to the job. It is kept raw, because plans compare it with the object that they want."""
 
     kind: str
     name: str
@@ -227,7 +227,7 @@ class Snapshot:
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Nodes of the job's pods. If nodes are seen at all, a missing one is gone."""
     doomed: tuple[str, ...] = ()
-    """Names of the cluster's nodes that go or may have to, also where the job has no pods."""
+    """Names of the cluster's nodes that go or may have to go, also of nodes without pods of the job."""
     sees_nodes: bool = True
     sights: tuple[Sight, ...] = ()
     """The signals that the job itself shows."""
@@ -325,7 +325,7 @@ def node_from(raw: Mapping[str, Any], table: Sequence[DisruptionSignal] = BUILT_
 
 
 def time_of(text: str | None) -> datetime | None:
-    """None also for a date that no datetime holds: the API server takes a year 0."""
+    """Return the time; None for no date, and for one that a datetime cannot hold, because the API server accepts the year 0."""
     try:
         return datetime.fromisoformat(text) if text else None
     except ValueError:

@@ -9,6 +9,7 @@ from elastic.api.book import Rescale
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
 from rendezvous.engine.messages.pace import Straggler
+from rendezvous.engine.messages.saves import FailingRank
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +50,9 @@ class WorldSeen:
     """Ranks that the others wait for; None if the server does not know (yet)."""
     ended_early: str = ""
     """The first workers that ended with status 0 while others failed."""
+    failing_saves: tuple[FailingRank, ...] = ()
+    """Ranks whose newest save failed."""
+    silent: Mapping[str, datetime] = field(default_factory=dict)
+    """Expected members that the server has dropped and that have not come back, and when each was last heard."""
     trouble: str = ""
     """Why the server's newest message about the job could not be read; all else is from the last readable one."""

@@ -1,4 +1,4 @@
-"""Appends variables to containers in the order upstream does. A name that the user set as well is repeated: the later one wins."""
+"""Append variables to containers in upstream's order. If the user set a variable too, it is there twice, and the later one wins."""
 
 from collections.abc import Iterable
 from typing import Any

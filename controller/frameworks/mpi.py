@@ -1,6 +1,6 @@
-"""MPI: a launcher whose end is the job's end, and workers in which it starts processes, through the API server or by ssh as the job says.
+"""Describe MPIJobs: the launcher's end is the job's end, and it starts processes in the workers, through the API server or by ssh.
 
-A config map names the workers to the launcher: `hostfile` those that should be, `discover_hosts.sh` those that it may use now.
+A config map names the workers to the launcher: `hostfile` lists all that there should be, `discover_hosts.sh` those that it may use now.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class Mpi(Framework):
         return LAUNCHER
 
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:
-        """Once the launcher has ended the workers do not count any more: they wait for a call that will not come."""
+        """Return the counts. Once the launcher has ended, workers count as gone: the launcher will start nothing more in them."""
         launcher = counts.get(LAUNCHER)
         if launcher is None or not (launcher.succeeded or launcher.failed):
             return counts

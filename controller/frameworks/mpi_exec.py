@@ -28,7 +28,7 @@ from rendezvous.delivery import restricted
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
 REMOTE_SHELL, HOSTS, HYDRA_HOSTS = f"{CONFIG_PATH}/kubexec.sh", f"{CONFIG_PATH}/hostfile", f"{CONFIG_PATH}/hostfile.hydra"
 FAN_OUT = 4096
-"""Daemons that mpirun starts itself. Above its own limit (64) it lets workers start those of others, and no worker may exec."""
+"""The most daemons that mpirun starts itself. Above its default (64), workers would start daemons in others, but they may not exec."""
 POD_INTERFACE = "eth0"
 """A container's own interface is called so by every runtime; a pod in its node's network has others, and a name that can be found."""
 
@@ -57,7 +57,7 @@ def worker(job: Job, pod: Object) -> Object:
 
 
 def _delivery(job: Job, spec: Object, mounts: list[Object], settings: Settings) -> Object:
-    """Brings the program that kubexec.sh calls, and waits for the workers: of an elastic job, ours for as many as it needs."""
+    """Return the init container that brings the program for kubexec.sh and waits for workers. Ours waits for only minReplicas of them."""
     resources = {"cpu": "100m", "ephemeral-storage": "5Gi", "memory": "512Mi"}
     command = settings.kubectl_command
     least = ["--least", str(job.least_workers)] if job.elastic is not None else []
@@ -92,7 +92,7 @@ def _of_other_implementations(job: Job, spec: Object) -> Iterator[Variable]:
     yield variable("PRTE_MCA_plm_ssh_agent", REMOTE_SHELL)
     yield variable("PRTE_MCA_prte_default_hostfile", HOSTS)
     yield variable("PRTE_MCA_rml_base_radix", FAN_OUT)
-    # Intel MPI: 0 is as many as there are hosts. It does not read the numbers in its host file.
+    # For Intel MPI, 0 means as many as there are hosts. It does not read the numbers in its host file.
     yield variable("I_MPI_HYDRA_HOST_FILE", HYDRA_HOSTS)
     yield variable("I_MPI_PERHOST", job.options.slots_per_worker)
     yield variable("I_MPI_HYDRA_BRANCH_COUNT", 0)
@@ -138,7 +138,7 @@ def objects(view: JobView) -> Iterator[Object]:
 
 
 def has_rights(view: JobView) -> bool:
-    """Is it time for the launcher and its rights? Its Role names pods that are there, so the first of them come before it."""
+    """Return whether the launcher and its rights can be created. Its Role names existing pods, so the first workers come before it."""
     there = view.snapshot.find("Role", launcher_name(view.job))
     return there is not None or bool(owned_workers(view.snapshot)) or not workers(view)
 

@@ -31,7 +31,7 @@ from elastic.api.words import MpiImplementation, MpiTransport
 
 PRIVATE, PUBLIC = "ssh-privatekey", "ssh-publickey"
 FILES = {"id_rsa": PRIVATE, "id_rsa.pub": PUBLIC, "authorized_keys": PUBLIC}
-"""Under these names ssh and sshd look for keys by themselves, whatever sort the keys are."""
+"""ssh and sshd look for keys of any type under these names."""
 KEYS_VOLUME, ROOTS_FOLDER, OWNER_ONLY = "ssh-auth", "/root/.ssh", 0o600
 TRIES = "-o ConnectionAttempts=10"
 """A worker counts as ready a moment before its sshd listens."""
@@ -75,7 +75,7 @@ def dressed(job: Job, pod: Object, replica: Replica, settings: Settings) -> Obje
 def _with_keys(spec: Object, job: Job) -> None:
     source: Object = {"secretName": secret_name(job), "items": [{"key": key, "path": path} for path, key in FILES.items()]}
     if job.options.ssh_auth_mount_path == ROOTS_FOLDER:
-        # Root owns the files, and ssh refuses a key of its own user's that others may read. Other users could not read it this way.
+        # Root owns the files, and root's ssh refuses a key that others may read. With this mode, other users could not read the key.
         source["defaultMode"] = OWNER_ONLY
     with_volume(spec, {"name": KEYS_VOLUME, "secret": source}, at=job.options.ssh_auth_mount_path)
 
@@ -102,7 +102,7 @@ def _environment(job: Job, replica: Replica) -> Iterator[Variable]:
             yield variable("I_MPI_PERHOST", slots)
         case MpiImplementation.MPICH:
             yield variable("HYDRA_HOST_FILE", hosts)
-            # The MPI Operator's name for it, and the one that MPICH 4 reads.
+            # The first is the MPI Operator's name for it; MPICH 4 reads the second.
             yield variable("HYDRA_LAUNCH_EXTRA_ARGS", TRIES)
             yield variable("HYDRA_LAUNCHER_EXTRA_ARGS", TRIES)
     if not job.options.run_launcher_as_worker:
@@ -134,14 +134,14 @@ def objects(view: JobView) -> Iterator[Object]:
         "spec": {
             "clusterIP": "None",
             "selector": job_labels(job.kind, job.metadata.name),
-            # Names that are there from the start spare the launcher the time a cluster takes to spread them.
+            # A cluster takes time to publish names, so they are published before the pods are ready.
             "publishNotReadyAddresses": True,
         },
     }
 
 
 def _kept(job: Job, snapshot: Snapshot) -> KeyPair | None:
-    """Return the pair in the job's Secret, if both halves are there."""
+    """Return the key pair in the job's Secret, if it has both keys."""
     there = snapshot.find("Secret", secret_name(job))
     data = (there.raw.get("data") or {}) if there is not None else {}
     return KeyPair(data[PRIVATE], data[PUBLIC]) if data.get(PRIVATE) and data.get(PUBLIC) else None

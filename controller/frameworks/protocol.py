@@ -1,6 +1,6 @@
-"""Differences between the kinds: the variables of a replica, the replica whose end is the job's end, and the other needs of the job.
+"""Describe how the kinds differ: in a replica's variables, in the replica whose end is the job's end, and in the job's other needs.
 
-The defaults here are right for most kinds. A framework knows nothing of reconciles, budgets or other objects' lives.
+The defaults here are right for most kinds. A framework decides nothing about reconciles, budgets or when other objects are deleted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,11 +43,11 @@ class Framework:
         return False
 
     def needs_gang_restart(self, job: Job) -> bool:
-        """Return whether processes wait for ever for a lost peer, even if that peer is started again."""
+        """Return whether processes wait for a lost peer for ever, even after that peer has started again."""
         return False
 
     def configure_pod(self, view: JobView, pod: Object, replica: Replica) -> Object:
-        """Completes the replica's plain pod, which it may change, with environment, init containers and volumes."""
+        """Return the replica's pod with environment, init containers and volumes. The given pod may be changed."""
         raise NotImplementedError
 
     def leader_type(self, job: Job) -> str | None:
@@ -55,7 +55,7 @@ class Framework:
         return None
 
     def called(self, job: Job) -> str:
-        """How upstream's messages call the job: by its name where a leader decides, with its namespace where the workers do."""
+        """Return the job's name in upstream's messages: the plain name if a leader decides the job's end, else namespace and name."""
         name = job.metadata.name
         return name if self.leader_type(job) is not None else f"{job.metadata.namespace}/{name}"
 
@@ -64,18 +64,18 @@ class Framework:
         return f"{job.metadata.name} is"
 
     def has_succeeded(self, job: Job, pods: Sequence[Pod], failed: Collection[str]) -> bool | None:
-        """Return whether the job has succeeded by a rule of its own; None: the common rule for the head or the workers holds.
+        """Return whether the job has succeeded by the framework's own rule; None if the common rule for leader or workers applies.
 
         `failed` are the uids of pods that have failed for good.
         """
         return None
 
     def can_create(self, view: JobView, type: str) -> bool:
-        """May replicas of this type be made now? False: they wait for others."""
+        """Return whether replicas of this type may be created now. If not, they wait for others."""
         return True
 
     def tolerates(self, job: Job, type: str) -> bool:
-        """Return whether the job goes on if a replica of this type fails for good and others can finish the work."""
+        """Return whether the job goes on after a replica of this type has failed for good, as long as others can finish the work."""
         return False
 
     def displayed_counts(self, job: Job, counts: Mapping[str, Tally]) -> Mapping[str, Tally]:

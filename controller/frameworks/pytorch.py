@@ -93,9 +93,9 @@ def _processes(job: Job) -> int:
 
 
 def _elastic(job: Job, policy: ElasticPolicy, *, backend: RendezvousBackend) -> Iterator[Variable]:
-    """Upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another.
+    """Yield upstream's variables, which make worker 0 the host of torch's own rendezvous unless the user names another host.
 
-    Elsewhere what is added for that place says where to meet.
+    For other places to meet, the variables that are added later say where.
     """
     host = policy.rdzv_host or host_name(job.kind, job.metadata.name, WORKER, 0)
     port = policy.rdzv_port or training_port(job.replicas[WORKER].template, job.kind)

@@ -1,6 +1,6 @@
-"""TensorFlow: every replica learns the whole cluster, or with dynamic workers just what it needs, from TF_CONFIG.
+"""Describe TFJobs: TF_CONFIG tells each replica the whole cluster, or only what it needs if workers are dynamic.
 
-A chief or master decides the job's end; without one worker 0 does, or all workers where the user says so.
+A chief or master decides the job's end. Without one, worker 0 decides it, or all workers if the user says so.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""XGBoost and LightGBM: the master's address, the rank, and where there are workers the list of their names."""
+"""Describe XGBoostJobs, also for LightGBM: each replica gets the master's address, its rank, and the names of any workers."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Makes key pairs for jobs that run over ssh. Here is the only chance in the controller's work, so it stands apart from every decision."""
+"""Make key pairs for jobs that run over ssh. This is the only random part of a reconcile, so it is not part of a decision."""
 
 import base64
 

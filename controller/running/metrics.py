@@ -1,4 +1,4 @@
-"""Metrics of the controller, under the names that dashboards for the Training Operator know, and a few of our own."""
+"""Count the controller's metrics: those of the Training Operator under its names, for existing dashboards, and a few of our own."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ class Metrics:
         self._jobs.count("restarted", namespace, framework, more=max(0, _restarts(new) - _restarts(old)))
 
     def judged(self, kind: str, *, allowed: bool) -> None:
-        """By the webhook, which may get reviews of other kinds."""
+        """Count a verdict of the webhook. Kinds that are not ours are left out."""
         if kind in KINDS:
             self._judged.labels(KINDS[kind].framework, str(allowed).lower()).inc()
 
@@ -122,6 +122,6 @@ class _Requests(Collector):
 
 
 def _restarts(status: JobStatus) -> int:
-    """Return the restarts, except requested ones and those that followed from another."""
+    """Return the restarts, without planned ones and those that followed from another restart."""
     counts = status.elastic.restarts if status.elastic is not None else {}
     return sum(count for cause, count in counts.items() if cause not in OF_NO_ACCOUNT)

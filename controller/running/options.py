@@ -49,7 +49,7 @@ ENDPOINT = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):([0-9]{1,5})\Z")
 
 
 def mistakes(options: Options) -> Iterator[str]:
-    """One sentence for each option that cannot be meant so."""
+    """Yield a sentence for each option whose value cannot be right."""
     yield from kind_mistakes(options.kinds, of="controller")
     yield from _namespaces(options)
     yield from _rendezvous(options)

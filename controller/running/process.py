@@ -271,7 +271,7 @@ class Process:
 
 
 def _election(kube: Kube, options: Options, *, namespace: str = "", name: str = LEASE, me: str = "") -> Election:
-    # A machine that sleeps must find the time that passed; not every system has a clock that says so.
+    # The time that a machine sleeps must count too, but not every system has a clock that counts it.
     clock = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
     terms = Terms(duration_s=options.lease_duration_s)
     place = namespace or options.lease_namespace

@@ -1,6 +1,6 @@
-"""The loop: takes a key from the queue, looks, plans, carries out, and comes back when the plan says so.
+"""Run the loop: take a key from the queue, observe its job, plan, carry out the plan, and come back when the plan says so.
 
-A failing job delays only its own reconciles.
+A job that fails to reconcile delays only itself.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Reconciler:
         self._is_idle.set()
 
     async def run(self, workers: int) -> None:
-        """Works until cancelled; nothing is decided before the whole view is there."""
+        """Work until cancelled. Nothing is decided before the view is complete."""
         await self._observer.wait_synced()
         self._is_working = True
         try:
@@ -110,26 +110,26 @@ class Reconciler:
             self._is_working = False
 
     def changed(self, key: Key) -> None:
-        """Something happened to a job.
+        """Reconcile a job soon, because something happened to it.
 
-        It comes in bursts, and one look a moment later sees it all. A standby keeps its view only: all jobs are looked at when it begins to
-        work.
+        Changes come in bursts, and one reconcile a moment later sees them all. A standby only keeps its view. When it begins to work, it
+        reconciles all jobs.
         """
         if self._is_working:
             self._queue.add_at(key, self._clock() + GATHER_S)
 
     async def finish(self, *, within_s: float) -> None:
-        """No reconcile begins any more, and those that have begun may come to their end."""
+        """Begin no more reconciles, and give those that have begun time to end."""
         self._is_finishing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._is_idle.wait()
 
     def world_changed(self, uid: str) -> None:
-        """Look at a job again: its world changed, or the server acknowledged what it must know before pods are deleted.
+        """Reconcile a job whose world changed, or for which the server acknowledged what it must know before pods are deleted.
 
-        Or the server knows a job that is gone, perhaps since before this process began: only the one that works forgets it, on a view that
-        is whole.
+        A job that only the server still knows is gone, perhaps since before this process began. The controller that leads lets the server
+        forget such a job once the view is complete.
         """
         if not self._is_working:
             return
@@ -168,7 +168,7 @@ class Reconciler:
             self._is_idle.set()
 
     async def reconcile(self, key: Key) -> bool:
-        """One look and what follows from it; False if it must be repeated soon."""
+        """Reconcile a job once. Return False if that must be repeated soon."""
         job = self._observer.job(key)
         self._let_go(key, job)
         if job is None:
@@ -201,7 +201,7 @@ class Reconciler:
         return not outcome.errors
 
     async def _say_that_a_right_is_missing(self, key: Key, job: Object, stored: JobStatus, error: KubeError, *, now: datetime) -> None:
-        """Nothing is decided without the job's Secrets, so this is all that happens to the job until they can be read."""
+        """Say in the status and an Event that the job's Secrets cannot be read. Nothing else is done for the job until they can."""
         await self._applier.warn(job, "FailedGetSecret", error, now=now)
         status = creation_backoff.waiting_for_right(stored, error.message, now=now)
         outcome = await self._applier.carry_out(key, job, Plan(status=status), old=stored, now=now)
@@ -217,7 +217,7 @@ class Reconciler:
             self._not_created.pop(key, None)
 
     def _forget(self, key: Key) -> None:
-        """Nothing is remembered of a job that is gone."""
+        """Forget everything about a job that is gone."""
         self._queue.forget(key)
         self._observer.stop_waiting(key)
         self._pending.pop(key, None)
@@ -270,7 +270,7 @@ class Reconciler:
 
     def _report(self, key: Key, errors: Iterable[Exception]) -> None:
         for error in errors:
-            # A lost race is ordinary: the next reconcile sees what the other wrote.
+            # A conflict with another writer is normal: the next reconcile sees what that one wrote.
             is_lost_race = isinstance(error, KubeError) and error.reason == "Conflict"
             level = logging.DEBUG if is_lost_race or is_lapse(error) else logging.WARNING
             log.log(level, "reconcile failed", extra=self._fields(key) | {"error": str(error)})

@@ -29,7 +29,7 @@ LOOK_S = 5.0
 """Seconds between two looks at the Leases of other namespaces."""
 LONGEST_LOOK_S = 10.0
 LONGEST_LEASE_S = 30.0
-"""Seconds that a Lease is believed that nobody renews, whatever it says."""
+"""The most seconds that a Lease counts without being renewed, even if it says more."""
 
 
 class OtherTrainer(RuntimeError):
@@ -63,7 +63,7 @@ class OtherLeases:
         self._is_refused = False
 
     async def look(self) -> None:
-        """Read the Leases. If they cannot be read, what is known stays."""
+        """Read the Leases. If that fails, the last known state stays."""
         try:
             async with asyncio.timeout(LONGEST_LOOK_S):
                 found = (await self._kube.list(LEASES, fields=f"metadata.name={TRAINER_LEASE}")).items

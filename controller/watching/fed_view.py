@@ -38,7 +38,7 @@ class FedView(View[Object]):
         """Uids that were deleted while a list was under way, which may still show them."""
 
     def take(self, type: str | None, item: Object) -> None:
-        """One of kopf's events; without a type it comes from a list of kopf's."""
+        """Take in an event of kopf's. It has no type if it comes from a list."""
         key = key_of(item)
         if key is None:
             return
@@ -52,11 +52,11 @@ class FedView(View[Object]):
             self._put(item)
 
     def listed(self) -> None:
-        """Kopf has made a list: its watch goes on from there, so one that we make from now on has no gap to it."""
+        """List the objects soon. Kopf has just listed them and watches from then on, so no event is missing after our list."""
         self._is_list_due.set()
 
     def shows(self, key: Key, version: str) -> bool:
-        """Is this object at least that new here, or gone? Kopf keeps the order of one object's events, and of no others."""
+        """Return whether this object is at least that new in the view, or gone. Kopf keeps the order of events only within one object."""
         there = self._entries.get(key)
         return there is None or number_of(there.version) >= number_of(version)
 

@@ -1,7 +1,4 @@
-"""Answers of the API server as kopf can read them: it reads JSON by recursion, and one deeply nested job would end its watch of all jobs.
-
-It knows nothing of what the answers are about.
-"""
+"""Cut deep values from the API server's answers to kopf, which reads JSON by recursion: one deep job would end its watch of all jobs."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Self

@@ -1,7 +1,7 @@
-"""Watches the jobs by kopf, the only source of their events and objects: it lists, watches, resumes and reconnects, and feeds the view.
+"""Watch the jobs with kopf. It lists, watches, resumes and reconnects, and feeds the view with events and objects.
 
-Its handlers do nothing else: no patches, no annotations, no finalizers, because what kopf writes for handlers that keep state doubles every
-job in etcd.
+Its handlers do nothing else, and write no patches, annotations or finalizers: for handlers that keep state, kopf writes as much into each
+job as the job has itself.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Feed(Protocol):
 
 
 class KopfWatch:
-    """kopf in a thread and loop of its own: in ours it would take over signals, and cancel tasks that it did not start."""
+    """Run kopf in its own thread and event loop. In ours it would take over signals, and cancel tasks that it did not start."""
 
     def __init__(self, kube: Kube, feeds: Mapping[str, Feed], *, namespace: str | None) -> None:
         self._kube = kube
@@ -127,7 +127,7 @@ class _Kopf:
             resource = JOBS[kind]
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=kind)(_passing(call, feed))
         kopf.on.login(registry=registry)(self._login(call))
-        # It cannot take signals over here, which is what we want, and says so at each start.
+        # In this thread kopf cannot take over signals. That is intended, so its warning at each start is not logged.
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
         try:
             await kopf.operator(
@@ -144,9 +144,9 @@ class _Kopf:
             self._answering.abort()
 
     def _login(self, call: Callable[..., object]) -> Callable[..., Any]:
-        """Kopf closes the session that it is given when it stops, so it gets one of its own.
+        """Return a handler that gives kopf a session. Kopf closes it at its end, so it gets one that nobody else uses.
 
-        By it we also see when kopf has listed, of which its handlers learn nothing if the list is empty.
+        The session also shows when kopf has listed. Handlers do not learn that if the list is empty.
         """
         access = self._access
         paths = {JOBS[kind].path(namespace=self._namespace): feed for kind, feed in self._feeds.items()}

@@ -1,6 +1,6 @@
-"""Sees the cluster through one cache per kind of object, and puts together what a reconcile needs to know about one job.
+"""Observe the cluster through one cache per kind of object, and put together what a reconcile needs to know about one job.
 
-It refuses to show anything before every cache is whole, and calls back with the key of each job that something happened to.
+It shows nothing before every cache is complete, and calls back with the key of each job to which something happened.
 """
 
 import asyncio
@@ -290,8 +290,8 @@ def _without_bulk(raw: Object) -> Object:
 def resources_of(kinds: Iterable[str], *, gang_scheduler: str) -> list[Resource]:
     """Return the kinds of objects that jobs may have in addition to their replicas, pods and services among them.
 
-    Pod groups are watched only where a gang scheduler's kind exists, and objects that only MPIJobs have only if MPIJobs are enabled:
-    others need no right to it. Secrets are asked for one by one.
+    Pod groups are watched only with a gang scheduler, and objects that only MPIJobs have only if MPIJobs are enabled: otherwise the
+    controller needs no right to watch them. Secrets are read one by one.
     """
     groups = {"": None, "volcano": VOLCANO_POD_GROUPS}.get(gang_scheduler, PLUGIN_POD_GROUPS)
     without = {SECRETS, VOLCANO_POD_GROUPS, PLUGIN_POD_GROUPS} - {groups}

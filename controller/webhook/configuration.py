@@ -1,4 +1,4 @@
-"""Let API servers trust the webhook's CA, which stands in the webhook's configurations. Every webhook in them is ours."""
+"""Let API servers trust the webhook's CA by writing it into the webhook's configurations. Every webhook in them is ours."""
 
 import base64
 import logging

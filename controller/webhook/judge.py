@@ -1,8 +1,8 @@
-"""A process that judges reviews, one after another, so that no review can hold up the controller, which may end it at any moment.
+"""Judge reviews one after another in a process of its own, which the controller may kill, so that no review can hold up the controller.
 
-It reads a length and a body from standard input, and reports the request's uid before it looks at the job, so that a job that cannot be
-judged in time can still be refused in words. For a TrainJob it asks its parent once for the runtime. It ends with its input, and by itself
-if a job takes far too long and its parent has gone.
+The process reads a length and a body from standard input, and reports the request's uid before it looks at the job. So a job that cannot be
+judged in time can still be refused with a message. For a TrainJob the process asks its parent once for the runtime. It ends when its input
+ends, and after ORPHAN_S of work on one job, because its parent must be gone then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MEMORY = 512 * 1024 * 1024
 """Bytes of address space. A review of the largest size takes a third of it."""
 PR_SET_PDEATHSIG = 1
 ORPHAN_S = 20.0
-"""After which it ends by itself, where the kernel does not end it with the controller."""
+"""The most seconds of work on one review. This ends the process on systems whose kernel does not end it with the controller."""
 GARBAGE_EVERY = 200_000
 """Allocations. Looked for as often as usual, it would take three quarters of the time that a large body takes."""
 

@@ -63,7 +63,7 @@ class Verdict:
 
 
 class _Died(Exception):
-    """The process ended, or was ended; of what it was asked, it had read this much."""
+    """The process has ended, or must be ended. `subject` is the request that it was judging, if it had reported one."""
 
     def __init__(self, subject: Subject | None, why: str) -> None:
         super().__init__(why)
@@ -82,7 +82,7 @@ class _Asking:
 
 
 class Turns:
-    """Reviews that wait, those of each address in order and the addresses in turns."""
+    """The reviews that wait. Addresses take turns, and the reviews of one address stay in order."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -111,7 +111,7 @@ class Turns:
 
 
 class Judges:
-    """Answers while it is run."""
+    """Judges reviews while `running`."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Judges:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self) -> None:
-        """One process after another, each until it dies."""
+        """Start a process, let it judge reviews until it dies, and start the next."""
         again_s, asking = AGAIN_S, None
         while True:
             try:
@@ -173,7 +173,7 @@ class Judges:
                     while True:
                         asking = asking or await self._turns.next()
                         if process.returncode is not None:
-                            raise _Died(None, "it ended between two reviews")  # who asks now is answered by the next one
+                            raise _Died(None, "it ended between two reviews")  # the next process answers this review
                         current, asking = asking, None
                         await self._answer(current, process)
             except (_Died, OSError) as error:
@@ -235,7 +235,7 @@ class Judges:
         raise _Died(subject, f"it said {said} instead of a judgement")
 
     async def _looked_up(self, wanted: Wanted) -> RuntimeSight:
-        """Return the runtime in time, or that nobody knows."""
+        """Return the runtime, or an empty answer if it cannot be read in time."""
         if self._look_up is None:
             return RuntimeSight()
         try:
@@ -261,7 +261,7 @@ def _unjudged(subject: Subject, why: str) -> Verdict:
 async def _tell(process: Process, body: bytes) -> None:
     assert process.stdin is not None
     process.stdin.writelines((LENGTH.pack(len(body)), body))
-    with contextlib.suppress(ConnectionError):  # that it ended is seen where it should have answered
+    with contextlib.suppress(ConnectionError):  # the process has ended; the missing answer will show that
         await process.stdin.drain()
 
 

@@ -1,6 +1,6 @@
-"""Decide whether a job may come in, as the API server asks before it stores one. The problems are those that `parse` finds.
+"""Decide whether a job may be stored, when the API server asks. The problems are those that `parse` finds.
 
-An update is refused only for new problems. Old problems must not keep a user from suspending or mending a job.
+An update is refused only for new problems. Old problems must not keep a user from suspending or repairing a job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answer the API server's admission reviews over HTTPS.
 
-`review` decides what is admitted, in processes of their own (`judges`). Bodies are received and passed on unread, because parsing a body
+`review` decides what is admitted, in separate processes (`judges`). Bodies are received and passed on without being parsed, because that
 could block the controller's loop for too long.
 """
 
@@ -31,16 +31,16 @@ LARGEST_OBJECT = 3 * 512 * 1024
 ENVELOPE = 64 * 1024
 """Bytes of the review without the object: the user with groups, and the options."""
 LARGEST_REVIEW = 2 * LARGEST_OBJECT + ENVELOPE
-"""An update carries the object as it was and as it would be."""
+"""An update contains the old and the new object."""
 SMALL = 64 * 1024
-"""Nearly all reviews are; as many as there are connections find room."""
+"""Bytes of a small review, as nearly all are. There is room for one on each connection."""
 MOST_HELD = 16 * 1024 * 1024
-"""Bytes of larger bodies that are received, wait or are judged; of one address no more than half."""
+"""The most bytes of larger bodies that are received, wait or are judged. One address may have at most half of them."""
 RECEIVE_S = 2.0
 
 
 class Room:
-    """How many bytes of bodies there are, in all and by address."""
+    """Count the bytes of bodies that are held, in all and by address."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -65,7 +65,7 @@ def serving(
     app = web.Application(middlewares=[listener.middleware])
     app.router.add_route("*", "/{tail:.*}", _Reception(judge).answer)
     silent = logging.getLogger(f"{__name__}.http")
-    silent.setLevel(logging.CRITICAL)  # a caller may send what is not HTTP; that is not worth a line in the log
+    silent.setLevel(logging.CRITICAL)  # no log line for callers that do not speak HTTP
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -87,7 +87,7 @@ class _Reception:
     async def answer(self, request: web.Request) -> web.Response:
         response = await self._answer(request, address=request.remote or "")
         if response.status != web.HTTPOk.status_code:
-            response.force_close()  # the rest of what the peer sends is not read, and its next try costs it a new handshake
+            response.force_close()  # the rest of the request is not read, and the peer's next try costs it a new handshake
         return response
 
     async def _answer(self, request: web.Request, *, address: str) -> web.Response:

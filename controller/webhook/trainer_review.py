@@ -1,4 +1,4 @@
-"""Decide whether a TrainJob or a runtime may come in. The checks are those of the controller, which may need the TrainJob's runtime."""
+"""Decide whether a TrainJob or a runtime may be stored, by the controller's checks. A TrainJob's checks may need its runtime."""
 
 from __future__ import annotations
 

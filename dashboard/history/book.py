@@ -1,4 +1,4 @@
-"""The records of all jobs: at most 2,000, about 100 MB with full series. Beyond that, those of which nothing was heard for longest go."""
+"""Hold the records of all jobs: at most 2,000, about 100 MB with full series. Further ones replace those without news for longest."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from elastic.membership.training import TrainingProgress
 MOST_RESCALES = 100
 MOST_GAPS = 8
 FRESH_S, LATE_GAPS = 15.0, 2
-"""The next step is late after so many times the longest of the newest gaps between steps, but at least after FRESH_S."""
+"""The next step is late after LATE_GAPS times the longest of the newest gaps between steps, but not before FRESH_S."""
 LOSS = "loss"
 STEPS = "steps"
 
@@ -93,7 +93,7 @@ class JobRecord:
         return {spent.value: seconds for spent, seconds in self.training.spent_until(monotonic).items() if spent is not Spent.OVER}
 
     def _keep(self, progress: TrainingProgress) -> None:
-        """Keep what was reported. A world that has not stepped yet has the highest step of all, and one of a resumed job has none."""
+        """Keep what was reported. A world without steps counts with the highest step so far; a resumed job's world may have none."""
         step = progress.step if progress.step is not None else progress.highest
         self.step = self.step if step is None else step
         loss = _loss(progress)

@@ -28,7 +28,7 @@ class Row(NamedTuple):
     rate: float
     loss: float
     least: float
-    """The fewest workers in this time, where the row stands for several."""
+    """The fewest workers in this time, if the row stands for several rows."""
 
 
 WIDTH = len(Row._fields)
@@ -114,7 +114,7 @@ def _same_size(one: Row, other: Row) -> bool:
 
 
 def _united(first: Row, second: Row, until: float) -> Row:
-    """One row for the time of two: the first's, which ends where the second's begins, and the second's."""
+    """Return one row for the time of two. The first row ends when the second begins, and the second ends at `until`."""
     before_s, after_s = second.at - first.at, until - second.at
     known = Row(*(b if a != a else a for a, b in zip(first, second, strict=True)))
     return known._replace(

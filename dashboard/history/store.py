@@ -1,7 +1,7 @@
-"""Keeps the records in a SQLite file, so that a restart on the laptop does not forget them, nor a SIGKILL.
+"""Keep the records in a SQLite file, so that they survive a restart and a SIGKILL on the laptop.
 
-Written in a thread, each 5 s while that is little, each 30 s at the latest; a file that cannot be read or written costs the history and
-nothing else.
+A thread writes the file every 5 s as long as there is little to write, and at least every 30 s. If the file cannot be read or written,
+only the history is lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_BYTES = 1024 * 1024
 
 
 class Stored(msgspec.Struct, array_like=True, frozen=True):
-    """A record, as it lies in the file."""
+    """A record as the file has it."""
 
     series: list[bytes]
     rescales: list[RescaleSeen]
@@ -109,7 +109,7 @@ class HistoryStore:
             await asyncio.shield(self.save())
 
     async def save(self) -> int:
-        """How many bytes of records were to be written."""
+        """Write the changed records. Return how many bytes they have."""
         monotonic = self._book.monotonic()
         unsaved = {uid for uid in self._book.unsaved if self._book.get(uid) is not None}
         rows = [(uid, packed(record, monotonic)) for uid in unsaved if (record := self._book.get(uid)) is not None]

@@ -41,7 +41,7 @@ class Options:
 
 
 def mistakes(options: Options) -> Iterator[str]:
-    """One sentence for each option that cannot be meant so."""
+    """Yield a sentence for each option whose value cannot be right."""
     yield from kind_mistakes(options.kinds)
     yield from reader_mistakes(options.rendezvous_url, token=options.rendezvous_token, ca=options.rendezvous_ca)
     yield from port_mistakes({"--health-port": options.health_port, "--metrics-port": options.metrics_port})

@@ -1,4 +1,4 @@
-"""Puts the dashboard's parts together and runs them until stopped."""
+"""Put the dashboard's parts together and run them until stopped."""
 
 from __future__ import annotations
 

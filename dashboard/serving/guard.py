@@ -1,7 +1,7 @@
 """Rules for every request and answer.
 
-They say by which names clients may call us, from which pages changes may come, and how browsers may use our pages. The name refuses a page
-of another site that resolves its name to our address (DNS rebinding).
+They say by which names clients may call us, from which pages changes may come, and how browsers may use our pages. The check of names
+refuses pages of other sites whose name resolves to our address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Guard:
         return await handler(request)
 
     def refusal(self, request: web.Request) -> tuple[int, str] | None:
-        """Status and reason; None where the request may be handled."""
+        """Return the status and the reason for refusing a request; None if it may be handled."""
         host = request.headers.get("Host", "")
         if host_name(host) not in self._hosts:
             return 421, f"this server is not called {host[:100]!r}; name it with --host, or open http://localhost"

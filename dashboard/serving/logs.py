@@ -19,7 +19,7 @@ MOST_LINES, USUAL_LINES = 2000, 200
 
 
 async def send_log(request: web.Request, kube: Kube, pod: PodSeen, *, lines: int, follow: bool) -> web.StreamResponse:
-    """Send the log. A refusal is an answer of its own while nothing has been sent."""
+    """Send the log. If the API server refuses before anything was sent, that refusal is the answer."""
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     left = MOST_BYTES
     chunks = kube.logs(pod.key[1], namespace=pod.key[0], container=pod.container or None, follow=follow, tail_lines=lines)

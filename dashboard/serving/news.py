@@ -1,6 +1,6 @@
-"""Numbers what changes, so that each client of a stream learns what is newer than the last it was sent.
+"""Number changes, so that each client of a stream gets what is newer than its last message.
 
-A client costs one number, and however often something changes between two messages, it is sent once.
+A client costs one number. If something changes several times between two messages, it is sent once.
 """
 
 from __future__ import annotations

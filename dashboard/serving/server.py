@@ -167,7 +167,7 @@ class Server:
 
         return handle
 
-    # --- what is shown
+    # --- pages and data
 
     async def _jobs(self, request: web.Request, session: Session) -> web.Response:
         return _json(await self._streams.list_of(session.caller))
@@ -235,13 +235,13 @@ class Server:
         is_name = len(namespace) <= LONGEST_NAME and len(name) <= LONGEST_NAME
         found = await self._views.find(caller, namespace, name, kind or None) if is_name else []
         if not found:
-            # The same words where they may not read it: its name is no news for them.
+            # A caller who may not read the job gets the same words, and so does not learn whether it exists.
             raise _Refused(404, f"there is no job {name[:LONGEST_NAME]} in namespace {namespace[:LONGEST_NAME]}, or you may not read it")
         if len(found) > 1:
             raise _Refused(409, f"jobs of several kinds have this name; add ?kind={found[0].key.kind}")
         return found[0]
 
-    # --- what is changed
+    # --- changes
 
     def _changing(self, change: Callable[..., Awaitable[web.Response]]) -> Handle:
         async def handle(request: web.Request, session: Session) -> web.Response:

@@ -1,7 +1,7 @@
-"""How a browser becomes a caller.
+"""Find out who the caller of a request is.
 
-On the laptop a one-time token in a link becomes a cookie; in a cluster the caller shows their Kubernetes token, with each request or once
-for a cookie that stands for it. Cookies are of no use to scripts and to other sites.
+On the laptop, a one-time token in a link becomes a cookie. In a cluster, callers send their Kubernetes token with each request, or once to
+get a cookie for it. Scripts in pages and other sites cannot use the cookies.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sessions(Protocol):
     """The proof that a browser without a session must show: `link` or `token`."""
 
     async def of(self, request: web.Request) -> Session | None:
-        """None: they must log in."""
+        """Return the session of a request; None if its caller must log in."""
 
     async def begin(self, shown: str) -> str | None:
         """Return the cookie for the proof that was shown; None if the proof is wrong."""
@@ -83,7 +83,7 @@ class LaptopSessions:
         return signed_cookie.made(self._key, int(self._clock()) + SESSION_S)
 
     async def end(self, request: web.Request) -> None:
-        """All cookies: there is one user."""
+        """End all sessions, because there is only one user."""
         self._key_file.unlink(missing_ok=True)
         self._key = self._made_key()
 
@@ -104,7 +104,7 @@ class _Known:
 
 
 class ClusterSessions:
-    """Sessions by token, in memory only, at most 200. The user with the most tokens loses the one that was unused for longest."""
+    """Sessions by token, at most 200, in memory only. Beyond that, the user with the most tokens loses the one unused longest."""
 
     wants = "token"
 
@@ -113,7 +113,7 @@ class ClusterSessions:
         self._known: dict[str, _Known] = {}
         """Sessions by the digest of the token."""
         self._cookies: dict[str, tuple[float, str]] = {}
-        """When it ends, and the digest of the token that it stands for."""
+        """When each cookie ends, and the digest of its token."""
         self._closing: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(NEW_AT_ONCE)
 
@@ -149,7 +149,7 @@ class ClusterSessions:
         await asyncio.gather(*self._closing)
 
     async def _of_token(self, token: str) -> Session | None:
-        """None where the API server does not know it. It is asked when the token is new, and with each question about rights."""
+        """Return the session of a token; None if the API server refuses it. New tokens and questions about rights ask it."""
         if len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             return None
         digest = hashlib.sha256(token.encode()).hexdigest()
@@ -188,7 +188,7 @@ class ClusterSessions:
 
 
 def user_of(token: str) -> str:
-    """As a token says that the API server has accepted; one that says nothing is a user of its own."""
+    """Return the user that an accepted token names. A token without a name counts as its own user."""
     try:
         payload = token.split(".")[1]
         said = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

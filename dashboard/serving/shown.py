@@ -41,7 +41,7 @@ class JobRow(Shown, frozen=True):
     stepped_at: str
     """The time of that step; empty if nobody knows it."""
     step_due_s: float | None
-    """The next step is late after so many seconds, and then the speed is no longer true."""
+    """Seconds after which the next step is late, and the speed is no longer true."""
     rate: float | None
     unit: str
     loss: float | None
@@ -152,7 +152,7 @@ class RoleShown(Shown, frozen=True):
     args: tuple[str, ...]
     working_dir: str
     resources: Mapping[str, str]
-    """Limits, or requests where there is no limit."""
+    """Limits, or requests if there is no limit."""
 
 
 class DefinitionPage(Shown, frozen=True):

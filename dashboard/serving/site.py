@@ -1,4 +1,4 @@
-"""The pages: files of this package, read once. Nothing of them is a secret, and nothing in them depends on who asks."""
+"""Serve the pages, which are files of this package and are read once. They contain no secrets, and all callers get the same."""
 
 from __future__ import annotations
 

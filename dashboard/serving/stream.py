@@ -117,7 +117,7 @@ class Streams:
         return b"[" + b",".join(map(self.row, jobs)) + b"]"
 
     def jobs(self, caller: Caller) -> AsyncIterator[bytes]:
-        """`jobs`: all of them. `changed`: those that are new or changed, and the uids of those that it saw and sees no more."""
+        """Yield messages. `jobs` has all jobs; `changed` has new and changed jobs, and the uids of jobs that the caller sees no more."""
         shown: set[str] = set()
 
         async def make(topics: Sequence[str] | None) -> bytes:
@@ -193,7 +193,7 @@ def ender(request: web.Request) -> Callable[[], object]:
 
 
 async def send(request: web.Request, texts: AsyncIterator[bytes]) -> web.StreamResponse:
-    """Until the client goes, is too slow, may read no more, or has been there for hours."""
+    """Send the texts until the client leaves, is too slow or loses the right to read, or until LIFE_S has passed."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     clock = asyncio.get_running_loop().time

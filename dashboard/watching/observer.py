@@ -1,4 +1,4 @@
-"""Sees jobs, their pods, nodes and Events, by one watch for each collection. It says what has changed and decides nothing."""
+"""Watch jobs, their pods, nodes and Events with one watch for each collection, and tell what has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UID, OWNER, ABOUT, NODE = "uid", "owner", "about", "node"
 
 
 class _Newest(Cache[EventSeen]):
-    """Events, of which a cluster may have any number: beyond a limit, those that were heard of first go."""
+    """The newest Events. A cluster may have any number of them, so the oldest go above a limit."""
 
     def _put(self, item: Object) -> None:
         super()._put(item)
@@ -153,7 +153,7 @@ def _owners(pod: PodSeen) -> list[str]:
 
 
 def _subjects(event: EventSeen) -> list[str]:
-    """By the uid of what it is about; a pod also by its name, for the one in its place goes on with its work."""
+    """Return the index keys of an Event: the uid of its subject, and for a pod also its name, because an Event may lack the uid."""
     found = [_uid_in(event.about[1], event.uid)] if event.uid else []
     return [*found, _place(*event.about)] if event.about[0] == "Pod" else found
 

@@ -1,6 +1,6 @@
-"""Reduces jobs, pods, nodes and Events to what the dashboard shows.
+"""Reduce jobs, pods, nodes and Events to what the dashboard shows.
 
-Pure; an object written by hand may lack anything or hold anything, so texts are cut and lists are bounded.
+Pure. An object that a user wrote may lack any field or have any value, so texts are cut and lists are bounded.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ MOST_KNOWN = 64
 MOST_GROUPED = 16_384
 """The most restarts that are stored together as one entry."""
 MOST_GENERATION = 2**48
-"""No job has so many groups. A status that says more was written by another program; the rendezvous server counts to 2^53, and needs
-room for later ones."""
+"""Largest generation. No job has so many groups, so a larger number is from another program. The rendezvous server counts to 2^53, and
+needs room for later groups."""
 Generation: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_GENERATION, extra_json_schema={"format": "int64"})]
 MOST_MEMBERS = 8192
-"""The rendezvous server's messages have room for so many workers of one job."""
+"""Largest number of workers of a job for which the rendezvous server's messages have room."""
 MOST_TIMES = 1_000_000
 """Counters stay there."""
 PLAIN = r"\A[!#-\[\]-~]*\Z"
@@ -124,7 +124,7 @@ class Disruption(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     pause_milliseconds: Milliseconds = 0
     """The time that this rescale took from training, from the first sign to the first step; unset if nobody measures it, as at c10d."""
     step_before: Step | None = None
-    """The highest step that training had reported before that rescale."""
+    """The highest step that the world before that rescale had reported."""
     step_after: Step | None = None
     """The first step that training reported after it."""
     steps_lost: Step = 0
@@ -221,6 +221,24 @@ class Straggler(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults
     message: Annotated[str, Meta(max_length=1024)] = ""
 
 
+class FailedSave(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A rank whose newest save failed. Training goes on."""
+
+    rank: Times
+    local_rank: Times = 0
+    """Number of the worker process in its pod."""
+    pod: Annotated[str, Meta(max_length=253)]
+    pod_uid: PodUid = ""
+    step: Step
+    """The step of the save, when this was last told."""
+    last_step: Step | None = None
+    """The step of the last complete save; unset if no complete save is known."""
+    failures: Times = 1
+    """How many saves had failed in a row by then."""
+    since: Time | None = None
+    message: Annotated[str, Meta(max_length=1024)] = ""
+
+
 class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The last change of the group, its cause, and where its time went."""
 
@@ -235,7 +253,7 @@ class Rescale(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     lost: Annotated[tuple[PodUid, ...], Meta(max_length=16)] = ()
     """Uids of the pods that this loss is about, with rdzvBackend c10d; for more than 16 pods, one checksum."""
     step_before: Step | None = None
-    """The highest step that training had reported before; unset if it reports none."""
+    """The highest step that the world before had reported; unset if training reports none."""
     step_after: Step | None = None
     """The first step that training reported afterwards."""
     steps_lost: Step = 0

@@ -1,4 +1,4 @@
-"""Numbers of things in sentences, and sentences that Events and `elastic explain` share."""
+"""Write numbers of things in sentences, and sentences that Events and `elastic explain` share."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ def made_again(before: int, after: int) -> int:
 
 
 def continued(before: int | None, after: int | None, *, state_lost: bool) -> str:
-    """Say at which step training goes on after a change; empty if it reports no steps, or none since and nothing is known to be lost."""
+    """Say at which step training continues after a change. Return nothing without a step before, or if no loss is known since."""
     if before is None or (after is None and not state_lost):
         return ""
     if after is None:

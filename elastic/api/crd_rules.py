@@ -256,7 +256,7 @@ def _pattern(kind: Kind, *names: str) -> str:
 
 
 def _worker_message(count: str, rest: str) -> str:
-    """map() over one value stands for a variable, which CEL has not."""
+    """Return the message as CEL. CEL has no variables, so map() over a single value replaces one."""
     return f"[{count}].map(n, 'Worker.replicas is ' + {_digits('n')})[0] + {rest}"
 
 

@@ -1,4 +1,4 @@
-"""Problems of a job, in words with which its author can find and fix them."""
+"""Describe the problems of a job in words with which its author can find and fix them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: where it is, and what was found and what to do."""
+    """A mistake: its place, what was found, and what to do."""
 
     at: Path
     message: str
@@ -47,7 +47,7 @@ class SpecError(ValueError):
 
 
 def dotted(at: Path) -> str:
-    """`spec.containers[0].env`; a key that is no plain word stands in brackets."""
+    """Return a path such as `spec.containers[0].env`. A key that is no plain word is in brackets."""
     text = ""
     for part in at:
         if isinstance(part, int):
@@ -60,7 +60,7 @@ def dotted(at: Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message: short, and never a failure of its own."""
+    """Return a value for a message. The text is short, and no value makes this fail."""
     match value:
         case None:
             return "null"

@@ -1,6 +1,6 @@
-"""How large and how deep an object may be, checked before it is parsed.
+"""Check the size and the depth of an object before it is parsed.
 
-Code that reads a job afterwards may recurse without a bound of its own.
+So code that reads a job afterwards may recurse without its own bound.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_VALUES = 100_000
 MOST_CHARACTERS = 3 * 512 * 1024
 """Characters of all strings and keys together: etcd takes no object of more than 1.5 MiB."""
 MOST_STATUS_BYTES = 1024 * 1024
-"""The status of the largest job takes no more (`controller/deciding/status_room.py`)."""
+"""Largest size of a job's status (`controller/deciding/status_room.py`)."""
 MOST_BYTES = 480 * 1024
 """Bytes of a job without its status, so that etcd takes both together. 32 KiB are left for additions of others: labels, finalizers, and the
 managers of fields.
@@ -51,7 +51,7 @@ def excess(obj: object) -> Problem | None:
 
 
 def crowds_out_its_status(obj: Mapping[str, Any]) -> Problem | None:
-    """Why the API server could not store the status of this job; None if it could."""
+    """Return why the API server could not store the status of this job, or None if it could."""
     if stored_bytes({key: value for key, value in obj.items() if key != "status"}) <= MOST_BYTES:
         return None
     message = (
@@ -62,7 +62,7 @@ def crowds_out_its_status(obj: Mapping[str, Any]) -> Problem | None:
 
 
 def stored_bytes(obj: object) -> int:
-    """How many bytes this takes as JSON in etcd, or a little more."""
+    """Return the bytes that an object takes as JSON in etcd, or a little more."""
     total, waiting = 0, [obj]
     while waiting:
         item = waiting.pop()

@@ -1,6 +1,6 @@
-"""Define the job: one typed, frozen model for every kind, as it stands in memory once its defaults are applied.
+"""Define the job: one typed, frozen model for every kind, as it is in memory with its defaults.
 
-The field names, bounds and descriptions here are also where the CRDs come from. The pod template stays the raw object the user wrote;
+The CRDs are generated from the field names, bounds and descriptions here. The pod template stays the raw object that the user wrote;
 elastic.api.template answers questions about it.
 """
 
@@ -17,6 +17,7 @@ from elastic.api.book import (
     CauseWord,
     Charge,
     Disruption,
+    FailedSave,
     Generation,
     Hang,
     Leaving,
@@ -64,7 +65,7 @@ Word: TypeAlias = Annotated[str, Meta(max_length=1024)]
 
 
 class _Wire(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Reads and writes camelCase; leaves out what has its default."""
+    """Reads and writes camelCase, and leaves out fields with their default."""
 
 
 class Metadata(_Wire, frozen=True, kw_only=True):
@@ -178,7 +179,7 @@ class ElasticPolicy(_Wire, frozen=True, kw_only=True):
     hang_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] | None = None
     """Restart, by cause hang, after so long without a further step; without any step, after ranks have waited for a rank for so long."""
     first_step_timeout_seconds: Annotated[int, Meta(ge=1, le=INT32, extra_json_schema={"format": "int32"})] = 600
-    """How long a job may take until its first step before the control plane looks whether it hangs. Default: 600."""
+    """How long a job may take until its first step before the control plane says whether it hangs. Default: 600."""
     stragglers: Stragglers = Stragglers.REPORT
     """The reaction to a rank that the others wait for: Ignore (nothing is measured), Report, or Replace (its worker is replaced, at
     most once in 10 minutes and 3 times in an hour). Default: Report."""
@@ -272,12 +273,14 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     """The indexes of the workers at our rendezvous in the order of their ranks, `1,0,2`, at the end those of the last world; of at most
     1,024 workers."""
     waits_for: str = ""
-    """Why fewer workers run than are wanted, where something keeps the others; and who runs and never came to the first rendezvous."""
+    """The reason why fewer workers run than are wanted, or the workers that run and are not at the rendezvous."""
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""
     ended_early: str = ""
     """The first workers that ended with status 0 while others failed. The job counts as complete once the others have ended, too."""
+    failed_saves: Annotated[tuple[FailedSave, ...], Meta(max_length=8)] = ()
+    """Ranks whose newest save failed."""
     waiting: str = ""
     """The words that the newest condition's message ends with for as long as the job waits to create pods."""
     observed: str = ""

@@ -1,6 +1,6 @@
 """List the facts about each kind of job: names in the API, replica types, container, port, defaults, label values.
 
-A fact that two kinds share by accident stands here twice; a fact about one job stands in elastic.api.job.
+A fact that two kinds share by accident is here twice. A fact about a single job is in elastic.api.job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind:
     container: str
     """The container that trains; upstream calls it the default container."""
     container_required: bool = True
-    """False: any name will do, and containers[0] is the one that trains."""
+    """Whether the container must have this name. If not, containers[0] is the container that trains."""
     port_name: str
     port: int
     restart_policy: RestartPolicy
@@ -59,7 +59,7 @@ class Kind:
     worker_zero_leads: bool = False
     """Without a leader, worker 0 carries that label."""
     servers: tuple[str, ...] = ()
-    """Types that hold what is trained, so that a worker of theirs may be lost and come back under its name."""
+    """Types that hold the model, so that a worker may be lost and come back under its name."""
     native_elastic: bool = False
     """Workers may come and go while it trains; the other kinds restart at the new size."""
     has_services: bool = True
@@ -239,7 +239,7 @@ MPI_NODES = replace(KINDS["MPIJob"], container="node", role="node")
 """Launcher and nodes of a TrainJob with the policy mpi, which the API has as an MPIJob."""
 DATASET_INITIALIZER, MODEL_INITIALIZER = "dataset-initializer", "model-initializer"
 INITIALIZERS = (DATASET_INITIALIZER, MODEL_INITIALIZER)
-"""Steps of a TrainJob before its nodes start, by their names at Kubeflow Trainer, which are also those of their containers."""
+"""Steps of a TrainJob before its nodes start, by Kubeflow Trainer's names, which their containers have too."""
 LOWERED = {"torch": TORCH_NODES, "plain": PLAIN_NODES, "mpi": MPI_NODES} | {
     step: replace(PLAIN_NODES, container=step, role="") for step in INITIALIZERS
 }

@@ -20,7 +20,7 @@ SLIP = re.compile(
 """Text that was probably meant as a field. Braces alone are text of many logs."""
 LONGEST_NUMBER = 18
 MOST_TRIES = 8
-"""Places of a line where the pattern's beginning is found; the rest of the line is not looked at."""
+"""Largest number of places in a line at which the pattern's beginning is tried."""
 
 
 @dataclass(frozen=True, slots=True)

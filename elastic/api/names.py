@@ -1,4 +1,4 @@
-"""Names, labels and selectors of what a job owns, as the Training Operator has them; clients and dashboards rely on each."""
+"""Give names, labels and selectors to a job's objects. They are the Training Operator's, on which clients and dashboards rely."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From an object as JSON or YAML gave it to a Job: types, defaults, then the rules of elastic.api.rules.
+"""Parse an object from JSON or YAML into a Job: check types, apply defaults, then check the rules of elastic.api.rules.
 
-Every mistake is collected with its path and raised as one SpecError; nothing else is ever raised, whatever the object is.
+Every mistake is collected with its path, and all are raised as one SpecError. No other exception is raised, whatever the object is.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def status_of(obj: Mapping[str, Any]) -> JobStatus:
 
 
 def _read_job(obj: object, findings: Findings) -> Draft | None:
-    """All that could be read, with defaults for what could not, so that the rules can still speak about the rest."""
+    """Return the readable part of a job, with defaults for the rest, so that the rules can still check it."""
     if not isinstance(obj, dict):
         findings.problem((), f"this is {shown(obj)}; a job is an object with apiVersion, kind, metadata and spec")
         return None
@@ -114,7 +114,7 @@ def _read_kind(obj: dict[Any, Any], findings: Findings) -> Kind | None:
 
 
 def _read_metadata(value: object, findings: Findings) -> Metadata:
-    """Only what a job needs of it; the other fields are the API server's."""
+    """Read the fields of the metadata that a job needs. The other fields are the API server's."""
     if not isinstance(value, dict):
         findings.problem(("metadata",), f"metadata is {shown(value)}; an object with a name is needed")
         return Metadata()
@@ -184,7 +184,7 @@ class _Replica(NamedTuple):
 
 
 def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _Replica]:
-    """By canonical type, each with the word that the user wrote for it."""
+    """Read the replicas by canonical type, each with the word that the user wrote for it."""
     at = (*SPEC, kind.replica_key)
     if not isinstance(value, dict) or not value:
         found = "is missing" if value is None else "is empty" if value == {} else f"is {shown(value)}"
@@ -211,7 +211,7 @@ def _read_replicas(value: object, kind: Kind, findings: Findings) -> dict[str, _
 
 
 def _read_replica(value: object, kind: Kind, name: str, *, at: Path, findings: Findings) -> ReplicaSpec | None:
-    """None if there is nothing to go by; with a template that is malformed the rest can still be judged."""
+    """Read a replica. Return None if nothing is readable. With a malformed template the rest can still be checked."""
     defaults = {"replicas": kind.default_replicas.get(name, 1), "restartPolicy": kind.restart_policy.value}
     if not isinstance(value, dict):
         return read(value, ReplicaSpec, at=at, findings=findings)

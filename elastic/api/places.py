@@ -1,6 +1,6 @@
 """Find the place of a field of a job's spec by its name, for a field that was written in another place.
 
-Names that stand in several places are left out, and so are names inside lists, maps and pod templates: no single place can be named.
+Names in several places are left out, and so are names inside lists, maps and pod templates, because they have no single place.
 """
 
 from __future__ import annotations

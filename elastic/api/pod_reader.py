@@ -1,6 +1,6 @@
-"""Checks a raw pod template or metric against the schema of Kubernetes, noting each mistake; it makes nothing of what it reads.
+"""Check a raw pod template or metric against the schema of Kubernetes, and note each mistake. The object stays raw.
 
-As in elastic.api.reader a first, fast look decides whether the slow and exact one is needed at all.
+As in elastic.api.reader, a fast check decides whether the slow and exact one is needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The schema of a pod template and of an autoscaling metric, as Kubernetes has them: for the CRDs, and to check what a user wrote.
+"""Provide Kubernetes' schema of a pod template and of an autoscaling metric, for the CRDs and for checks of users' objects.
 
-The facts are in kubernetes.json, which scripts/pod_schema.py cuts out of an API server's OpenAPI. They are loaded when first needed.
+The schema is in kubernetes.json, which scripts/pod_schema.py cuts out of an API server's OpenAPI. It is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resolved(node: Node) -> Node:
 
 
 def structural(name: str) -> Node:
-    """One definition with all it refers to written out, as a CRD wants it. Without enums: a newer Kubernetes may know more words."""
+    """Return a definition with all references written out, as a CRD needs it. It has no enums: a newer Kubernetes may know more words."""
     return _inlined(definitions()[name])
 
 

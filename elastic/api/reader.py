@@ -1,7 +1,7 @@
-"""Reads plain JSON into a struct, collecting every mistake on the way instead of stopping at the first.
+"""Read plain JSON into a struct, and collect every mistake instead of stopping at the first.
 
-Good input takes msgspec's own conversion. Only when that refuses is the object walked by hand, field by field, to say what is wrong where.
-A null is the same as an absent field; an unknown field is a warning.
+Valid input takes msgspec's own conversion. Only if it refuses, this module walks the object field by field, to say what is wrong and where.
+A null is the same as an absent field, and an unknown field is a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AWARE: Any = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class TooMany(Exception):
-    """The list of problems is full; no more need to be found."""
+    """The list of problems is full, so reading stops."""
 
 
 class Findings:
@@ -79,7 +79,7 @@ class Findings:
         return [*self.warnings, Warning((), f"{self._untold} more warnings are not shown")] if self._untold else self.warnings
 
     def blames(self, at: Path) -> bool:
-        """Is there a problem there or below? Then rules about it would only repeat it."""
+        """Return whether there is a problem at this path or below. Then rules about it would only repeat it."""
         return at in self._above
 
     def names(self, at: Path) -> bool:
@@ -92,7 +92,7 @@ class Findings:
         self.warning((*at, key_in_path(name)), f"unknown field, it has no effect{hint}")
 
     def hint(self, word: Any, known: Iterable[str]) -> str:
-        """`did_you_mean` for a warning; a search for one that is not shown would waste time."""
+        """Return `did_you_mean` for a warning. Search only if the warning is shown, because the search takes time."""
         return did_you_mean(word, known) if self.has_room else ""
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,26 +31,62 @@ TITLES = {
         "Causes of changes",
         "`status.elastic.lastRescale.cause` has the cause of the last change, and `status.elastic.restarts` counts restarts by cause.",
     ),
-    ReasonPlace.FINDING: ("Findings", "`elastic explain JOB -o json` has them in `findings`, with the sentences that `explain` prints."),
+    ReasonPlace.FINDING: (
+        "Findings",
+        "`elastic explain JOB -o json` has them in `findings`: `reason`, `severity` (`info`, `warning` or `error`), `message`, `remedy`.",
+    ),
     ReasonPlace.WARNING: ("Warnings", "Events of type Warning, in `elastic events JOB` and `elastic describe JOB`."),
-    ReasonPlace.EVENT: ("Other Events", "Events of type Normal."),
+    ReasonPlace.EVENT: (
+        "Other Events",
+        "Events of type Normal. Events of Kubernetes itself, such as `FailedScheduling` and `BackOff`, and those that the Training "
+        "Operator writes too, such as `SuccessfulCreatePod` and `PyTorchJobFailed`, mean what they mean there.",
+    ),
 }
+
+
+class Severity(StrEnum):
+    """How much a reason matters to a person or an alert."""
+
+    INFO = "info"  # the ordinary life of a job
+    WARNING = "warning"  # it costs time or work, and somebody should look
+    ERROR = "error"  # the job has failed
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. remedy: what to do; empty if there is nothing to do."""
+    """One reason. remedy: what to do, in Markdown; empty if there is nothing to do."""
 
     name: str
     places: tuple[ReasonPlace, ...]
     means: str
     remedy: str = ""
+    is_ordinary: bool = False
+    """It belongs to the ordinary life of a job, although there is something to do about it."""
+
+    @property
+    def severity(self) -> Severity:
+        """Return the severity while the job has not failed."""
+        return Severity.WARNING if self.remedy and not self.is_ordinary else Severity.INFO
+
+    def remedy_for(self, job: str) -> str:
+        """Return what to do about this job, without Markdown's links and marks of code."""
+        return _LINK.sub(_plain_link, self.remedy).replace("JOB", job)
+
+
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]*)\)")
+_PAGES = "docs/"
+
+
+def _plain_link(found: re.Match[str]) -> str:
+    page, _, place = found[2].partition("#")
+    where = f"{_PAGES}{page or PAGE.name}{'#' * bool(place)}{place}"
+    return f"{found[1]} ({where})"
 
 
 _F, _W, _E, _C = ReasonPlace.FINDING, ReasonPlace.WARNING, ReasonPlace.EVENT, ReasonPlace.CAUSE
 PULL = "Check its name, and give the registry's credentials."
 MEET = "Look at the log of the workers that have not come, and at network policies."
-REASONS = (
+REASONS: tuple[Reason, ...] = (
     # causes
     Reason("start", (_C, _F), "The first group was formed."),
     Reason("plan", (_C, _F), "Somebody scaled the job, changed its template, or a new worker joined."),
@@ -58,6 +95,7 @@ REASONS = (
         (_C, _F),
         "The cluster took a worker: an eviction, a notice, a lost node, a broken connection.",
         "Nothing; it is not counted.",
+        is_ordinary=True,
     ),
     Reason(
         "collateral",
@@ -66,7 +104,10 @@ REASONS = (
         "Look at the worker that the reason names first.",
     ),
     Reason(
-        "user", (_C, _F), "The training program failed.", "Read the exception that the reason quotes, and `elastic logs JOB --previous`."
+        "user",
+        (_C, _F),
+        "The training program failed.",
+        "Read the exception that the reason quotes, and the lines before it: `elastic logs JOB`.",
     ),
     Reason(
         "outOfMemory",
@@ -82,7 +123,7 @@ REASONS = (
         "The job has failed, and several causes or none counted against it.",
         "Read the message; it names the worker that failed first.",
     ),
-    Reason("Suspended", (_F,), "The job is suspended.", "`elastic resume JOB`."),
+    Reason("Suspended", (_F,), "The job is suspended.", "`elastic resume JOB`.", is_ordinary=True),
     Reason("NotServed", (_F,), "No controller has looked at the job.", "`elastic doctor` says whether a controller leads."),
     Reason("Unschedulable", (_F, _W), "No node has room for a pod.", "Add nodes, or lower the requests or the number of workers."),
     Reason("ErrImagePull", (_F,), "The image cannot be pulled.", PULL),
@@ -98,7 +139,13 @@ REASONS = (
         "CrashLoopBackOff", (_F,), "A container ends again and again before its worker meets the others.", "`elastic logs JOB --previous`."
     ),
     Reason("SettingUp", (_F,), "Pods are being set up: image, volumes, init containers."),
-    Reason("Terminating", (_F,), "Pods are ending.", "If it lasts, look for a finalizer or a node that does not answer."),
+    Reason(
+        "Terminating",
+        (_F,),
+        "Pods are ending.",
+        "If it lasts, look for a finalizer or a node that does not answer.",
+        is_ordinary=True,
+    ),
     Reason("MissingWorkers", (_F,), "Something keeps workers away.", "Read the message; `status.elastic.waitsFor` has it too."),
     Reason("NotMet", (_F,), "Workers run and have not met yet.", MEET),
     Reason(
@@ -106,13 +153,21 @@ REASONS = (
         (_F,),
         "The script reports no steps, so nobody knows whether it gets on, and whether it saves and loads its state.",
         "[Report steps](own-script.md).",
+        is_ordinary=True,
     ),
-    Reason("Waiting", (_F,), "No step has come for long, and a rank may be at work.", "Wait, or look with `elastic stacks JOB`."),
+    Reason(
+        "Waiting",
+        (_F,),
+        "No step has come for long, and a rank may be at work.",
+        "Wait, or look with `elastic stacks JOB`.",
+        is_ordinary=True,
+    ),
     Reason(
         "SuspectedHang",
         (_F, _W),
         "Ranks wait for a rank that does not move, or all ranks for each other.",
-        "[Look at the rank that is named first](#the-job-runs-and-no-step-comes).",
+        "[Look at the rank that is named first](#the-job-runs-and-no-step-comes). If its process is stopped, send it SIGCONT. With "
+        "`hangTimeoutSeconds`, the next such job restarts by itself.",
     ),
     Reason(
         "Straggler",
@@ -126,7 +181,12 @@ REASONS = (
         "A worker ended with status 0, and another one failed after it. The job counts as complete.",
         "If the training was not complete, let all ranks end together.",
     ),
-    Reason("StepsLost", (_F, _W), "Training fell back after a change.", "Save before a step is reported, and load the save at the start."),
+    Reason(
+        "StepsLost",
+        (_F, _W),
+        "Training fell back after a change.",
+        "[Save before a step is reported, and load the save at the start](own-script.md).",
+    ),
     Reason(
         "RendezvousFault",
         (_F, _W),
@@ -171,6 +231,12 @@ REASONS = (
     Reason("PodLabelChanged", (_W,), "Somebody changed the index label of a pod.", "Set the label to the value in the message."),
     Reason("PodRefused", (_W,), "A node refused a pod.", "Read why; new pods are made after a pause."),
     Reason("PodWithoutOwner", (_W,), "A pod with the job's labels blocks a name.", "Delete the pod, or set its ownerReference."),
+    Reason(
+        "SaveFailed",
+        (_W, _F),
+        "A save of `elastic_worker.Run` failed. Training goes on, and a restart would begin at the last complete save.",
+        "Make room in the place that `save` names, or let the workers write there; the message has the system's error.",
+    ),
     Reason("SpecRemark", (_W,), "A field has no effect, or a number was changed.", "Change the field that the message names."),
     Reason(
         "StorageLimitExceeded",
@@ -197,6 +263,9 @@ REASONS = (
     Reason("StragglerRecovered", (_E,), "A slow rank is fast again, or its worker has left."),
     Reason("TrainingMoves", (_E,), "Steps come again after a suspected hang."),
 )
+
+
+BY_NAME = {reason.name: reason for reason in REASONS}
 
 
 def as_tables() -> str:

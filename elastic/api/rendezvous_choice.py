@@ -1,4 +1,4 @@
-"""Says where the workers of an elastic job want to meet by its spec alone. The controller knows what the installation offers."""
+"""Find where the workers of an elastic job should meet by its spec alone. The controller knows what the installation offers."""
 
 import re
 from collections.abc import Mapping

@@ -205,7 +205,7 @@ def _check_report(job: Job, findings: Findings) -> None:
 
 
 def report_mistakes(annotations: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield what is wrong with the annotation that turns reports on or off."""
+    """Yield the mistakes in the annotation that turns reports on or off."""
     word = annotations.get(names.REPORT)
     if word not in (None, names.REPORT_ON, names.REPORT_OFF):
         message = f"{names.REPORT} is {shown(word)}; write {one_of((names.REPORT_ON, names.REPORT_OFF))}"
@@ -284,13 +284,13 @@ def _check_members(draft: Draft, elastic: ElasticPolicy, *, stored: bool, findin
 
 
 def _loses_state_in_a_drain(job: Job, elastic: ElasticPolicy) -> bool:
-    """Whether a world may have one worker, and none may have that one and its replacement."""
+    """Return whether a world may have one worker but not two, so that a replacement cannot take over the state."""
     is_ours = job.kind.native_elastic and elastic.rdzv_backend in (None, RdzvBackend.ELASTIC)
     return is_ours and job.bounds[0] == 1 and elastic.is_allowed(1) and not elastic.is_allowed(2)
 
 
 def _check_counts(draft: Draft, *, stored: bool, findings: Findings) -> Job:
-    """How many workers, within the bounds that were written; those that follow from Worker.replicas cannot be left."""
+    """Check the number of workers against the written bounds. Bounds that follow from Worker.replicas cannot be exceeded."""
     job, elastic, at = draft.job, draft.job.elastic, draft.at(WORKER, "replicas")
     if elastic is not None and WORKER not in job.replicas:
         findings.problem(at[:-1], "Worker is missing; elasticPolicy needs workers that come and go")

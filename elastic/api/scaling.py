@@ -200,7 +200,7 @@ class TrialRecord(Struct, frozen=True, array_like=True):
 
 
 class DecisionRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The annotation: the decision, and what a restarted autoscaler must know."""
+    """Content of the annotation: the decision, and the facts that a restarted autoscaler needs."""
 
     decision: Decision
     sizes: Annotated[tuple[SizeRecord, ...], Meta(max_length=8)] = ()
@@ -237,7 +237,7 @@ def as_text(record: DecisionRecord) -> str:
 
 
 def from_text(text: str | None) -> DecisionRecord | None:
-    """None for an annotation that is missing or was written by someone else."""
+    """Read the annotation. Return None if it is missing or was written by another program."""
     if not text or len(text) > 4 * LONGEST_RECORD:
         return None
     try:

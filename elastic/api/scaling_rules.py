@@ -1,4 +1,4 @@
-"""The rules of elasticPolicy.scalingPolicy that one field's type cannot say: what each policy needs, and what it does not look at."""
+"""Check the rules of elasticPolicy.scalingPolicy that types cannot express: the fields that each policy needs or ignores."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def too_late(policy: ScalingPolicy, since: datetime, *, at: Path) -> Warning | N
 
 
 def check_progress(source: ProgressSource, *, policy: ScalingPolicy | None, at: Path, findings: Findings) -> None:
-    """One source, that names the step."""
+    """Check that there is a single source of progress, and that it names the step."""
     given = [name for name, found in (("logPattern", source.log_pattern), ("prometheus", source.prometheus)) if found is not None]
     if len(given) != 1 and not findings.blames(at):
         findings.problem(at, f"progress needs one of logPattern and prometheus, and {'both are set' if given else 'none is set'}; set one")
@@ -129,7 +129,7 @@ def _as_text(time: datetime) -> str:
 
 
 def _check_writers(policy: ScalingPolicy, *, has_metrics: bool, at: Path, findings: Findings) -> None:
-    """One writer of the number of workers."""
+    """Check that only one writer sets the number of workers."""
     is_users = policy.policy is PolicyName.HPA
     if is_users and not has_metrics:
         message = (

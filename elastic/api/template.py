@@ -1,4 +1,4 @@
-"""Questions about a raw pod template, and what a replica's pod gets on top of it. Nothing here changes what it is given."""
+"""Answer questions about a raw pod template, and add the parts that a replica's pod needs. No function changes its arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def default_container_index(template: Object, kind: Kind) -> int:
 
 
 def ports(template: Object, kind: Kind) -> dict[str, int]:
-    """Named ports of the container that trains, with the kind's own where the user named none so: what the service opens."""
+    """Return the ports that the service opens: the training container's named ports, and the kind's own port unless the user named it."""
     named = {port["name"]: int(port["containerPort"]) for port in default_container(template, kind).get("ports") or () if port.get("name")}
     return named if kind.port_name in named or not kind.has_services else named | {kind.port_name: kind.port}
 

@@ -17,9 +17,9 @@ CHANGED = "request.operation == 'CREATE' || object.metadata.generation != oldObj
 def configuration(client: dict[str, Any], *, timeout_s: int = 3) -> dict[str, Any]:
     """Return the configuration for jobs. `client` says where the webhook is.
 
-    The CRDs hold most rules without it, and a job that came in broken gets a condition and costs nothing. So jobs come in while the
-    webhook is away, and wait for a slow one only a short time. Labels, finalizers and owners change without asking it. It knows this,
-    too, because API servers before 1.28 do not read the condition.
+    The CRDs check most rules without the webhook, and an invalid job that was stored gets a condition and costs nothing. So jobs are stored
+    while the webhook is away, and wait for a slow one only a short time. Changes of labels, finalizers and owners do not ask the webhook.
+    The webhook has the same rule, because API servers before 1.28 ignore the match condition.
     """
     rule = {"apiGroups": [GROUP], "apiVersions": [VERSION], "resources": [kind.plural for kind in KINDS.values()], "scope": "Namespaced"}
     return _configuration(NAME, _hook("jobs", client, rule, timeout_s))

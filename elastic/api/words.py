@@ -1,4 +1,4 @@
-"""The closed sets of words that a job may use. Each enum member's value is the word as it stands in YAML."""
+"""Define the closed sets of words that a job may use. Each enum member's value is the word in YAML."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WORLD_STANDS = "WorldStands"
 FAULT = "RendezvousFault: "
 """Beginning of the sentence about a bug in the rendezvous server, in the message of a condition."""
 UNFOLLOWED = "The controller cannot follow the rendezvous in etcd, and counts pods"
-"""A condition of a job whose etcd the controller does not reach says so, and goes on with why."""
+"""Beginning of a condition's message if the controller does not reach the job's etcd. The reason follows."""
 FAILED_FIRST = " First of all "
-"""Stands in a job's failure message before the name of the pod that failed first."""
+"""Words before the name of the first failed pod in a job's failure message."""
 
 
 class RestartPolicy(enum.Enum):
@@ -127,7 +127,7 @@ class Cause(enum.StrEnum):
 
     @property
     def is_charged(self) -> bool:
-        """Only what the job did itself counts towards maxRestarts and backoffLimit."""
+        """Whether a restart of this cause counts towards maxRestarts and backoffLimit. Only causes in the job itself do."""
         return self in CHARGED
 
 

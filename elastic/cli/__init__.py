@@ -85,8 +85,14 @@ def _plainly(error: click.ClickException) -> click.ClickException:
     return error
 
 
+def _lacking(error: ModuleNotFoundError) -> str | None:
+    from elastic.extras import lacking
+
+    return lacking(error, user="this command")
+
+
 class Commands(click.Group):
-    """Lists every command without importing one; imports the one that is called."""
+    """Lists all commands without importing them, and imports only the command that is called."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         _open_closed_streams()
@@ -137,6 +143,8 @@ class Commands(click.Group):
         except Exception as error:
             if isinstance(error, BaseExceptionGroup) and error.subgroup(BrokenPipeError) is not None:
                 raise BrokenPipeError(errno.EPIPE, "the reader of the output has left") from error  # click ends silently
+            if isinstance(error, ModuleNotFoundError) and (line := _lacking(error)) is not None:
+                raise click.ClickException(line) from None
             from elastic.cli.failures import said
 
             line = said(error)

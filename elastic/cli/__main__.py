@@ -1,4 +1,4 @@
-"""`python -m elastic.cli`: the command `elastic`, for where its script is not on the PATH."""
+"""Run the command `elastic` as `python -m elastic.cli`, for shells whose PATH does not contain its script."""
 
 from elastic.cli import main
 

@@ -1,4 +1,4 @@
-"""How a command asks before it changes much: it shows what it would do, in order; on a terminal it asks, elsewhere only --yes does it."""
+"""Ask before a command changes much: show its changes in order, and ask on a terminal. Without a terminal only --yes makes the changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import click
 
 from elastic.cli.printing import plain
 
-YES = click.option("--yes", "-y", is_flag=True, help="Do it; otherwise it asks on a terminal, and elsewhere only shows.")
+YES = click.option(
+    "--yes",
+    "-y",
+    is_flag=True,
+    help="Make the changes without asking. Without it, the command asks on a terminal, and elsewhere only shows the changes.",
+)
 
 
 def agreed(changes: Iterable[str], *, yes: bool, is_shown: bool = True) -> bool:
-    """What was agreed to before need not be shown: programs read what follows."""
+    """Return whether the user agrees to the changes.
+
+    With `yes`, `is_shown=False` leaves out the list of changes, because a program reads the output.
+    """
     if yes and not is_shown:
         return True
     click.echo("It would, in this order:")

@@ -1,4 +1,4 @@
-"""Arguments and options with completion that several commands share: jobs, nodes, and the cluster that is meant."""
+"""Define arguments and options with completion that several commands share: jobs, nodes, and the choice of the cluster."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     named = click.option(
         "--namespace", "-n", shell_complete=completion.namespaces, help="Where the job is.  [default: that of the kubeconfig]"
     )
-    context = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+    context = click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
     return DATA_DIR(KUBECONFIG(context(named(chosen))))

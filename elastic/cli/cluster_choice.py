@@ -1,6 +1,6 @@
-"""Chooses the cluster that a command about jobs talks to.
+"""Choose the cluster that a command about jobs talks to.
 
-It is that of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else the one that kubectl would take.
+It is the cluster of --kubeconfig, --data-dir or $KUBECONFIG, else the laptop cluster if it runs, else the cluster that kubectl would use.
 """
 
 from __future__ import annotations

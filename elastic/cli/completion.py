@@ -23,7 +23,7 @@ WITHIN_S = 1.0
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """NAME, or KIND/NAME once a kind is written so; not those that stand on the line already."""
+    """Complete a job as NAME, or as KIND/NAME once the word has a slash. Jobs that the line already names are left out."""
     from elastic.cli.jobs import found
 
     prefix, slash, _ = incomplete.rpartition("/")

@@ -53,7 +53,7 @@ class Finding:
 
 @click.command()
 @output_option()
-@click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+@click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
 @click.option("--namespace", "-n", shell_complete=completion.namespaces, help="Where jobs are to run.  [default: that of the kubeconfig]")
 @DATA_DIR
 @KUBECONFIG
@@ -147,7 +147,7 @@ async def _kinds(kube: Kube, *, bring: str) -> Finding:
 
 
 async def _namespace(kube: Kube, namespace: str) -> list[Finding]:
-    """Rights are asked for by name, and are there in a namespace that is not."""
+    """Find a namespace that does not exist. Questions about rights would not show it, because they are answered for any name."""
     try:
         await check_namespace(kube, namespace)
     except NotFound as error:
@@ -190,7 +190,7 @@ def _is_ready(node: Object) -> bool:
 
 
 async def _controller(kube: Kube, laptop: ClusterState | None) -> Finding:
-    """Its Lease says whether it lives; the laptop's controller is one of the processes and holds none."""
+    """Find out by its Lease whether the controller lives. The laptop's controller is one of the cluster's processes, and has no Lease."""
     if laptop is not None and laptop.control_plane:
         return Finding(OK, "controller", "one of the laptop cluster's processes")
     try:
@@ -233,7 +233,7 @@ async def _train_jobs(kube: Kube, laptop: ClusterState | None) -> list[Finding]:
 
 
 def _age(lease: Object) -> tuple[bool, float]:
-    """Less for the Lease of a controller that lives than for one that an earlier installation left."""
+    """Return the sort key of a Lease. It is less for a controller that lives than for a Lease that an earlier installation left."""
     silent_s = _silent_s(lease)
     return not (lease.get("spec") or {}).get("holderIdentity"), math.inf if silent_s is None else silent_s
 

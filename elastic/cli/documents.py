@@ -1,7 +1,7 @@
-"""Reads YAML and JSON as kubectl does, and remembers on which line each part stands.
+"""Read YAML and JSON as kubectl does, and remember the line of each part.
 
-Knows nothing of jobs. PyYAML's own constructors are not used: they turn 12:30 into a number and a date into an object, keep only the
-last of two equal keys, and forget the lines.
+This module knows nothing about jobs. It does not use PyYAML's own constructors, because they turn 12:30 into a number and a date into an
+object, keep only the last of two equal keys, and forget the lines.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from elastic.nesting import LOADER, TOO_DEEP, line_too_deep
 MOST_CHARACTERS = 8_000_000
 MOST_DIGITS = 400
 MOST_DOUBLED = 50
-"""Keys that are there twice, of one text; each has to be found again to say on which line it is."""
+"""Largest number of duplicate keys that are reported for a text. To tell its line, each has to be searched again."""
 MOST_NODES = 500_000
-"""With aliases written out; a few lines of nested aliases could otherwise fill any memory."""
+"""Largest number of values with all aliases written out. Without it, a few lines of nested aliases could fill any memory."""
 
 _TAG = "tag:yaml.org,2002:"
 _NULL = re.compile(r"(?:~|null|Null|NULL|)\Z")
@@ -31,12 +31,12 @@ _FALSE = re.compile(r"(?:false|False|FALSE|no|No|NO|off|Off|OFF)\Z")
 _INT = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[0-9][0-9_]*)\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _NUMBER_TO_KUBECTL = re.compile(r"(?:[-+]?[0-9]+[eE][-+]?[0-9]+|0o[0-7]+)\Z")
-"""What PyYAML takes for text and kubectl does not."""
+"""Words that PyYAML reads as text and kubectl reads as numbers."""
 _NO_NUMBER = {".nan": "nan", ".inf": "inf", "+.inf": "inf", "-.inf": "-inf"}
 
 
 class Unreadable(Exception):
-    """The text is neither YAML nor JSON, or too large to look at."""
+    """The text is neither YAML nor JSON, or it is too large to read."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -45,24 +45,24 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a text; an item of a List is one as well."""
+    """An object in a text. Each item of a List is an object too."""
 
     value: Any
     node: Any
     doubled: tuple[tuple[Path, str], ...]
-    """Keys that are there twice: where, and which."""
+    """Duplicate keys: the path of the mapping, and the key."""
 
     def line(self, at: Path) -> int:
-        """Where that part stands, or what is nearest above it if it is missing."""
+        """Return the line of that part, or of its nearest ancestor if the part is missing."""
         return _line(self.node, at)
 
 
 def documents(text: str) -> Iterator[Document]:
-    """Every object in the text, items of Lists one by one; empty documents are left out."""
+    """Yield every object in the text, and the items of Lists one by one. Empty documents are left out."""
     if len(text) > MOST_CHARACTERS:
         raise Unreadable(f"the text has {len(text)} characters; the most is {MOST_CHARACTERS}")
     if text.lstrip()[:1] in ("{", "["):
-        text = text.replace("\t", " ")  # JSON may be indented by tabs, YAML may not
+        text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not
     loader = LOADER(text)
     try:
         if (line := line_too_deep(text)) is not None:
@@ -103,7 +103,7 @@ def _unpacked(document: Document) -> Iterator[Document]:
 
 
 class _Build:
-    """Makes plain values of nodes; an aliased node is made once and counted each time."""
+    """Builds plain values from nodes. An aliased node is built once and counted each time."""
 
     def __init__(self) -> None:
         self.doubled: list[tuple[Path, str]] = []
@@ -156,7 +156,7 @@ def _is_merge(key_node: Any) -> bool:
 
 
 def _scalar(node: Any) -> Any:
-    """Plain words become null, booleans and numbers by the rules of kubectl's YAML; what is quoted or tagged !!str stays text."""
+    """Return null, a boolean or a number for a plain word, by the rules of kubectl's YAML. Quoted text and text tagged !!str stays text."""
     text: str = node.value
     tag = node.tag.removeprefix(_TAG)
     if not _is_plain(node) or (tag == "str" and not _NUMBER_TO_KUBECTL.match(text)):
@@ -169,7 +169,7 @@ def _scalar(node: Any) -> Any:
 
 
 def _is_plain(node: Any) -> bool:
-    """Neither in quotes nor a block of text."""
+    """Return whether a value is neither quoted nor a block of text."""
     return node.style not in ("'", '"', "|", ">")
 
 
@@ -182,7 +182,7 @@ def _number(text: str) -> Any:
 
 
 def _integer(text: str) -> Any:
-    """Also octal 0777 and digits with _ between them, as YAML 1.1 has it."""
+    """Read an integer, also an octal one such as 0777 or digits with _ between them, as YAML 1.1 defines."""
     bare = text.replace("_", "").lstrip("+-").lower()
     if len(bare) > MOST_DIGITS:
         return float("inf")
@@ -190,7 +190,7 @@ def _integer(text: str) -> Any:
     try:
         return sign * (int(bare, 0) if bare.startswith(("0b", "0x", "0o")) else int(bare, 8 if bare.startswith("0") else 10))
     except ValueError:
-        return text  # 089 or 0b: digits, but of no number
+        return text  # 089 or 0b has digits, but is no number
 
 
 def _line(node: Any, at: Path) -> int:
@@ -216,7 +216,7 @@ def _key_line(node: Any, part: str | int) -> int | None:
 
 
 def _pair(node: Any, part: str | int) -> tuple[Any, Any] | None:
-    """Key and value, the last if there are several, also out of what was merged in; each mapping is searched once, however often merged."""
+    """Return the last pair with this key, also from merged mappings. Each mapping is searched once, no matter how often it is merged."""
     waiting, searched = [node], set()
     while waiting:
         node = waiting.pop()
@@ -233,6 +233,6 @@ def _pair(node: Any, part: str | int) -> tuple[Any, Any] | None:
 
 
 def as_json(value: Any) -> str:
-    """What a terminal would obey, or turn around, is escaped as JSON has it."""
+    """Return the value as JSON. Characters that would control a terminal or reverse its text are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

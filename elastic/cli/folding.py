@@ -1,7 +1,7 @@
-"""Fold away the lines that torch prints about itself if a worker failed, or its command is wrong.
+"""Leave out the lines that torch prints about itself if a worker failed, or its command is wrong.
 
-These are agents' tracebacks, summaries and usage, and frames in C++: dozens of lines around the one that matters. The tracebacks of ranks
-whose peer was lost go, too. The tracebacks of each pod's own program stay; one that was shown before becomes its last line. Pure.
+These are agents' tracebacks, summaries and usage, and frames in C++: dozens of lines around the one that matters. Tracebacks of ranks that
+lost a peer are left out too. Tracebacks of a pod's own program stay. If one was shown before, only its last line is shown. Pure.
 """
 
 from __future__ import annotations
@@ -98,13 +98,17 @@ class Folding:
             seen.open = {}
         return left
 
-    def error(self, pod: str | None = None, reason: str = "") -> tuple[str, list[str]] | None:
-        """Return the error that this reason quotes, of this pod or the one that failed first; else the first that tells of no lost peer."""
+    def error(self, pod: str | None = None, reason: str = "", *, blames_other: bool = False) -> tuple[str, list[str]] | None:
+        """Return the error of this pod or any failed pod that the reason quotes; otherwise the first one that is not about a lost peer.
+
+        blames_other: the reason names a worker that wrote no error, such as one that the kernel killed. Then the error of a rank that lost
+        its peer is not the first one.
+        """
         named = [pod] if pod in self.failed else self.failed
         found = [(name, error) for name in named for error in self._pods[name].errors]
         quoted = [(name, error) for name, error in found if _last(error) and _last(error) in reason]
         own = [(name, error) for name, error in found if not tells_of_peer(_last(error))]
-        return next(iter(quoted or own or found), None)
+        return next(iter(quoted or own or ([] if blames_other else found)), None)
 
     def newest(self) -> tuple[str, str] | None:
         """Return the newest exception of a program that tells of no lost peer, with its pod; None without one."""

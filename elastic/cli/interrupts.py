@@ -1,4 +1,4 @@
-"""What Ctrl-C means while a job runs: on a terminal it asks, elsewhere it ends the run."""
+"""Handle Ctrl-C while a job runs: on a terminal the command asks, elsewhere the run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answer(StrEnum):
 
 
 class Left(Exception):
-    """The user goes; the job stays."""
+    """The user leaves; the job stays."""
 
 
 async def asking(
@@ -32,10 +32,9 @@ async def asking(
     say: Callable[[str], None],
     held: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> T:
-    """The result of the work.
+    """Return the result of the work.
 
-    An interruption cancels it, on a terminal only once the user has said so; while the question stands, what else there is to say is
-    `held`.
+    An interruption cancels the work; on a terminal only after the user has agreed. While the question is open, other output is `held`.
     """
     task = asyncio.ensure_future(work)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -88,15 +87,15 @@ async def _asked(
         return Answer.DELETE
     again.cancel()
     word = typed.result().strip().lower()[:1]
-    if not typed.result():  # the end of the input
+    if not typed.result():  # the input has ended
         return Answer.DELETE
     return Answer.LEAVE if word == Answer.LEAVE and can_leave else Answer.DELETE if word == Answer.DELETE else Answer.GO_ON
 
 
 def end_by_sigterm() -> None:
-    """SIGTERM ends the command as Ctrl-C does, also where SIGINT is ignored, as a shell has it for commands in its background.
+    """Let SIGTERM end the command as Ctrl-C does, also if SIGINT is ignored. A shell ignores it for its background commands.
 
-    Not while a loop runs: see `cancelled_by_sigterm`.
+    While an event loop runs, use `cancelled_by_sigterm` instead.
     """
     is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     signal.signal(signal.SIGTERM, signal.default_int_handler if is_ignored else lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -104,7 +103,10 @@ def end_by_sigterm() -> None:
 
 @contextmanager
 def cancelled_by_sigterm() -> Iterator[None]:
-    """SIGTERM cancels the present task, wherever it waits. The handler of `end_by_sigterm` would raise inside what the loop just does."""
+    """Let SIGTERM cancel the present task at the point where it waits.
+
+    The handler of `end_by_sigterm` would raise at any point in the event loop.
+    """
     former = signal.getsignal(signal.SIGTERM)
     _let_sigterm_cancel()
     try:
@@ -122,7 +124,7 @@ def _let_sigterm_cancel() -> None:
 
 @contextmanager
 def _interruptions() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Set by SIGINT; both set by SIGTERM, after which nobody is there to be asked."""
+    """Yield two events. SIGINT sets the first; SIGTERM sets both, because it comes from a program, which cannot answer a question."""
     loop, interrupted, terminated = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
     def terminate() -> None:

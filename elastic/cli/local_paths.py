@@ -1,7 +1,7 @@
-"""Where a job file's programs start on the laptop and which files they mean.
+"""Choose the working directory of a job file's programs on the laptop, and the files that they mean.
 
-The working directory is the caller's, and a file that is not there but beside the job file is taken from there. Pure but for looking
-whether files are there.
+The working directory is the caller's. A file that does not exist there, but next to the job file, is taken from there. This module is pure,
+except that it looks whether files exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 
 def placed(job: Object, kind: Kind, *, file: Path | None, working_dir: Path) -> tuple[Object, list[str]]:
-    """The job with a working directory in each container that names none, and what is to be said about it."""
+    """Return the job with a working directory in each container that names none, and the messages for the user."""
     job = copy.deepcopy(job)
     said: list[str] = []
     started = False
@@ -33,12 +33,12 @@ def placed(job: Object, kind: Kind, *, file: Path | None, working_dir: Path) -> 
             if isinstance(words, list) and file is not None:
                 container[field] = [_found(word, file.parent.resolve(), working_dir, said) for word in words]
         if missing := _missing_script(container, working_dir):
-            said.append(f"{missing} is not there{', nor beside the job file' if file is not None else ''}")
+            said.append(f"{missing} does not exist there{', nor next to the job file' if file is not None else ''}")
     return job, [*([f"working directory {working_dir}"] if started else []), *dict.fromkeys(said)]
 
 
 def without_command(job: Object, kind: Kind) -> list[str]:
-    """The replica types whose training containers name no program: no image is there to name one."""
+    """Return the replica types whose training containers name no program; on the laptop there is no image that could name one."""
     return [
         type
         for type, container in _typed_containers(job, kind)
@@ -60,7 +60,7 @@ def _found(word: Any, beside: Path, working_dir: Path, said: list[str]) -> Any:
 
 
 def _missing_script(container: Object, working_dir: Path) -> str:
-    """The program by its relative path, if it is a script that no folder has; empty otherwise."""
+    """Return the program's relative path if it is a script that does not exist, otherwise an empty text."""
     words = [word for field in ("command", "args") for word in container.get(field) or () if isinstance(word, str)]
     script = next((word for word in words if is_script([word]) and not word.startswith("-") and not re.search(r"\s", word)), "")
     return "" if not script or Path(script).is_absolute() or (working_dir / script).exists() else script

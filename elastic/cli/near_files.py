@@ -1,4 +1,4 @@
-"""For a file that is not there: which one the user may have meant."""
+"""Guess which file the user meant if there is no file of the given name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_FILES = 10_000
 
 
 def hint(missing: Path) -> str:
-    """`; did you mean train.py?`, as the path was typed; nothing where no path that is there is like it."""
+    """Return `; did you mean train.py?`, or an empty text if no existing path is similar."""
     found = Path(missing.anchor)
     for part in missing.relative_to(missing.anchor).parts:
         near = part if (found / part).exists() else _near(found, part)

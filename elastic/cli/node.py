@@ -1,4 +1,4 @@
-"""`elastic node`: what happens to machines, played on the laptop cluster. Reads the wish and says what was done; others do it."""
+"""The command `elastic node`, which lets the laptop cluster play what happens to machines. Other modules carry it out."""
 
 from __future__ import annotations
 

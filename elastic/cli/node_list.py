@@ -1,4 +1,4 @@
-"""What `elastic node list` shows of the laptop cluster's nodes: one row for each, from the API's nodes and pods and the folder's roster."""
+"""Make the rows of `elastic node list`, one for each node of the laptop cluster, from the API's nodes and pods and the folder's roster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVER = ("Succeeded", "Failed")
 
 
 def rows_of(nodes: Iterable[Object], pods: Iterable[Object], roster: Roster) -> list[dict[str, Any]]:
-    """By name. The API calls a killed node Ready until its silence is noticed; the roster knows better."""
+    """Return the rows, sorted by name. The API calls a killed node Ready until its silence is noticed, so the roster decides."""
     there = Counter(pod["spec"].get("nodeName") for pod in pods if (pod.get("status") or {}).get("phase") not in OVER)
     added = {member.name for member in roster.added}
     return [_row(node, pods=there[node["metadata"]["name"]], roster=roster, added=added) for node in sorted(nodes, key=_name)]

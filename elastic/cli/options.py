@@ -1,4 +1,4 @@
-"""Options that several commands share: the data folder of a laptop cluster, and durations."""
+"""Define options that several commands share: the data folder of a laptop cluster, and durations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`elastic resume`: starts suspended jobs again, and on the laptop those that were under way when it was stopped, each where it ran.
+"""The command `elastic resume` starts suspended jobs again, and on the laptop also jobs that ran when the cluster was stopped.
 
-Also what `up` and `down` say about these.
+`up` and `down` say from here which jobs these are.
 """
 
 from __future__ import annotations

@@ -16,12 +16,11 @@ from pathlib import Path
 import click
 
 from elastic.api.counting import counted
-from elastic.api.job import INT32
 from elastic.api.kinds import KINDS
 from elastic.api.rendezvous_choice import needs_own_etcd
 from elastic.cli import INTERRUPTED
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
-from elastic.cli.images import image_option
+from elastic.cli.images import Images, image_option
 from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import how_to_define
@@ -32,9 +31,10 @@ from elastic.cli.printing import plain
 from elastic.cli.run_place import Place, Shape, chosen
 from elastic.cli.run_printer import Printer
 from elastic.cli.run_script import NOT_RUN, CannotRun, ScriptCommand, report_of, save
+from elastic.cli.script_options import AskedForScript, script_options
 from elastic.cli.silence import Silence
 from elastic.cli.validate import STDIN, Report, as_lines, examine
-from elastic.client.script_job import MAX_RESTARTS, Workers, is_script
+from elastic.client.script_job import is_script
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -43,24 +43,8 @@ from elastic.kube.following import FollowedJob, Happening, Outcome
 from elastic.kube.resources import Object
 from elastic.kube.submission import Submission, SubmissionRefused
 from elastic.local.cluster import ClusterError
-from elastic.local.files import MOST_GPUS
 
 SUCCEEDED, FAILED = 0, 1
-MOST_RESTARTS = 1000
-OF_SCRIPTS = {
-    "workers": "--workers",
-    "max_restarts": "--max-restarts",
-    "hang_timeout_s": "--hang-timeout",
-    "name": "--name",
-    "file": "--save",
-}
-
-
-def _workers(context: click.Context, parameter: click.Parameter, value: str | None) -> Workers | None:
-    try:
-        return None if value is None else Workers.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(cls=ScriptCommand)
@@ -71,34 +55,7 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--create-namespace", is_flag=True, help="Make the namespaces that are not there.")
 @click.option("--strict", is_flag=True, help="Run nothing where there are warnings.")
 @click.option("--replace", is_flag=True, help="Delete a job of the same name first.")
-@click.option(
-    "--workers",
-    callback=_workers,
-    metavar="N|MIN:MAX",
-    help="Of a SCRIPT: how many workers, or from how many to how many.  [default: 1]",
-)
-@click.option(
-    "--gpus", type=click.IntRange(0, MOST_GPUS), default=0, help="GPUs of each worker of a SCRIPT, and of a cluster started for this run."
-)
-@click.option(
-    "--max-restarts",
-    type=click.IntRange(0, MOST_RESTARTS),
-    help=f"Restarts of a SCRIPT after its own failures.  [default: {MAX_RESTARTS}, or 1 if it fails twice alike before a step]",
-)
-@click.option(
-    "--hang-timeout",
-    "hang_timeout_s",
-    type=click.IntRange(1, INT32),
-    metavar="SECONDS",
-    help="Restart a SCRIPT that hangs for so long.  [default: never]",
-)
-@click.option("--name", help="Of the job of a SCRIPT.  [default: the script's]")
-@click.option(
-    "--save",
-    "file",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write the job of a SCRIPT as YAML (- prints it); run nothing.",
-)
+@script_options
 @click.option("--detach", "-d", is_flag=True, help="Return once the jobs are created; they go on in the cluster.")
 @click.option(
     "--all-output",
@@ -106,7 +63,10 @@ def _workers(context: click.Context, parameter: click.Parameter, value: str | No
     help="Also what torchrun prints about itself when a worker fails, and tracebacks of those that lost a peer.",
 )
 @click.option("--sandbox", type=click.Choice(SANDBOXES), help="As for `elastic up`, for a cluster that is started for this run.")
-@image_option("As for `elastic up`, for a cluster that is started for this run. Repeatable.")
+@image_option(
+    "IMAGE=FOLDER as for `elastic up`, for a cluster that is started for this run; IMAGE alone is that of a SCRIPT's job. Repeatable.",
+    of_script=True,
+)
 def run(
     sources: tuple[str, ...],
     data_dir: Path | None,
@@ -115,38 +75,28 @@ def run(
     create_namespace: bool,
     strict: bool,
     replace: bool,
-    workers: Workers | None,
-    gpus: int,
-    max_restarts: int | None,
-    hang_timeout_s: int | None,
-    name: str | None,
+    asked: AskedForScript,
     file: str | None,
     detach: bool,
     all_output: bool,
     sandbox: str | None,
-    images: dict[str, Path] | None,
+    images: Images,
 ) -> None:
     """Run job files, or a script on the laptop cluster, to their end and show what happens.
 
     A SCRIPT (.py under torchrun, .sh) needs no YAML: elastic run train.py --workers 1:4 -- --epochs 3. Uses the cluster of --kubeconfig,
-    --data-dir or $KUBECONFIG, in this order; without them the laptop cluster if it runs, and one that is started for the time of the run if
-    not. Everything in the files is applied; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C
-    deletes what was made, on a terminal once you have said so. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job
-    failed, 2 a file could not be read, is invalid or was refused.
+    --data-dir or $KUBECONFIG, in this order; without them the laptop cluster, which is started for the time of the run if it does not run.
+    Applies everything in the files; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C deletes what
+    the command created; on a terminal it asks first. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job failed, 2 a
+    file could not be read, is invalid or was refused.
     """
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
     has_script = is_script(sources)
-    if not has_script and (
-        given := _of_scripts(workers=workers, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s, name=name, file=file)
-    ):
-        raise click.UsageError(f"{given} is for a SCRIPT, whose job this command makes; a job file says that itself")
-    size = workers or Workers(1, 1)
-    report = (
-        report_of(sources, workers=size, gpus=gpus, name=name, max_restarts=max_restarts, hang_timeout_s=hang_timeout_s)
-        if has_script
-        else examine(sources)
-    )
+    if not has_script and asked.given:
+        raise click.UsageError(f"{asked.given} is for a SCRIPT, whose job this command makes; a job file says that itself")
+    options = asked.options
+    report = report_of(sources, options) if has_script else examine(sources)
     if file is not None and not report.exit_code:
         save(report.verdicts[0].document.value, file, script=Path(sources[0]))
         return
@@ -163,7 +113,11 @@ def run(
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(message)s")
     printer = Printer(folds=not all_output)
     shape = Shape(
-        gpus=gpus * size.most if has_script else gpus, is_asked=not has_script, sandbox=sandbox, images=images, etcd_for=_etcd_for(report)
+        gpus=options.gpus * options.workers.most if has_script else options.gpus,
+        is_asked=not has_script,
+        sandbox=sandbox,
+        images=images.folders,
+        etcd_for=_etcd_for(report),
     )
     try:
         with chosen(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape, can_start=not detach) as place:
@@ -196,11 +150,6 @@ class _Wish:
     replace_over: bool
     create_namespace: bool
     detach: bool
-
-
-def _of_scripts(**given: object) -> str:
-    """Return the options that a job file does not heed, as they were given."""
-    return " and ".join(OF_SCRIPTS[name] for name, value in given.items() if value is not None)
 
 
 def _warnings(report: Report) -> Iterator[str]:
@@ -312,7 +261,7 @@ async def _one_followed(kube: Kube, job: FollowedJob, printer: Printer, *, miles
 
 
 def _waits(printer: Printer) -> Callable[[str], None]:
-    """Says what is waited for once that takes a while."""
+    """Return a function that prints what the command waits for if that takes long."""
     silence = Silence(time.monotonic())
 
     def hear(words: str) -> None:

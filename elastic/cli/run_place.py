@@ -1,4 +1,4 @@
-"""Finds the cluster for `elastic run`: the one that is named or runs, or one that is started for the time of the run."""
+"""Find the cluster for `elastic run`: the named cluster, the one that runs, or a new one for the time of the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shape:
 
     gpus: int
     is_asked: bool
-    """Whether the GPUs are the user's wish, and not only what a script's workers need."""
+    """Whether the user asked for the GPUs. Otherwise only a script's workers need them."""
     sandbox: str | None
     images: dict[str, Path] | None
     etcd_for: str = ""
@@ -108,7 +108,7 @@ def _to_know(state: ClusterState) -> str:
 
 
 def _without_etcd(job: str, found: str, running: Path | None) -> str:
-    """Say that a job would wait for an etcd for ever, and what to do. running: the folder of a cluster that has to start again."""
+    """Say that a job would wait for an etcd for ever, and what to do. `running` is the folder of a cluster that has to start again."""
     install = "" if etcd.program() is not None else etcd.remedy()
     restart = f"`{command('down', running)}` and `{command('up --detach', running)}`" if running is not None else ""
     own = " and restart the cluster with ".join(filter(None, (install, restart))) if install else f"restart the cluster with {restart}"

@@ -61,7 +61,7 @@ class Printer:
                 self._put(line)
 
     def tell(self, job: FollowedJob, happening: Happening) -> bool:
-        """Whether anything was shown."""
+        """Show a happening. Return whether anything was printed."""
         match happening:
             case Line(pod, text, True):
                 if not self.passing.is_due(pod, time.monotonic()):
@@ -100,7 +100,9 @@ class Printer:
         if folding.of_peers:
             self.say(f"{folding.of_peers} lines of ranks whose peer was lost are folded; --all-output shows them")
         reason = self.reasons.get(job.uid, "")
-        error = folding.error(next((pod for pod in folding.failed if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)), None), reason)
+        blamed = {pod for pod in {*self.pods, *self.ranks.get(job.uid, {})} if re.search(rf"\b{re.escape(pod)}(?![\w-])", reason)}
+        named = next((pod for pod in folding.failed if pod in blamed), None)
+        error = folding.error(named, reason, blames_other=bool(blamed) and named is None)
         if outcome is Outcome.FAILED and error is not None:
             pod, lines = error
             self.say(f"the first error, of {self._title(job, pod, lines[0])}:")
@@ -123,7 +125,7 @@ class Printer:
             self._write(f"{title} | {text}")
 
     def _title(self, job: FollowedJob, pod: str, text: str) -> str:
-        """With the rank of the process, or those of all in the pod where the line does not say which of them wrote it."""
+        """Return the pod's name with the rank of the process, or with all ranks of the pod if the line does not say which one wrote it."""
         agent, each = self.ranks.get(job.uid, {}).get(pod), self.processes.get(job.uid, 1)
         if agent is None:
             return pod
@@ -147,5 +149,5 @@ class Printer:
             click.echo(line, color=None if sys.stdout.isatty() else True)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of the output has left; the job goes on, and so does the wait for its outcome.
+            # The program that read the output has ended. The job goes on, and this command still waits for its outcome.
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115

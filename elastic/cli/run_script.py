@@ -13,7 +13,7 @@ from elastic.api.kinds import KINDS
 from elastic.cli import script_state
 from elastic.cli.near_files import hint
 from elastic.cli.validate import Report, examine, examine_object
-from elastic.client.script_job import Workers, is_script, job_of
+from elastic.client.script_job import ScriptOptions, is_script, job_of
 from elastic.kube.resources import Object
 
 NOT_RUN = 2
@@ -30,7 +30,7 @@ class CannotRun(click.ClickException):
 
 
 class ScriptCommand(click.Command):
-    """Says where the script's own options stand."""
+    """Tells the user where to write the script's own options, if one of them is not ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -45,23 +45,12 @@ class ScriptCommand(click.Command):
             raise click.UsageError(f"{said} elastic run {script} -- {error.option_name} ...", ctx) from None
 
 
-def report_of(
-    sources: tuple[str, ...], *, workers: Workers, gpus: int, name: str | None, max_restarts: int | None, hang_timeout_s: int | None
-) -> Report:
+def report_of(sources: tuple[str, ...], options: ScriptOptions) -> Report:
     """Return the report on the job of this script."""
     script = Path(sources[0]).resolve()
     if not script.is_file():
         raise CannotRun(f"there is no file {sources[0]}{hint(Path(sources[0]))}")
-    job = job_of(
-        script,
-        sources[1:],
-        workers=workers,
-        gpus=gpus,
-        working_dir=Path.cwd(),
-        name=name,
-        max_restarts=max_restarts,
-        hang_timeout_s=hang_timeout_s,
-    )
+    job = job_of(script, sources[1:], options, working_dir=Path.cwd())
     report = examine_object(job, file=sources[0])
     if words := script_state.warning(script):
         report.verdicts = [replace(verdict, warnings=(*verdict.warnings, Warning((), words))) for verdict in report.verdicts]
@@ -69,7 +58,7 @@ def report_of(
 
 
 def save(job: Object, file: str, *, script: Path) -> None:
-    """Only an earlier job is written over: whatever else is in that file, nobody wants it to become this job."""
+    """Write the job to a file. Only a file that already has a job is overwritten."""
     import yaml
 
     text = ON_A_CLUSTER + yaml.safe_dump(job, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""A screen of a terminal that is drawn again and again, and leaves the terminal as it was. Knows nothing of what it shows."""
+"""Draw on a terminal's screen again and again, and leave the terminal as it was. This module does not know what it shows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import TextIO
 
 ENTER = "\x1b[?1049h\x1b[?25l"
-"""Another screen than that of the shell, without a cursor."""
+"""Switch to another screen than the shell's, and hide the cursor."""
 LEAVE = "\x1b[?25h\x1b[?1049l"
 HOME, LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[2K", "\x1b[J"
-"""Go to the upper left corner; clear this line, all below."""
+"""Go to the upper left corner, clear this line, and clear everything below."""
 
 
 def is_there() -> bool:
@@ -37,12 +37,12 @@ class Screen:
         self._out.flush()
 
     def again(self) -> None:
-        """On a screen that was left: what was drawn last."""
+        """Draw the last text again, on a screen that was left."""
         self.enter()
         self.draw(self._text)
 
     def draw(self, text: str) -> None:
-        """From the top, over what stood there; what does not fit is counted."""
+        """Draw the text from the top, over the former text. If it does not fit, the last line counts the missing ones."""
         self._text = text
         columns, rows = shutil.get_terminal_size()
         lines = text.split("\n")
@@ -55,7 +55,7 @@ class Screen:
 
 @contextmanager
 def opened(out: TextIO | None = None) -> Iterator[Screen]:
-    """Until the block ends, in whatever way."""
+    """Open a screen until the block ends, in whatever way it ends."""
     screen = Screen(out or sys.stdout)
     screen.enter()
     try:

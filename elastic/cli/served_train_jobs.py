@@ -1,4 +1,4 @@
-"""Say for `elastic doctor` which controller serves TrainJobs, and what is wrong: two do, nobody does, or another one holds the Lease."""
+"""Say for `elastic doctor` which controller serves TrainJobs, and what is wrong: two do, none does, or another one holds the Lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides when a wait that is silent says what it waits for: within seconds, again when that changes, then at growing distances."""
+"""Decide when a silent wait says what it waits for: after seconds, again when the reason changes, and then at growing intervals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Silence:
         self._heard, self._said_at, self._said, self._pause_s = now, now, "", QUIET_S
 
     def hear(self, now: float) -> None:
-        """Something else was said."""
+        """Note that something else was printed."""
         self._heard = now
 
     def is_quiet(self, now: float) -> bool:
-        """Whether it is worth asking what to say."""
+        """Return whether the wait has been silent for long enough to say something."""
         return now - self._heard >= QUIET_S
 
     def is_to_say(self, words: str, now: float) -> bool:
-        """Where it is so, the caller says them."""
+        """Return whether to say these words now. If so, the caller says them."""
         if not words or not self.is_quiet(now):
             return False
         if words == self._said:

@@ -211,7 +211,7 @@ def _tell_of_jobs(jobs: list[str], data_dir: Path) -> None:
 @output_option()
 @DATA_DIR
 def status(output: str, data_dir: Path) -> None:
-    """Show the laptop cluster: where it is, how pods are kept apart, its processes and jobs. Exit code 1 where not all of it runs."""
+    """Show the laptop cluster: where it is, how pods are kept apart, its processes and jobs. Exit code 1 if not all of it runs."""
     layout = Layout(data_dir.resolve())
     state = layout.read_state()
     if state is None or not layout.is_running():

@@ -43,7 +43,7 @@ class Verdict:
     job: Job | None = None
     """The job if it parses."""
     has_lines: bool = True
-    """Whether the job stands in the file; that of a script is made for it, and its lines are nowhere to be seen."""
+    """Whether the job is in the file. The job of a script is made for it, so the user cannot see its lines."""
 
     def place(self, at: At = ()) -> str:
         return f"{self.file}:{self.document.line(at)}" if self.has_lines else f"the job of {self.file}"

@@ -1,6 +1,6 @@
-"""Which commands have no -o json|yaml, why, and where a program finds the same.
+"""Say why some commands have no -o json|yaml, and where a program finds the same facts.
 
-What they show is no data: lines that others wrote, a question, a link.
+These commands do not show data, but lines of other programs, a question, or a link.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ WHY = {
 
 
 def why(command: str, option: str) -> str | None:
-    """What is said to who gives this option to this command; None where it is none of these."""
+    """Return the message for a user who gives this option to this command, or None if the command is not in the list."""
     words = WHY.get(command) if option in OPTIONS else None
     return None if words is None else f"`{command}` has no {option}: {words}"

@@ -1,1 +1,1 @@
-"""For people who look at jobs and make them: what the command line and `elastic.Client` say about a job, and the job made of a script."""
+"""Describe jobs to people, and make a job from a script, for the command line and `elastic.Client`."""

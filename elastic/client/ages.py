@@ -8,7 +8,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 def age(stamp: object, now: datetime) -> str:
-    """How long ago, as kubectl writes it; - where there is no date."""
+    """Return the age as kubectl writes it, or - if there is no date."""
     try:
         then = datetime.fromisoformat(str(stamp))
     except ValueError:

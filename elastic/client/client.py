@@ -14,7 +14,7 @@ from elastic.client import errors, verbs
 from elastic.client.cluster import Cluster, connect
 from elastic.client.job import Job
 from elastic.client.program import VARIABLE, checked, escaped, program_of
-from elastic.client.script_job import MAX_RESTARTS, Workers, job_of
+from elastic.client.script_job import MAX_RESTARTS, ScriptOptions, Workers, job_of
 from elastic.kube.following import resource_of
 
 START = 'd=$(mktemp -d) && printf %s "$ELASTIC_PROGRAM" > "$d/$0" && exec torchrun "$d/$0" "$@"'
@@ -148,29 +148,27 @@ class Client:
         if image is None and not self._cluster.is_laptop:
             raise errors.BadProgram("image is missing: a cluster runs workers in one; name an image that has Python and torch")
         script, text, words = _script(program, args, kwargs, packages)
-        made = job_of(script, words, workers=workers, gpus=gpus, working_dir=Path.cwd(), name=name, max_restarts=max_restarts)
+        options = ScriptOptions(workers=workers, gpus=gpus, env=env, image=image, name=name, max_restarts=max_restarts)
+        made = job_of(script, words, options, working_dir=Path.cwd())
         made["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
         container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
-        container["env"] = [{"name": key, "value": value} for key, value in env.items()]
-        if image is not None:
-            container["image"] = image
         if not self._cluster.is_laptop:
             del container["workingDir"]
             text = text or checked(script.read_text(), script.name)
         if text:
             container["command"] = ["sh", "-c", START, script.name, *words]
-            container["env"].append({"name": VARIABLE, "value": escaped(text)})
+            container.setdefault("env", []).append({"name": VARIABLE, "value": escaped(text)})
         return made
 
 
 def _script(
     program: Callable[..., Any] | str | Path, args: Sequence[Any], kwargs: Mapping[str, Any], packages: Sequence[str]
 ) -> tuple[Path, str, list[str]]:
-    """Its file, the text where there is no file, and its words."""
+    """Return the program's file, its text if there is no file, and its arguments."""
     if callable(program):
         return Path(f"{getattr(program, '__name__', 'program')}.py"), program_of(program, args, kwargs, packages=packages), []
     if packages:
-        raise errors.BadProgram("packages are for a function; what a script needs belongs into its image, or the laptop's image folder")
+        raise errors.BadProgram("packages are for a function; install a script's packages in its image, or in the laptop's image folder")
     if kwargs:
         raise errors.BadProgram("a script takes no kwargs; give its words as args=['--epochs', '3']")
     if not isinstance(program, str | Path):

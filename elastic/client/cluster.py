@@ -47,7 +47,7 @@ class Cluster:
     _is_closed: bool = field(default=False, init=False, repr=False)
 
     def ask(self, doing: str, act: Callable[[Kube], Awaitable[T]], within_s: float | None = WITHIN_S) -> T:
-        """Run a function on the cluster's client, and return what it returns. within_s: None if the function has its own limits."""
+        """Run a function on the cluster's client, and return its result. `within_s` is None if the function has its own limits."""
 
         async def asked(kube: Kube) -> T:
             async with asyncio.timeout(within_s):
@@ -58,7 +58,7 @@ class Cluster:
             return background.run(asked(background.kube))
 
     def each(self, doing: str, act: Callable[[Kube], AsyncGenerator[T, None]], every_s: float = LOOK_EVERY_S) -> Generator[T | None]:
-        """Yield what a function yields, and None after each silence of every_s seconds."""
+        """Yield the values of a function's generator, and None after each silence of `every_s` seconds."""
         with speaking(doing):
             background = self._running()
             yield from background.each(act(background.kube), every_s)

@@ -16,7 +16,7 @@ class Unreachable(ElasticError):
 
 
 class Refused(ElasticError):
-    """The API server or the webhook does not accept what was asked for; the text says why."""
+    """The API server or the webhook refused the request; the text says why."""
 
 
 class Forbidden(Refused):
@@ -32,7 +32,7 @@ class OutOfBounds(Refused):
 
 
 class AlreadyExists(Refused):
-    """A job of this name is there and not over."""
+    """A job of this name exists and has not finished."""
 
 
 class BadProgram(ElasticError, ValueError):
@@ -52,4 +52,4 @@ class NoResult(ElasticError):
 
 
 class TimedOut(ElasticError, TimeoutError):
-    """It did not happen in time. The job goes on."""
+    """The wait has taken too long. The job continues."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from elastic.api.counting import asked_to_save, continued, counted, ended_early, killed_late
+from elastic.api.reasons import BY_NAME, Severity
 from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
 from elastic.client.ages import age
@@ -42,12 +43,40 @@ class Finding(NamedTuple):
 
     message: str
     reason: str = ""
+    is_end: bool = False
+    """The job has failed for this reason."""
+
+    @property
+    def severity(self) -> Severity:
+        known = BY_NAME.get(self.reason)
+        return Severity.ERROR if self.is_end else known.severity if known is not None else Severity.INFO
+
+    def remedy(self, job: str) -> str:
+        """Return what to do about it; empty if there is nothing to do, or nobody knows."""
+        known = BY_NAME.get(self.reason)
+        return known.remedy_for(job) if known is not None else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether somebody should do something now. A change that is over has its remedy in the log, and the job goes on."""
+        return self.is_end or (self.severity is Severity.WARNING and self.reason not in tuple(Cause))
+
+    def for_program(self, job: str) -> dict[str, str]:
+        """Return the finding as `-o json` has it."""
+        return {"reason": self.reason, "severity": self.severity.value, "message": self.message, "remedy": self.remedy(job)}
 
 
 def explained(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[str]:
-    """Yield the sentences about a job. progress: the newest report of its training."""
-    for finding in findings(job, pods, spec, now, progress=progress):
+    """Yield the sentences about a job, and what to do. progress: the newest report of its training."""
+    yield from sentences(job, list(findings(job, pods, spec, now, progress=progress)))
+
+
+def sentences(job: Summary, found: Sequence[Finding]) -> Iterator[str]:
+    """Yield the findings as sentences, each open one followed by what to do."""
+    for finding in found:
         yield finding.message
+        if finding.is_open and (remedy := finding.remedy(job.name)):
+            yield f"To do: {remedy}"
 
 
 def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], now: datetime, *, progress: str = "") -> Iterator[Finding]:
@@ -65,7 +94,7 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
         )
     yield from (Finding(words, Cause.DISRUPTION) for words in _disruption(job, now))
     if job.state == "Failed":
-        yield Finding(f"It failed: {job.message}", _cause_of_end(job))
+        yield Finding(f"It failed: {job.message}", _cause_of_end(job), is_end=True)
     elif job.state == "Succeeded":
         yield Finding("It is over: it has succeeded.")
     else:
@@ -78,6 +107,9 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
             since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
             message = str(one.get("message")).rstrip(".")
             yield Finding(f"{message[:1].upper()}{message[1:]}.{since}", "Straggler")
+        for one in job.failed_saves:
+            message = str(one.get("message")).rstrip(".")
+            yield Finding(f"{message[:1].upper()}{message[1:]}.", "SaveFailed")
         if job.fault:
             yield Finding(f"RendezvousFault: {job.fault.rstrip('.')}.", "RendezvousFault")
         if job.unfollowed:
@@ -107,7 +139,7 @@ def _size(job: Summary) -> str:
         bounds = f" {allowed}"
     if job.is_over:
         return f"{job.kind.title} {job.name} has {job.state.lower()}. It asked for {workers}.{bounds}"
-    world = "" if job.world is None else f"; {job.world} of them train together"
+    world = "" if job.world is None else f"; {job.world or 'none'} of them train together"
     return (
         f"{job.kind.title} {job.name} is {job.state.lower()} with {job.running} of {counted(job.wanted, 'wanted worker')}{world}.{bounds}"
     )
@@ -191,13 +223,13 @@ def _disruption(job: Summary, now: datetime) -> Iterator[str]:
 
 
 def has_told_no_step(job: Summary) -> bool:
-    """As far as its status knows, since a change started its processes again."""
+    """Return whether the status has no step since a change started the job's processes again."""
     phases = job.rescale.get("phases") or {}
     return bool(not job.is_over and job.world and job.step is None and job.rescale.get("fromSize") and "firstStep" not in phases)
 
 
 def unreported(job: Summary, pods: Sequence[Object]) -> str:
-    """Say that a job reports no steps, and after a change that only its script knows where it goes on.
+    """Say that a job reports no steps, and after a change that only its script knows where it continues.
 
     Its workers are Ready because their world has stood for long enough.
     """
@@ -316,7 +348,7 @@ def _is_set_up(pod: Object) -> bool:
 
 
 def _waiting_words(pod: Object, reasons: Sequence[str], *, with_image: bool = False) -> str:
-    """Return what the kubelet says of the first container that waits for one of these reasons."""
+    """Return the kubelet's words about the first container that waits for one of these reasons."""
     status = pod.get("status") or {}
     for container in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (container.get("state") or {}).get("waiting") or {}

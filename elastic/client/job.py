@@ -128,7 +128,7 @@ class Job:
         raise AssertionError("watch ends with what is over")
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return what the submitted function returned on rank 0, once the job has succeeded."""
+        """Wait until the job has succeeded, and return the submitted function's result on rank 0."""
         self.wait(timeout=timeout)
         return self._do(f"the result of {self.name}", self._result, None)
 
@@ -173,7 +173,7 @@ class Job:
         self._do(f"scaling {self.name} to {counted(workers, 'worker')}", lambda kube, job: verbs.scale(kube, job, workers))
 
     def suspend(self) -> None:
-        """Stop the job and free what it uses."""
+        """Stop the job and free its resources."""
         self._do(f"suspending {self.name}", lambda kube, job: verbs.set_suspended(kube, job, is_suspended=True))
 
     def resume(self) -> None:

@@ -57,7 +57,7 @@ class Table:
 
 
 def show(changes: Iterable[Summary | None], sample: Callable[[], Sample | None]) -> None:
-    """Show each change. `sample` asks again how far training is, at each change and at each None, which stands for a while without one."""
+    """Show each change. None means a while without a change. `sample` asks how far training is, at each change and each None."""
     handle: Any = None
     display = _display()
     printed_at, printed = 0.0, ""

@@ -1,6 +1,7 @@
-"""The program that carries a function to the workers as text, and what it returns back in the log. Pure, but for reading the source.
+"""Write the program that carries a function to the workers as text, and read from the log what the function returned.
 
-The text of the function alone travels, never a pickle: a function that needs more than its arguments and its own imports is refused.
+Only the text of the function travels, never a pickle: a function that needs more than its arguments and its own imports is refused.
+This module is pure, except that it reads the function's source.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from elastic.client.errors import BadProgram
 
 MARK = "elastic-result: "
 LARGEST_PROGRAM = 100_000
-"""Bytes. Linux takes 128 KiB for one variable of the environment."""
+"""Largest size of a program in bytes. Linux takes at most 128 KiB for one environment variable."""
 LARGEST_RESULT = 64_000
 VARIABLE = "ELASTIC_PROGRAM"
 INSTALL_S = 1800
@@ -36,7 +37,7 @@ if __name__ == "__main__":
         try:
             _text = _json.dumps(_result)
         except (TypeError, ValueError) as _error:
-            raise TypeError(f"{name} returned what JSON does not hold ({{_error}}); return numbers, texts, lists and dicts") from None
+            raise TypeError(f"{name} returned a value that JSON cannot hold ({{_error}}); return numbers, texts, lists and dicts") from None
         if len(_text) > {largest}:
             raise ValueError(f"{name} returned {{len(_text)}} characters of JSON, more than {largest}; save it to a file instead")
         print({mark!r} + _text, flush=True)
@@ -52,7 +53,7 @@ if __name__ == "__main__":
     import sys as _sys
 
     _lock = _os.open(_sys.prefix, _os.O_RDONLY)
-    _fcntl.flock(_lock, _fcntl.LOCK_EX)  # processes that share this Python install one after the other; the second has nothing to do
+    _fcntl.flock(_lock, _fcntl.LOCK_EX)  # processes that share this Python install one after the other; only the first has work to do
     _pip = [_sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--retries", "2"]
     _done = _subprocess.run([*_pip, *{packages!r}], stderr=_subprocess.PIPE, text=True, timeout={timeout}, check=False)
     _sys.stderr.write(_done.stderr)
@@ -61,20 +62,20 @@ if __name__ == "__main__":
         _errors = [line for line in _done.stderr.splitlines() if line.startswith("ERROR:")] or _done.stderr.splitlines()[-1:]
         _network = " (the package index was not reached)" if "connection broken" in _done.stderr else ""
         raise RuntimeError("pip install " + {names!r} + " failed" + _network + ": " + " ".join(_errors))
-    if _site.ENABLE_USER_SITE:  # there pip installs what it may not install beside Python
+    if _site.ENABLE_USER_SITE:  # pip installs there if it may not write into Python's own folder
         _site.addsitedir(_site.getusersitepackages())
     _importlib.invalidate_caches()
 """
 
 
 def program_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, packages: Sequence[str] = ()) -> str:
-    """A script that installs the packages, calls the function and prints what rank 0 returns."""
+    """Return a script that installs the packages, calls the function and prints the value that rank 0 returns."""
     source = _source(function)
     try:
         inspect.signature(function).bind(*args, **kwargs)
         arguments = json.dumps([list(args), dict(kwargs)])
     except TypeError as error:
-        raise BadProgram(f"the arguments of {function.__name__} do not do: {error}; they travel as JSON") from error
+        raise BadProgram(f"the arguments of {function.__name__} do not work: {error}; they travel as JSON") from error
     install = ""
     if packages:
         names = " ".join(_requirements(packages))
@@ -84,7 +85,7 @@ def program_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
 
 
 def _requirements(packages: Sequence[str]) -> Sequence[str]:
-    """As `pip install` takes them, and no options of it."""
+    """Return the packages if each is a requirement for `pip install`; an option of pip is refused."""
     if isinstance(packages, str):
         raise BadProgram(f"packages is {packages!r}, but must be a list: [{packages!r}]")
     for one in packages:
@@ -104,7 +105,7 @@ def checked(program: str, name: str) -> str:
 def _source(function: Callable[..., Any]) -> str:
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         named = getattr(function, "__name__", type(function).__name__)
-        raise BadProgram(f"{named} is no function made with def; its text is what travels to the workers")
+        raise BadProgram(f"{named} is no function made with def; the text of a function travels to the workers, so it needs one")
     if function.__code__.co_freevars:
         raise BadProgram(
             f"{function.__name__} uses {', '.join(function.__code__.co_freevars)} of the function around it; pass them as arguments"
@@ -126,7 +127,7 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def _outer_names(code: CodeType) -> set[str]:
-    """Names that the code, or code inside it, looks up and that neither it nor Python defines."""
+    """Return the names that the code, or code inside it, looks up although neither it nor Python defines them."""
     names: dict[str, set[str]] = {"LOAD": set(), "STORE": set()}
     for instruction in dis.get_instructions(code):
         kind, _, scope = instruction.opname.partition("_")
@@ -137,12 +138,12 @@ def _outer_names(code: CodeType) -> set[str]:
 
 
 def escaped(text: str) -> str:
-    """As the value of a variable of a container, where $(NAME) means another variable."""
+    """Escape the text for a container's environment variable, because Kubernetes replaces $(NAME) by another variable there."""
     return text.replace("$", "$$")
 
 
 def result_in(log: str) -> Any:
-    """What rank 0 returned, by the last line that says so; KeyError where none does."""
+    """Return the value that rank 0 returned, from the last line that holds it. Raise KeyError if no line does."""
     for line in reversed(log.splitlines()):
         _, mark, text = line.partition(MARK)
         if mark:

@@ -1,4 +1,4 @@
-"""Read what the dashboard last heard of a job's training, as its `/api/jobs` sends it."""
+"""Read the dashboard's newest facts about a job's training, from its `/api/jobs`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sample(msgspec.Struct, frozen=True, rename="camel"):
     stepped_at: str = ""
     """The time of that step; empty if nobody knows it."""
     step_due_s: float | None = None
-    """The next step is late after so many seconds."""
+    """Seconds after which the next step is late."""
     rate: float | None = None
     unit: str = "steps"
     """The unit of `rate` in one second: samples, tokens or steps."""

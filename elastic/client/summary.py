@@ -41,7 +41,7 @@ class Summary:
     most: int | None
     world: int | None
     restarts: Mapping[str, int]
-    """Ends of workers by cause, without those that somebody asked for."""
+    """Ends of workers by cause, without requested ones."""
     restart_count: int
     """Restarts of the job that nobody asked for; one may be due to the ends of several workers."""
     rescale: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Summary:
     waits_for: str
     """Why fewer workers run than are wanted."""
     autoscaler: Mapping[str, Any]
-    """Its last decision, where the job has a scalingPolicy."""
+    """The autoscaler's last decision, if the job has a scalingPolicy."""
     disruptions: Sequence[Disruption]
     """Disruptions that the cluster announced, the newest last, without unreadable ones."""
     step: int | None
@@ -57,8 +57,11 @@ class Summary:
     hang: Mapping[str, Any]
     """Why no step comes; empty if steps come, or nobody knows."""
     stragglers: Sequence[Mapping[str, Any]] = ()
-    ended_early: str = ""
     """Ranks that the others wait for, the slowest first."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed."""
+    failed_saves: Sequence[Mapping[str, Any]] = ()
+    """Ranks whose newest save failed."""
 
     def awaits(self, now: datetime | None = None) -> str:
         """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to.
@@ -95,12 +98,12 @@ class Summary:
 
     @property
     def unfollowed(self) -> str:
-        """Why nobody knows who trains with whom, in the controller's words; empty where that is known."""
+        """Why the members of the job's world are not known, in the controller's words; empty if they are."""
         return "".join(self.message.partition(UNFOLLOWED)[1:])
 
     @property
     def failed_first(self) -> str:
-        """The pod that the message of a failed job names; empty where it names none."""
+        """The pod that the message of a failed job names, or an empty text."""
         return self.message.partition(FAILED_FIRST)[2].partition(" ")[0] if self.state == "Failed" else ""
 
     @property
@@ -141,6 +144,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         hang=_dict(elastic.get("hang")),
         stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
         ended_early=str(elastic.get("endedEarly") or ""),
+        failed_saves=[_dict(one) for one in _list(elastic.get("failedSaves"))],
     )
 
 
@@ -153,9 +157,9 @@ def _disruptions(raw: object) -> Iterator[Disruption]:
 
 
 def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] | None:
-    """How much of maxRestarts is used up, and how much there is.
+    """Return how much of maxRestarts is used up, and maxRestarts itself.
 
-    A cause with a limit of its own does not count; None in a window, where only what is recent counts.
+    A cause with its own limit does not count. Return None if there is a window, because then only recent restarts count.
     """
     own = (policy.get("restartBudget") or {}) if isinstance(policy, dict) else {}
     limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
@@ -165,14 +169,14 @@ def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] 
 
 
 def _world(elastic: Mapping[str, Any]) -> int | None:
-    """None where workers meet elsewhere. Before its first world a job has no size in its status."""
+    """Return the size of the world, or None if workers meet elsewhere. Before its first world, a job has no size in its status."""
     if "worldSize" not in elastic:
         return 0 if elastic.get("backend") in MEETING else None
     return _count(elastic["worldSize"], 0)
 
 
 def ranks(job: Object) -> dict[int, int]:
-    """Worker index by rank, where the workers meet at our rendezvous."""
+    """Return the workers' indexes by rank, if they meet at our rendezvous."""
     text = str(_dict(_dict(job.get("status")).get("elastic")).get("ranks") or "")
     return {rank: int(index) for rank, index in enumerate(text.split(",")) if is_number(index)}
 
@@ -198,14 +202,14 @@ def is_number(text: str) -> bool:
 
 
 def in_world_reason(pod: Object) -> str:
-    """Why a worker counts as Ready; empty where it does not, or has no such condition."""
+    """Return why a worker counts as Ready; empty if it does not, or has no such condition."""
     conditions = _list(_dict(pod.get("status")).get("conditions"))
     found = (one for one in conditions if one.get("type") == IN_WORLD and one.get("status") == "True")
     return str(next((one.get("reason") for one in found), "") or "")
 
 
 def pod_state(pod: Object) -> str:
-    """As kubectl shows it: the reason why a container waits or ended goes before the phase."""
+    """Return the pod's state as kubectl shows it: the reason of a container that waits or has ended, or else the phase."""
     status = _dict(pod.get("status"))
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
@@ -223,7 +227,7 @@ def pod_restarts(pod: Object) -> int:
 
 
 def unscheduled(pod: Object) -> str:
-    """Why no node takes it, in the scheduler's words."""
+    """Return why no node takes the pod, in the scheduler's words."""
     for condition in _list(_dict(pod.get("status")).get("conditions")):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "no node takes it")

@@ -67,7 +67,7 @@ async def find(kube: Kube, kind: Kind, namespace: str, name: str) -> Found:
 
 
 async def pods_of(kube: Kube, job: Found) -> list[Object]:
-    """Return the job's pods by type and index, without those of a former job of its name."""
+    """Return the job's pods by type and index, without pods of a former job of its name."""
     metadata = job.object["metadata"]
     listed = (await kube.list(PODS, namespace=metadata["namespace"], labels=f"{JOB_NAME}={metadata['name']}")).items
     own = [pod for pod in listed if is_owned_by(pod["metadata"], metadata["uid"])]
@@ -110,7 +110,7 @@ async def scale(kube: Kube, job: Found, workers: int) -> None:
 
 
 def _check_nodes(job: Found, workers: int) -> None:
-    """Raise an error if a TrainJob may not have so many nodes."""
+    """Raise an error if a TrainJob may not have this number of nodes."""
     if job.bare is not None:
         state, words = state_of(job.bare)
         raise errors.Refused(f"{job.title} has no nodes yet; it is {state.lower()}" + (f": {words}" if words else ""))
@@ -125,7 +125,7 @@ def _check_nodes(job: Found, workers: int) -> None:
 
 
 async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
-    """Suspend a job, which frees what it uses, or let it go on from its checkpoint."""
+    """Suspend a job, which frees its resources, or let it continue from its checkpoint."""
     if is_suspended and (told := summary(job.kind, job.object)).is_over:
         raise errors.Refused(f"{job.title} is over ({told.state.lower()})")
     await _patch(kube, job, {"spec": {"suspend": is_suspended} if job.kind.role else {"runPolicy": {"suspend": is_suspended}}})
@@ -164,14 +164,14 @@ async def delete(kube: Kube, job: Found) -> None:
 
 
 async def until_gone(kube: Kube, job: Found, *, and_pods: bool = False, waits: Callable[[str], None] = lambda words: None) -> None:
-    """Wait until a job is gone. `waits` hears at each look what is left."""
+    """Wait until a job is gone. At each look, `waits` gets the names of the remaining objects."""
     while words := await _left(kube, job, and_pods=and_pods):  # the caller's time-out bounds it
         waits(words)
         await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _left(kube: Kube, job: Found, *, and_pods: bool) -> str:
-    """Return what is left, or nothing."""
+    """Return the names of the remaining objects, or nothing."""
     resource = resource_of(job.kind) if job.bare is None else TRAIN_JOBS
     if await _has(kube, resource, job.key.name, namespace=job.key.namespace, uid=job.key.uid):
         return job.title

@@ -1,4 +1,4 @@
-"""Reads what an etcd answers, within bounds: two bytes may stand for an empty part that would take a hundred here, a million times."""
+"""Read the answers of an etcd, within bounds: two bytes may encode an empty part that takes a hundred bytes here, a million times."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ MOST_PARTS = 20_000
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """The message of this class. Raises Away."""
+    """Parse a message of this class. Raise Away if it is invalid or too large."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -22,7 +22,7 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 
 def _parts(data: bytes) -> int:
-    """How many fields there are, inner ones not counted; or more than MOST_PARTS. Raises ValueError or IndexError."""
+    """Count the fields without inner ones, up to a little more than MOST_PARTS. Raise ValueError or IndexError if the data is invalid."""
     at = count = 0
     while at < len(data) and count <= MOST_PARTS:
         tag, at = _varint(data, at)
@@ -43,7 +43,7 @@ def _parts(data: bytes) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Read a number, and return it with the position after it."""
     value = shift = 0
     while shift < 70:
         byte = data[at]

@@ -46,7 +46,7 @@ Emit = Callable[[wire.WorldReport], None]
 
 
 class Follower:
-    """The follower of one job, for one event loop. Let `run` go on until you cancel it."""
+    """The follower of one job, for one event loop. `run` follows until it is cancelled."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Follower:
         self._expected: Expected | None = None
         self._answered = asyncio.Event()
         self._kept: wire.Expectation | None = None
-        """The newest expectation that is known to lie in etcd."""
+        """The newest expectation that etcd is known to have."""
         self._lease = 0
         self._entries: dict[str, Entry] = {}
         self._records: dict[str, tuple[int, Record | None]] = {}
@@ -231,7 +231,7 @@ class Follower:
         self._answered.set()
         self._answered = asyncio.Event()
 
-    # --- what lies there
+    # --- the records
 
     def _merge(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
@@ -285,7 +285,7 @@ class Follower:
             progress=progress if isinstance(progress, Progress) else None,
         )
 
-    # --- what is reported
+    # --- reports
 
     def _say(self) -> None:
         records, now = self._all(), self._clock()

@@ -1,6 +1,6 @@
-"""An etcd over gRPC: each call bounded in time and bytes, at the next endpoint where one does not answer, with a password or without.
+"""Call an etcd over gRPC, with a password or without. Each call is bounded in time and bytes, and tries the next endpoint if one is away.
 
-It knows what etcd answers, and nothing of what lies in it.
+The records in etcd have no meaning here.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class GrpcStore:
     # --- calls
 
     async def call(self, method: str, kind: str, **fields: Any) -> Any:
-        """One call, repeated with a new token where etcd does not know ours, and at other endpoints where one does not answer."""
+        """Do one call. It is repeated with a new token if etcd refuses ours, and at other endpoints if one does not answer."""
         request = self.message(kind, **fields)
         await self.log_in()
         try:
@@ -172,7 +172,7 @@ class GrpcStore:
 
 
 class _Stream:
-    """One call whose answers go on: sends one request."""
+    """A call with one request and any number of answers."""
 
     def __init__(self, store: GrpcStore, method: str, request: Any) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""etcd's messages and methods as the package etcd3 describes them.
+"""Make the classes of etcd's messages and methods from the descriptions in the package etcd3.
 
-Its generated modules cannot be imported beside a current protobuf, so the descriptors in them are read, as text, and the classes are made
-from these. Nothing of etcd3 is executed or left in a global registry.
+The package's generated modules do not work with a current protobuf, so this module reads the descriptors in them as text, and makes the
+classes from them. It executes no code of etcd3, and leaves nothing in a global registry.
 """
 
 import ast
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FILES = ("kv", "auth", "rpc")
-"""In the order in which they refer to each other."""
+"""Names of the files. Each refers only to files before it."""
 PACKAGES = {"kv": "mvccpb", "auth": "authpb", "rpc": "etcdserverpb"}
 
 
@@ -21,12 +21,12 @@ INSTALL = "pip install etcd3==0.12.0 grpcio protobuf"
 
 
 class NotInstalled(ImportError):
-    """What the controller needs to talk to an etcd is not there."""
+    """A package that the controller needs to talk to an etcd is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of etcd: its path and the classes of request and response."""
+    """A method of etcd: its path and the classes of request and response."""
 
     path: str
     request: Any
@@ -43,7 +43,7 @@ class Etcd3:
 
 @cache
 def etcd3() -> Etcd3:
-    """Raises NotInstalled."""
+    """Return etcd's messages and methods. Raise NotInstalled if a package is missing."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
@@ -65,7 +65,7 @@ def etcd3() -> Etcd3:
 
 
 def _described(name: str) -> bytes:
-    """The descriptor in one of etcd3's generated files: an argument `serialized_pb` of the first call in it."""
+    """Return the descriptor in one of etcd3's generated files. It is the first argument `serialized_pb` in the file."""
     found = importlib.util.find_spec("etcd3")
     folders = found.submodule_search_locations if found is not None else None
     if not folders:

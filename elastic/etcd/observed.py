@@ -10,10 +10,13 @@ from enum import Enum
 from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
 from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
+from rendezvous.engine.messages.in_place import Rung
 from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
 PLAN, USER, OUT_OF_MEMORY, DISRUPTION, HANG = "plan", "user", "outOfMemory", "disruption", "hang"
+IN_PROCESS = ("hold", "stop", "form", "run")
+"""Stages of a world whose processes change worlds (elastic_worker.etcd.change_records)."""
 CHARGED = (USER, OUT_OF_MEMORY, HANG)
 """The charged causes that agents know."""
 
@@ -167,7 +170,10 @@ def missing(records: Records) -> list[str]:
 
 
 def _rescale(world: World, phases: Mapping[str, int]) -> wire.RescaleReport:
-    return wire.RescaleReport(id=f"{world.generation}.etcd", cause=world.cause or PLAN, reason=world.reason, phases=dict(phases))
+    change = world.change
+    is_alive = change is not None and change.stage in IN_PROCESS and world.generation > change.began
+    rung = Rung.IN_PROCESS if is_alive else ""
+    return wire.RescaleReport(id=f"{world.generation}.etcd", cause=world.cause or PLAN, reason=world.reason, phases=dict(phases), rung=rung)
 
 
 # --- restarts

@@ -24,6 +24,7 @@ from elastic.membership.bounds import (
     Step,
     Words,
 )
+from rendezvous.engine.messages.in_place import MOST_WORKERS
 
 VERSION = 1
 WORLD = "world"
@@ -52,6 +53,28 @@ class Failed(_Record, frozen=True):
     at: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     follows: bool = False
     out_of_memory: bool = False
+    replaced: bool = False
+    by_library: bool = False
+
+
+class Answer(_Record, frozen=True):
+    kind: Words = ""
+    round: KnownGeneration = 0
+    step: Step | None = None
+    words: Words = ""
+
+
+class Part(_Record, frozen=True):
+    """The part of a member in changes in process."""
+
+    workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS)] = 0
+    generation: KnownGeneration = 0
+    is_outside: bool = False
+    step: Step | None = None
+    round: KnownGeneration = 0
+    answer: Answer = Answer()
+    alarm: KnownGeneration = 0
+    received: KnownGeneration = 0
 
 
 class Member(_Record, frozen=True):
@@ -64,6 +87,7 @@ class Member(_Record, frozen=True):
     finished: KnownGeneration = 0
     left: Words = ""
     alive_at: Plain = ""
+    in_process: Part | None = None
 
 
 class Seat(_Record, frozen=True):
@@ -87,6 +111,22 @@ class End(_Record, frozen=True):
     is_lost: bool = False
 
 
+class Change(_Record, frozen=True):
+    """The change in process that a world is in. began: the first world of its processes."""
+
+    stage: Words = ""
+    round: KnownGeneration = 0
+    world_round: KnownGeneration = 0
+    began: KnownGeneration = 0
+    step: Step | None = None
+    donors: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    attempts: Annotated[int, Meta(ge=0, le=1000)] = 0
+    trained: bool = False
+    blip_step: Step | None = None
+    why: Words = ""
+    nonce: Plain = ""
+
+
 class World(_Record, frozen=True):
     generation: KnownGeneration
     seats: Annotated[tuple[Seat, ...], Meta(max_length=MAX_MEMBERS)] = ()
@@ -100,6 +140,7 @@ class World(_Record, frozen=True):
     fruitless: Count = 0
     step: Step | None = None
     heirs: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    change: Change | None = None
 
 
 class Progress(_Record, frozen=True):
@@ -149,7 +190,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class Seal:
-    """Seals what is written under a job's prefix, and opens what was sealed with the same token."""
+    """Seals the values under a job's prefix, and opens those that were sealed with the same token."""
 
     def __init__(self, token: str, job: str) -> None:
         self._key = hashlib.sha256(f"elastic-etcd/{VERSION}\0{job}".encode() + b"\0" + token.encode()).digest()
@@ -196,7 +237,7 @@ def uid_of(incarnation: str) -> str:
 
 
 class Records(msgspec.Struct, frozen=True):
-    """All that lies under the prefix, as of one moment; members by name."""
+    """All records under the prefix at one moment; members by name."""
 
     members: Mapping[str, Member] = {}
     world: World | None = None

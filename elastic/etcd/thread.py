@@ -1,6 +1,6 @@
 """Run everything that talks to etcds in one thread with its own event loop, so that no etcd takes time from the controller's loop.
 
-This is the seam between the two loops: it looks like the rendezvous server's client.
+This module connects the two loops. It has the same interface as the rendezvous server's client.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class EtcdThread:
     async def expect(self, job_uid: str, expectation: wire.Expectation) -> None:
         membership, place = self._started(), self._places.get(job_uid)
         if place is None:
-            raise Away("where the job meets is not known yet")
+            raise Away("the job's place in an etcd is not known yet")
         await self._there(membership.expect(job_uid, place, expectation))
 
     async def forget(self, job_uid: str) -> int | None:

@@ -52,7 +52,7 @@ class Visitor:
         if not self._follows_others:
             raise StoreRefused("this controller connects to no etcd of users (--no-follow-user-etcd)")
         for endpoint in place.endpoints:
-            if not _ENDPOINT.match(endpoint):  # gRPC would take other words for a path, or another scheme
+            if not _ENDPOINT.match(endpoint):  # gRPC would read other texts as a path, or as another scheme
                 raise StoreRefused(f"rdzvHost holds {endpoint[:300]!r}, which is not HOST or HOST:PORT")
         access = await self._access(place)
         is_tls = place.is_tls or bool(access.ca or access.certificate)

@@ -1,6 +1,6 @@
-"""Finds out how to reach an API server: from a kubeconfig file, or from the service account of the pod we run in.
+"""Find out how to reach an API server: from a kubeconfig file, or from the service account of our own pod.
 
-It reads files, asks a credential program where the kubeconfig names one, and sends nothing.
+This module reads files, runs a credential program if the kubeconfig names one, and sends nothing.
 """
 
 import base64
@@ -51,7 +51,7 @@ class Access:
 
 
 class SlowToken(ABC):
-    """A token whose source may take long, so an event loop asks it in a thread, and uses what it has meanwhile."""
+    """A token whose source may be slow. An event loop asks it in a thread, and uses the former token meanwhile."""
 
     @abstractmethod
     def __call__(self) -> str: ...
@@ -293,7 +293,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], *, path: Path) -> ssl.SS
 
 
 def _trusting(authority: bytes | None, place: str) -> ssl.SSLContext:
-    """`place` names where these certificates stand."""
+    """Return a TLS context that trusts these certificates. `place` names their place, for messages."""
     text = authority.decode("ascii", "replace").replace("\ufffd", "?") if authority else None  # comments may hold any character
     try:
         return ssl.create_default_context(cadata=text)
@@ -329,7 +329,7 @@ def _place(entry: dict[str, Any], field: str, path: Path) -> str:
 
 
 def _material(entry: dict[str, Any], field: str, *, path: Path) -> bytes | None:
-    """Return a certificate or key, which stands in the file itself (base64) or in a file next to it."""
+    """Return a certificate or key, which is in the file itself (base64) or in a file next to it."""
     inline = entry.get(f"{field}-data")
     if inline:
         try:

@@ -1,7 +1,7 @@
-"""Reads what a server answers to lists and watches.
+"""Read a server's answers to lists and watches.
 
-A server behind an API service may answer anything: what makes no sense is refused as a whole, for what is left out of it would look as if
-it were not there.
+A server behind an API service may answer anything. An invalid answer is refused as a whole, because its omitted objects would look as if
+they did not exist.
 """
 
 from collections.abc import AsyncIterator
@@ -77,7 +77,7 @@ async def whole(response: aiohttp.ClientResponse, most: int, *, server: str) -> 
 
 
 async def refusal(response: aiohttp.ClientResponse, *, server: str) -> KubeError:
-    """Return what an answer says that is not the one that was asked for."""
+    """Return the error of an answer that is not the requested one."""
     if 300 <= response.status < 400:
         return redirected(response.status, response.headers.get("Location", ""), server=server)
     return error_from_response(response.status, await whole(response, LARGEST_REFUSAL, server=server))

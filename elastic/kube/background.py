@@ -25,7 +25,7 @@ END_S = 5.0
 
 
 class Closed(Exception):
-    """The thread has ended; what was started in it is never done."""
+    """The thread has ended, and its unfinished work never ends."""
 
 
 class _Work(Generic[T]):
@@ -85,7 +85,7 @@ class Background:
             self._end(work)
 
     def each(self, items: AsyncGenerator[T, None], every_s: float = LOOK_EVERY_S) -> Iterator[T | None]:
-        """Yield what a generator yields, and None after each silence of every_s seconds. The generator ends with this iterator."""
+        """Yield a generator's values, and None after each silence of `every_s` seconds. The generator ends with this iterator."""
         room, come = asyncio.Semaphore(AHEAD), queue.SimpleQueue[tuple[T] | None]()
         reading = _Work(_read(items, come, room))
         try:
@@ -145,7 +145,7 @@ def _serve(loop: asyncio.AbstractEventLoop, access: Access, started: Started) ->
 
 
 async def _until_stopped(access: Access, started: Started) -> None:
-    """Let coroutines run until the end; then cancel those that are left."""
+    """Let coroutines run until stopped, and then cancel the remaining ones."""
     stop = asyncio.Event()
     async with Kube(access) as kube:
         started.set_result((stop, kube))

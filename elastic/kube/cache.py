@@ -1,6 +1,6 @@
-"""Keeps a local copy of one collection of the API true by list and watch, and notifies subscribers of changes.
+"""Keep a local copy of a collection of the API current by list and watch, and notify subscribers of changes.
 
-It decides nothing about the objects: a projection says what to keep of each, indexes say how to find them again.
+It decides nothing about the objects: a projection chooses the part of each object to keep, and indexes find them again.
 """
 
 import asyncio

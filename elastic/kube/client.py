@@ -1,6 +1,6 @@
-"""A thin asynchronous client of the Kubernetes API: the verbs, paging, patches and watches, on one HTTP session.
+"""Provide a thin asynchronous client of the Kubernetes API: the verbs, paging, patches and watches, on one HTTP session.
 
-Objects are raw dicts. It retries only what is safe to send twice, and knows nothing of any kind's meaning.
+Objects are raw dicts. The client retries only requests that are safe to send twice, and knows nothing about the meaning of kinds.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ LARGEST_MESSAGE = 4 * 1024 * 1024
 
 
 class Patch(StrEnum):
-    """The kinds of patch, by what they are called here; the value is the media type."""
+    """Types of patches. The value is the media type."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -58,7 +58,7 @@ class Kube:
         self.access = access
         self._most_listed = most_listed
         self.sent: Counter[str] = Counter()
-        """Requests sent so far by method, without watches: what a process costs the API server."""
+        """Number of requests so far by method, without watches. It shows the load that a process puts on the API server."""
         self._user_agent = user_agent
         self._sessions: dict[int, aiohttp.ClientSession] = {}
         """Sessions by the number of connections that each may have."""
@@ -229,7 +229,7 @@ class Kube:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Ask a port of a pod over HTTP. The API server may answer in its place. Nothing is unpacked, and no redirect is followed."""
         way = self._url(PODS.path(namespace=namespace, name=f"{name}:{port}", subresource="proxy"))
-        # As a client of the pod itself would send it: what goes up in it ends at the pod's root, and is no other path of the API server.
+        # Resolve the path as for the pod itself: `..` then ends at the pod's root, and cannot lead to another path of the API server.
         url = URL(way + URL(f"http://pod{path}").raw_path_qs, encoded=True)
         headers = await self._headers() | {"Accept": "*/*", "Accept-Encoding": "identity"}
         self.sent["GET"] += 1
@@ -282,7 +282,7 @@ class Kube:
     @asynccontextmanager
     async def websocket(self, path: str, *, params: Mapping[str, str], protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Open a connection of another protocol than HTTP, such as to a port of a pod; refusals are KubeErrors."""
-        # A real API server answers 406 to a client that accepts JSON only: what the kubelet sends has no media type.
+        # A real API server answers 406 to a client that accepts only JSON, because the kubelet's data has no media type.
         headers = await self._headers() | {"Accept": "*/*"}
         opening = self._open(AS_MANY_AS_ASKED_FOR).ws_connect(
             self._url(path), params=params, protocols=(protocol,), headers=headers, max_msg_size=LARGEST_MESSAGE
@@ -359,7 +359,7 @@ class Kube:
                 timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
                 headers={"User-Agent": self._user_agent, **self.access.headers},
                 proxy=self.access.proxy,
-                cookie_jar=aiohttp.DummyCookieJar(),  # a pod, which the API server lets answer, says nothing of what others are asked
+                cookie_jar=aiohttp.DummyCookieJar(),  # a pod that answers through the API server must not set cookies for other requests
                 trace_configs=[self._answering.trace(), redirects],
             )
         return session

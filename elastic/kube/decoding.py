@@ -1,4 +1,4 @@
-"""Reads the JSON of an API server, however deep it is nested.
+"""Read the JSON of an API server, at any depth.
 
 A server stores `metadata.managedFields` of 9,000 levels, and a user who may write one pod could otherwise end every watch that shows it:
 readers of JSON recurse, and give up at about 1,000 levels.

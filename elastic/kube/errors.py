@@ -1,13 +1,13 @@
-"""Errors of the API server."""
+"""Define the errors of the API server."""
 
 from typing import Any
 
 import orjson
 
 MALFORMED = "Malformed"
-"""The reason of an answer that makes no sense: of a server behind an API service, or of what is no API server."""
+"""Reason for an invalid answer, of a server behind an API service or of a server that is no API server."""
 UNTOLD = "Unknown"
-"""The reason where the answer names none, as that of what is no API server."""
+"""Reason if the answer names none, for example because its sender is no API server."""
 WITHOUT_SERVER = ("NoToken", "NoDashboard", "NoCredentials")
 """Reasons of errors with code 0 that do not mean that the API server is away."""
 

@@ -1,4 +1,4 @@
-"""Run a command in a container of a pod, with the caller's own rights, and return what it writes."""
+"""Run a command in a container of a pod, with the caller's own rights, and return its output."""
 
 from __future__ import annotations
 

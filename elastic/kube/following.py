@@ -1,7 +1,7 @@
-"""Follows one job from its making to its end: its conditions, its events and those of its pods, and what its containers print.
+"""Follow a job from its creation to its end: its conditions, its Events and its pods' Events, and its containers' output.
 
-Each change is reported once, over broken connections and restarts of the server too. It knows the kinds' names and containers, and neither
-judges what happens nor prints it.
+Each change is reported once, even if connections break or the server restarts. This module knows the kinds' names and containers. It
+neither judges nor prints the changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from elastic.kube.processes import processes_per_worker
 from elastic.kube.resources import EVENTS, PODS, Object, Resource
 
 LAST_LINES_S = 10.0
-"""How long the containers of a job that is over may go on printing."""
+"""Seconds for which the containers of a finished job may continue to print."""
 SETTLE_S = 0.5
 """A log ends a moment before the pod's status says that its container ended."""
 TRIES_AFTER_END = 20
@@ -98,9 +98,9 @@ def resource_of(kind: Kind) -> Resource:
 
 
 async def follow(kube: Kube, job: FollowedJob, tell: Callable[[Happening], None], *, tail: int | None = None) -> Outcome:
-    """Report all that has happened to the job and all that happens, until it has ended.
+    """Report all past and future changes of the job, until it has ended.
 
-    With `tail`, report only so many last lines that its containers have printed until now. Its own steps fail only if `tell` raises.
+    With `tail`, report only this number of the lines that its containers have printed until now. It fails only if `tell` raises.
     """
     async with asyncio.TaskGroup() as tasks:
         logs = _Logs(kube, job, tell=tell, tasks=tasks, tail=tail)
@@ -226,10 +226,10 @@ class _Logs:
             self._readers[run] = self._tasks.create_task(reading)
 
     async def _read(self, run: Run, pod: str, *, container: str, tail: int | None) -> None:
-        """Tells each line once.
+        """Report each line once.
 
-        Only a log that was read to its end after the run was over is complete; one that broke off before, because the server or the node's
-        agent was started again, is read again from its beginning, without the lines that were reported.
+        A log is complete only if it was read to its end after the run's end. If it broke off before, because the server or the node's agent
+        restarted, it is read again from its beginning, without the reported lines.
         """
         told, before_last = (0, 0) if tail is None else await self._passed_over(pod, container=container, tail=tail)
         tries = TRIES_AFTER_END
@@ -259,7 +259,7 @@ class _Logs:
             await asyncio.sleep(SETTLE_S)
 
     async def _passed_over(self, pod: str, *, container: str, tail: int) -> tuple[int, int]:
-        """How many lines stand before the last ones of the log as it is now, and what came before the last of those."""
+        """Return the number of lines before the last `tail` lines of the log, and a hash of the lines before the last of those."""
         ends = deque([(0, 0)], maxlen=tail + 1)
         number = prefix = 0
         try:

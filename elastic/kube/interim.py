@@ -57,13 +57,13 @@ class Counted(asyncio.Protocol):
 
 
 class BoundedAnswer(aiohttp.ClientResponse):
-    """An answer before which a server can send only so many informational ones."""
+    """An answer that limits the number of informational answers before it."""
 
     async def start(self, connection: Any) -> Self:
         """Read the head of the answer. Raises Interim instead of reading informational answers without end."""
         transport, messages = connection.transport, connection.protocol
         protocol = transport.get_protocol() if transport is not None else None
-        # A connection without these parts is one that aiohttp has closed meanwhile, and `start` says so.
+        # If a connection lacks these parts, aiohttp has closed it meanwhile, and `start` reports that.
         if not isinstance(protocol, asyncio.Protocol) or not isinstance(messages, aiohttp.DataQueue):
             await super().start(connection)
             return self

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def holds(entry: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """One expression over labels; an operator that label selectors do not have holds nowhere."""
+    """Return whether an expression holds for labels. An operator that label selectors do not have never holds."""
     value, values = labels.get(entry.get("key", "")), entry.get("values") or ()
     match entry.get("operator"):
         case "In":

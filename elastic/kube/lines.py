@@ -1,4 +1,4 @@
-"""Lines of a log that comes in pieces. A line that does not end, as a hostile or broken program prints it, is cut into parts."""
+"""Join the pieces of a log into lines. A line without an end, which a hostile or broken program may print, is cut into parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Lines:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._has_returned = False
-        """A carriage return came last; what comes next says whether the line has ended with it."""
+        """Whether the last character was a carriage return. The next one decides whether the line has ended with it."""
 
     def of(self, piece: bytes) -> Iterator[Text]:
         """Yield the lines that are whole now."""

@@ -20,7 +20,7 @@ QUIET_S, AT_MOST_S = 5.0, 60.0
 """How long an eviction is silent at first, and later."""
 TRIES = 10
 NAMED = 10
-"""Nodes that are listed where one is not there."""
+"""Largest number of nodes that are listed if the named node does not exist."""
 
 _TAINT = re.compile(r"(?P<key>[^=:]+?)(?:=(?P<value>[^:]*))?(?::(?P<effect>\w+))?(?P<gone>-)?\Z")
 
@@ -36,7 +36,7 @@ class Taint:
     key: str
     value: str = ""
     effect: Effect | None = Effect.NO_SCHEDULE
-    """None stands for every effect, and only where a taint is taken away."""
+    """Effect of the taint. None means every effect, and is allowed only if a taint is removed."""
     is_removed: bool = False
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads a list page by page, from a server that may never end it."""
+"""Read a list page by page, from a server that may never end it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from elastic.kube.resources import Object
 
 PAGE = 500
 SMALLER = 10
-"""A page that is too large is asked for again with so many times fewer objects."""
+"""Factor by which the number of objects falls if a page is too large."""
 MOST_PAGES, MOST_LISTED = 10_000, 512 * 1024 * 1024
 """Limits for one list, in pages and bytes: a server that always names a next page is no API server."""
 Ask = Callable[[Mapping[str, str]], Awaitable[tuple[Object, int]]]
@@ -18,7 +18,7 @@ Ask = Callable[[Mapping[str, str]], Awaitable[tuple[Object, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All objects of a list, and the version of the collection from which a watch goes on."""
+    """All objects of a list, and the version of the collection from which a watch continues."""
 
     items: list[Object]
     resource_version: str

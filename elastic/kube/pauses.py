@@ -1,4 +1,4 @@
-"""Decides how long a client waits before it sends a request again."""
+"""Decide how long a client waits before it sends a request again."""
 
 import random
 
@@ -16,5 +16,5 @@ def pause_s(error: KubeError, attempt: int) -> float:
 
 
 def back_off_s(attempt: int) -> float:
-    """Return the pause after so many attempts in vain."""
+    """Return the pause after this number of failed attempts."""
     return min(random.uniform(0.5, 1.0) * FIRST_BACK_OFF_S * 2.0**attempt, LONGEST_BACK_OFF_S)

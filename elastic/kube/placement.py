@@ -22,7 +22,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node as the scheduler sees it: what it offers, and what the pods on it have been promised."""
+    """A node as the scheduler sees it: its resources, and its pods with their requests."""
 
     name: str
     labels: dict[str, str]
@@ -109,7 +109,7 @@ def room(node: Candidate, *, without: Iterable[str] = ()) -> Amounts:
 
 
 def _fill(node: Candidate, free: Amounts, wanted: Amounts) -> Fraction:
-    """How full the node would be with the pod on it, as the mean over cpu, memory and whatever else the pod asks for."""
+    """Return how full the node would be with the pod, as the mean over cpu, memory and all other resources that the pod requests."""
     names = {"cpu", "memory", "pods", *wanted} & {name for name, amount in node.offers.items() if amount}
     shares = [1 - (free[name] - wanted.get(name, Fraction(0))) / node.offers[name] for name in names]
     return sum(shares, Fraction(0)) / max(len(shares), 1)
@@ -169,7 +169,10 @@ def _matches(term: Object, node: Candidate) -> bool:
 
 
 def _holds(entry: Object, labels: dict[str, str]) -> bool:
-    """As a label selector, and two operators more, which only nodes know. A job's template may hold what no API server has checked."""
+    """Evaluate an expression of a label selector, or one with the two further operators of node selectors.
+
+    Its values may be invalid, because no API server has checked a job's template.
+    """
     operator, values = entry.get("operator"), entry.get("values") or ()
     if operator not in ("Gt", "Lt"):
         return holds(entry, labels)

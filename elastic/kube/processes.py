@@ -12,7 +12,7 @@ BY_DEVICE = ("auto", "gpu")
 
 
 def processes_per_worker(spec: Mapping[str, Any]) -> int | None:
-    """None where the node decides: a word other than a number, without GPUs in the template."""
+    """Return the number of processes, or None if the node decides: the value is no number, and the template has no GPUs."""
     template = ((spec.get("pytorchReplicaSpecs") or {}).get("Worker") or {}).get("template") or {}
     container: Mapping[str, Any] = next(iter((template.get("spec") or {}).get("containers") or ()), {})
     asked = next(_asked(spec, container))

@@ -1,4 +1,4 @@
-"""Amounts of resources as Kubernetes writes them ("500m", "2Gi"), as exact numbers. It knows no resource by name."""
+"""Read amounts of resources as Kubernetes writes them ("500m", "2Gi") into exact numbers. This module knows no resource by name."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
-"""Names the kinds of the Kubernetes API that this project talks to, and turns one into the path of a request.
+"""Name the kinds of the Kubernetes API that this project uses, and build the paths of their requests.
 
-It knows nothing of what the objects contain.
+This module knows nothing about the content of objects.
 """
 
 import re
@@ -24,7 +24,7 @@ def is_segment(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A collection in the API: where it is, and what one object of it is called."""
+    """A collection in the API: its place, and the kind of its objects."""
 
     group: str
     version: str

@@ -46,9 +46,9 @@ class _Made:
 
 
 class Submission:
-    """`replace`: a job that has the name goes first; `replace_over`: one that is over does.
+    """Creates jobs. With `replace`, a job of the same name is deleted first; with `replace_over`, only a finished one.
 
-    `waits` hears again and again which deletion is not done yet. `how_to_define` says how a cluster gets kinds of jobs that it does not
+    `waits` hears again and again which deletion is not done yet. `how_to_define` says how to define kinds of jobs that a cluster does not
     know.
     """
 
@@ -193,7 +193,7 @@ def _is_over(job: Object) -> bool:
 
 
 def _of_namespace(error: KubeError) -> str:
-    """How to make the one that is not there; empty where another thing is amiss."""
+    """Return how to create the missing namespace, or nothing if the error is another."""
     details = error.body.get("details") or {}
     if error.code != 404 or details.get("kind") != "namespaces":
         return ""

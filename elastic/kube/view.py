@@ -1,4 +1,4 @@
-"""A local copy of a collection of the API: what is kept of each object, found by key and by index, and its subscribers.
+"""Hold a local copy of a collection of the API, with the kept part of each object by key and by index, and its subscribers.
 
 It does not know where the objects come from.
 """
@@ -171,7 +171,7 @@ class View(Generic[T]):
 
 
 def key_of(item: Object) -> Key | None:
-    """None for what has no metadata like an object's, which no API server sends."""
+    """Return the key of an object, or None if its metadata is invalid, which no API server sends."""
     metadata = _metadata(item)
     namespace, name = metadata.get("namespace", ""), metadata.get("name")
     if isinstance(namespace, str) and isinstance(name, str):
@@ -181,13 +181,13 @@ def key_of(item: Object) -> Key | None:
 
 
 def uid_of(item: Mapping[str, Any]) -> str:
-    """Empty where it is no text."""
+    """Return the uid, or nothing if it is no text."""
     uid = _metadata(item).get("uid")
     return uid if isinstance(uid, str) else ""
 
 
 def version_of(item: Object) -> str:
-    """Empty where it is no text."""
+    """Return the version, or nothing if it is no text."""
     version = _metadata(item).get("resourceVersion")
     return version if isinstance(version, str) else ""
 

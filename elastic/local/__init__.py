@@ -1,4 +1,4 @@
-"""The laptop cluster: a Kubernetes API whose pods are local processes. `LocalCluster` is the way in."""
+"""The laptop cluster: a Kubernetes API whose pods are local processes. Programs use it through `LocalCluster`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ __all__ = ["ClusterError", "LocalCluster"]
 
 
 def __getattr__(name: str) -> object:
-    """Loads the cluster's modules when one is asked for, so that importing this package stays cheap for its processes."""
+    """Load the cluster's modules only when a program asks for one, so that importing this package stays cheap for its processes."""
     if name in __all__:
         from elastic.local import cluster
 

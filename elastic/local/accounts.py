@@ -117,7 +117,7 @@ class Accounts:
         )
 
     def _reached(self, entry: Object) -> Object:
-        """Files are named from the folder of the administrator's kubeconfig, and ours lies in another."""
+        """Return the cluster with absolute file names. The administrator's kubeconfig may have names relative to its own folder."""
         cluster = dict(entry["cluster"])
         if cluster.get("certificate-authority"):
             cluster["certificate-authority"] = str(self._admin_kubeconfig.parent / cluster["certificate-authority"])

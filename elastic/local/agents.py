@@ -1,7 +1,7 @@
-"""`python -m elastic.local.agents`: what makes the laptop's API server a cluster, in one process to spare memory.
+"""Run the parts that make the laptop's API server a cluster, in one process to save memory: `python -m elastic.local.agents`.
 
-Scheduler, controllers, node agents. Each has a service account, a client and a view of its own; they share nothing, and could run in a
-process each.
+These are the scheduler, the controllers and the node agents. Each has its own service account, client and view. They share nothing, and
+could run in separate processes.
 """
 
 import argparse

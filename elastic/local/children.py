@@ -1,6 +1,6 @@
-"""One child process of the cluster: started with its log, its sockets and its way to say that it is ready.
+"""Run a child process of the cluster, with its log, its sockets and its sign that it is ready.
 
-Restarted with back-off when it ends by itself; stopped with patience. Knows nothing of what the child does.
+It is restarted with back-off if it ends by itself, and has time to end when it is stopped. This module does not know what the child does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALM_S = 10.0
 
 
 class ChildFailed(Exception):
-    """A process ended before it was ready, or was not ready in time; the text says which, and where its log is."""
+    """A process ended before it was ready, or was not ready in time. The text names the process and its log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Child:
     is_ready: Callable[[], bool] | None = None
     before: Callable[[], None] = lambda: None
     fds: Sequence[int] = ()
-    """Handed to it, at these numbers."""
+    """Descriptors that the process gets, with the same numbers."""
     started: Callable[[str, int], None] = lambda name, pid: None
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
 
@@ -48,7 +48,7 @@ class Child:
         return self.process.pid if self.process is not None else 0
 
     async def start(self) -> None:
-        """Starts it and waits until it says that it is ready."""
+        """Start the process, and wait until it says that it is ready."""
         self.before()
         descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -61,7 +61,7 @@ class Child:
                 stdout=descriptor,
                 stderr=descriptor,
                 pass_fds=self.fds,
-                start_new_session=True,  # Ctrl-C is for the supervisor, which stops its children in order
+                start_new_session=True,  # only the supervisor gets Ctrl-C; it stops its children in order
                 preexec_fn=_end_with_supervisor,
             )
         finally:
@@ -86,7 +86,7 @@ class Child:
             ended.cancel()
 
     async def keep(self) -> None:
-        """Starts it again whenever it ends by itself, with longer pauses as long as it ends soon."""
+        """Start the process again whenever it ends by itself. The pauses grow while it ends soon after its start."""
         pause = FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         since = loop.time()
@@ -103,7 +103,7 @@ class Child:
                 log.warning("process did not start", extra={"child": self.name, "error": str(error)})
 
     async def stop(self) -> None:
-        """The task that restarts it was cancelled before."""
+        """Stop the process. The caller has cancelled the task that restarts it."""
         if self.process is None or self.process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -118,5 +118,5 @@ class Child:
 
 
 def _end_with_supervisor() -> None:
-    """A supervisor that was killed cannot stop its children; the kernel signals them."""
+    """Let the kernel signal this process if the supervisor ends, because a killed supervisor cannot stop its children."""
     linux.die_with_parent(signal.SIGTERM)

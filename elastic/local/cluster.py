@@ -17,6 +17,7 @@ from typing import Self
 
 import msgspec
 
+from elastic.extras import LOCAL, install
 from elastic.local.agent import roster
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
@@ -26,7 +27,6 @@ from elastic.local.sandbox.channel import ask
 
 NEEDED = ("aiohttp", "celpy", "cryptography", "jsonpatch", "jsonschema_rs", "kopf", "prometheus_client", "uvloop")
 """Packages that only the extra `local` brings."""
-INSTALL = "pip install '.[local]'"
 START_S = 90.0
 QUIET_S = 3.0
 STOP_S = 60.0
@@ -41,7 +41,7 @@ def default_data_dir() -> Path:
 
 
 class LocalCluster:
-    """`with LocalCluster() as cluster: ...` runs a cluster in a folder of its own, or in `data_dir`, and leaves nothing running.
+    """`with LocalCluster() as cluster: ...` runs a cluster in a new folder or in `data_dir`, and leaves nothing running.
 
     Without `nodes`, `gpus`, `sandbox` or `images` it has those of the last time in that folder, else one node; nodes added to the folder
     come besides. With `join` it brings nodes and control plane to the API server of that kubeconfig, which has a scheduler and controllers
@@ -113,7 +113,7 @@ class LocalCluster:
     def start(self, *, detached: bool = False, say: Callable[[str], None] = lambda words: None) -> None:
         """Return when the cluster is ready; `say` hears why a long start waits. A detached cluster outlives this process."""
         if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-            raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs; in the checkout: {INSTALL}")
+            raise ClusterError(f"this Python lacks {', '.join(missing)}, which the laptop cluster needs: {install(LOCAL)}")
         try:
             take_folder(self._layout.root)
             roster.read(self._layout.roster)  # the agents, which read it in a while, have no words with the user
@@ -127,7 +127,7 @@ class LocalCluster:
             began = sink.tell()
             self._supervisor = subprocess.Popen(
                 [*command, *self._arguments, *(() if detached else ("--lifeline",))],
-                # Held open by us: where we end, however we end, the supervisor reads its end and stops.
+                # This process holds the pipe open. When it ends in any way, the supervisor reads the pipe's end and stops.
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
@@ -187,7 +187,7 @@ class LocalCluster:
         os.kill(self.processes()[name], signal.SIGKILL)
 
     def pids(self, namespace: str, pod: str) -> list[int]:
-        """Every process of a pod's running containers, as this machine numbers them."""
+        """Return the pids, on this machine, of all processes of a pod's running containers."""
         return [pid for container in self._running(namespace, pod) for pid in ask(self._layout.root, "tree", id=container)[0]["pids"]]
 
     def _running(self, namespace: str, pod: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The dashboard of a laptop cluster: how it is started, and what lets its user in."""
+"""Start the dashboard of a laptop cluster, and let its user in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKEN = "token"
 
 
 def arguments(layout: Layout, account: Path, user: Path, *, allow_changes: bool) -> list[str]:
-    """It reads with its account, and passes a user's wishes on in the user's name."""
+    """Return the arguments of the dashboard's process. It reads with its own account, and makes a user's changes in the user's name."""
     layout.dashboard.mkdir(exist_ok=True, mode=0o700)
     found = ["--kubeconfig", str(account), "--laptop", str(layout.dashboard), "--user-kubeconfig", str(user)]
     found += [f"--command-options=--data-dir {shlex.quote(str(layout.root))}"] if layout.root != default_data_dir().resolve() else []
@@ -28,7 +28,7 @@ def arguments(layout: Layout, account: Path, user: Path, *, allow_changes: bool)
 
 
 def link(layout: Layout) -> str | None:
-    """For the next browser; None where no dashboard runs."""
+    """Return the link for the next browser, or None if no dashboard runs."""
     at = address(layout)
     return None if at is None else f"{at}/login?token={OneTimeToken(layout.dashboard / TOKEN).current()}"
 
@@ -41,7 +41,7 @@ def address(layout: Layout) -> str | None:
 
 
 def cookie(layout: Layout, until: int) -> str | None:
-    """A session for a command of the user, who alone may read the key; None before the dashboard has made it."""
+    """Return a session cookie for a command of the user, who alone may read the key; None before the dashboard has made the key."""
     try:
         return signed_cookie.made((layout.dashboard / signed_cookie.KEY).read_bytes(), until)
     except FileNotFoundError:

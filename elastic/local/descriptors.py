@@ -1,4 +1,4 @@
-"""Pipes, terminals and sockets of the operating system as an event loop waits for them. It owns none of them and closes none."""
+"""Wait for pipes, terminals and sockets in an event loop. This module owns no descriptor and closes none."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def _ready(descriptor: int, add: Callable[[int, Callable[[], None]], None]
 
 
 async def write(target: int, data: bytes) -> None:
-    """A program that does not read its input holds up nothing but its client; one that will never read it, not even that."""
+    """Write data without blocking the loop. If the program does not read, only its client waits; if it has gone, nobody does."""
     os.set_blocking(target, False)
-    # A terminal whose last user has gone says EIO.
+    # A terminal whose last user has gone returns EIO.
     with contextlib.suppress(OSError):
         while data:
             try:

@@ -1,4 +1,4 @@
-"""Opens the connections of an HTTP client by a function of ours, for places to which no address leads from here."""
+"""Open the connections of an HTTP client by a function of ours, for places that no address reaches from here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a laptop cluster: who may use it, where things lie in it, and what other processes read of a running one."""
+"""Describe the folder of a laptop cluster: who may use it, where its files are, and what other processes read about a running cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FolderError(Exception):
 
 
 def take_folder(root: Path) -> None:
-    """Make a data folder, or take the one that exists. It holds keys and Secrets, so no other user may enter it."""
+    """Create a data folder, or check the existing one. It contains keys and Secrets, so no other user may enter it."""
     other = "choose another with --data-dir"
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -82,7 +82,7 @@ MOST_BYTES = 1 << 20
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How `elastic up` starts a cluster: its nodes, the GPUs of each, how pods are kept apart, the folders that stand for images."""
+    """How `elastic up` starts a cluster: its nodes, the GPUs of each, how pods are isolated, and the folders that stand for images."""
 
     nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)] = 1
     gpus: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)] = 0
@@ -175,7 +175,7 @@ class Layout:
         return self.root / f"{process}.ready"
 
     def read_state(self) -> ClusterState | None:
-        """None where no cluster has run, or none that ended as it should."""
+        """Return the state of a cluster that runs or has crashed; None if none has run, or the last one was stopped in order."""
         try:
             return msgspec.json.decode(_bounded(self.root / "cluster.json"), type=ClusterState)
         except (OSError, msgspec.DecodeError):
@@ -200,9 +200,9 @@ class Layout:
         return state is not None and is_alive(state.supervisor)
 
     def is_held_by(self, pid: int) -> bool:
-        """Whether a process has the folder's lock open, as each of the cluster has.
+        """Return whether a process has the folder's lock open, as each process of the cluster has.
 
-        A number that was written down may be that of any other process by now.
+        A stored pid may belong to any other process by now.
         """
         try:
             lock, folder = os.lstat(self.lock), f"/proc/{pid}/fd"

@@ -1,6 +1,6 @@
-"""Who scheduler, controllers and node agents are to the API server.
+"""Give scheduler, controllers and node agents their identities at the API server.
 
-A service account each, with the rights of their counterparts in a cluster, so that what they may not do fails here as it would there. The
+Each has a service account with the rights of its counterpart in a cluster, so that forbidden actions fail here as they would there. The
 tokens are short-lived and renewed in time.
 """
 
@@ -33,7 +33,7 @@ def rule(group: str, resources: str, *verbs: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A name for account, role and binding alike, and what it may do."""
+    """The name of an account, its role and its binding, and its rights."""
 
     name: str
     rules: tuple[Rule, ...]
@@ -51,7 +51,7 @@ SCHEDULER = Role(
         EVENTS,
     ),
 )
-# Garbage collection and the deletion of namespaces reach every kind there is, those of tomorrow too.
+# Garbage collection and the deletion of namespaces reach every kind, including kinds that are defined later.
 CONTROLLERS = Role("elastic-controllers", (rule("*", "*", "*"),))
 NODE_AGENT = Role(
     "elastic-node-agent",
@@ -68,7 +68,7 @@ NODE_AGENT = Role(
 
 
 class _Token:
-    """The token of one account, as its client reads it for each request."""
+    """The token of an account. Its client reads it for each request."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -79,7 +79,7 @@ class _Token:
 
 @contextlib.asynccontextmanager
 async def acting_as(admin: Kube, role: Role) -> AsyncIterator[Kube]:
-    """A client with the rights of a role, for as long as the block lasts."""
+    """Yield a client with the rights of a role, for the length of the block."""
     await _ensure(admin, role)
     token = _Token()
     token.text = await _issue(admin, role)
@@ -102,7 +102,7 @@ async def _ensure(admin: Kube, role: Role) -> None:
         "rules": list(role.rules),
     }
     if not await _create(admin, CLUSTER_ROLES, rules):
-        # An earlier version may have needed other rights.
+        # An earlier release may have needed other rights.
         await admin.patch(CLUSTER_ROLES, role.name, {"rules": list(role.rules)}, kind=Patch.MERGE)
     binding = {
         "apiVersion": CLUSTER_ROLE_BINDINGS.api_version,
@@ -115,7 +115,7 @@ async def _ensure(admin: Kube, role: Role) -> None:
 
 
 async def _create(admin: Kube, resource: Resource, body: dict[str, Any], *, namespace: str | None = None) -> bool:
-    """False where it was there before."""
+    """Create an object. Return False if it existed before."""
     try:
         await admin.create(resource, body, namespace=namespace)
     except KubeError as error:

@@ -1,4 +1,4 @@
-"""The installation of the laptop: the key, CA and certificate that controller and rendezvous server share, kept over restarts."""
+"""Make the laptop's installation: the key, CA and certificate that controller and rendezvous server share. They survive restarts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SERVICE = "elastic-rendezvous.elastic-system.svc"
 ETCD_SERVICE = "elastic-etcd.elastic-system.svc"
 """The name by which pods find the installation's etcd."""
 AUTOSCALER_TOKEN = "autoscaler.rendezvous-token"
-"""File with what the autoscaler shows to the rendezvous server; it gets no key."""
+"""File with the token that the autoscaler shows to the rendezvous server. The autoscaler does not get the key."""
 
 
 def ensure_installation(folder: Path, *, addresses: tuple[str, ...]) -> None:
-    """Makes what is missing. The key stays: the tokens of running jobs depend on it."""
+    """Make missing files. An existing key stays, because the tokens of running jobs depend on it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = folder / "server.key"
     if not key.exists():

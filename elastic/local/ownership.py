@@ -1,4 +1,4 @@
-"""Who may run a cluster in a data folder: one supervisor at a time."""
+"""Let only one supervisor at a time run a cluster in a data folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from elastic.local.files import Layout, is_alive, take_folder
 
 LAST_ONES_S, LOOK_EVERY_S = 15.0, 0.05
-"""How long the processes of a supervisor that was killed are waited for."""
+"""Seconds to wait for the processes of a killed supervisor, and between two looks."""
 
 
 class AlreadyRunning(Exception):
@@ -19,10 +19,10 @@ class AlreadyRunning(Exception):
 
 @contextlib.contextmanager
 def sole_owner(layout: Layout) -> Iterator[int]:
-    """One cluster for each data folder.
+    """Hold the lock of a data folder, so that it has only one cluster.
 
-    The lock's descriptor goes to every process of it, and the kernel lets go of the lock when the last of them has ended, however it ends:
-    what a supervisor that was killed leaves behind is waited for, which ends by itself.
+    Every process of the cluster gets the lock's descriptor, and the kernel releases the lock when the last of them has ended. The processes
+    of a killed supervisor end by themselves, and this function waits for them.
     """
     take_folder(layout.root)
     with layout.lock.open("a+") as lock:

@@ -1,4 +1,4 @@
-"""Ports for servers that open their sockets themselves, or that end and come back."""
+"""Find ports for servers that open their sockets themselves, or that are started again."""
 
 import contextlib
 import random

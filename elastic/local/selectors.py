@@ -7,7 +7,7 @@ from elastic.kube.labels import holds
 
 
 def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """No selector matches nothing; an empty one matches everything."""
+    """Return whether the selector matches these labels. None matches nothing, and an empty selector matches everything."""
     if selector is None:
         return False
     plain = selector.get("matchLabels") or {}
@@ -17,7 +17,7 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
 
 
 def written(selector: Mapping[str, Any] | None) -> str:
-    """As a parameter of a request names it."""
+    """Return the selector as a parameter of a request."""
     selector = selector or {}
     terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
     for entry in selector.get("matchExpressions") or ():

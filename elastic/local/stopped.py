@@ -65,7 +65,7 @@ class StoredJob:
 
     @property
     def working_dirs(self) -> dict[str, str]:
-        """By replica type, where it is known."""
+        """The known working directories by replica type."""
         found = {}
         for type, template in self._templates.items():
             annotations = (template.get("metadata") or {}).get("annotations") or {}

@@ -59,7 +59,7 @@ class Supervisor:
         self._state: ClusterState | None = None
         self._gateway = ""
         self._holds_the_past = layout.objects.exists()
-        """whether what an earlier cluster stored could start by itself"""
+        """whether objects of an earlier cluster could start by themselves"""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stopped. When the holder ends, its pods and sockets are gone, and the whole cluster restarts."""
@@ -105,7 +105,7 @@ class Supervisor:
         # The agents take as long to load as the server, so they start at the same time. Then they wait for it.
         server, _ = await asyncio.gather(self._start_server(), self._start_agents())
         self._state = msgspec.structs.replace(self._state, server=server)
-        # Brings the HTTP client, whose loading would have held up the others.
+        # This imports the HTTP client, which would have delayed the start of the other processes.
         from elastic.local.furnishing import apply_definitions, withdraw_metrics
 
         async with connect(self._kubeconfig) as kube:
@@ -167,7 +167,7 @@ class Supervisor:
         return bool(self._options.nodes or not self._options.join)
 
     def _agents(self) -> Child:
-        """Nodes; with the scheduler and the controllers where no other cluster brings them."""
+        """Return the process of the nodes. It also has the scheduler and the controllers, unless another cluster has them."""
         options = self._options
         arguments = ["--kubeconfig", str(self._kubeconfig), "--data-dir", str(self._layout.root), "--cwd", str(options.cwd)]
         arguments += ["--gpus", str(options.gpus), "--node-grace-s", str(options.node_grace_s)]
@@ -327,7 +327,7 @@ class Supervisor:
 
 
 def _answers(folder: Path) -> bool:
-    """Whether the sandbox holder is there and working."""
+    """Return whether the sandbox holder exists and answers."""
     try:
         ask(folder, "describe")
     except OSError:
@@ -373,7 +373,7 @@ async def _run(layout: Layout, options: argparse.Namespace, *, lock: int) -> Non
         stop.set()
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         if layout.read_state() is None:
-            main.cancel()  # still starting: what was started is stopped on the way out
+            main.cancel()  # the start is not complete; cancelling stops what was started
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)

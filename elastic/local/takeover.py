@@ -1,4 +1,4 @@
-"""Takes the connection of an HTTP request over after an upgrade: what follows is bytes in both directions, whatever they mean."""
+"""Take over the connection of an HTTP request after an upgrade, for bytes in both directions."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Taken:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     response: web.StreamResponse
-    """what the request's handler has to return in the end"""
+    """Response that the request's handler must return in the end."""
 
 
 @contextlib.asynccontextmanager
 async def taken_over(request: web.Request, headers: Mapping[str, str]) -> AsyncIterator[Taken]:
-    """Answers 101 with these headers and lends the connection; it is closed afterwards."""
+    """Answer 101 with these headers and lend the connection. It is closed afterwards."""
     response = web.StreamResponse(status=101, headers=headers)
     response.force_close()
     await response.prepare(request)
@@ -57,7 +57,7 @@ async def taken_over(request: web.Request, headers: Mapping[str, str]) -> AsyncI
 
 
 async def both_ways(one: Ends, other: Ends) -> None:
-    """Until both sides have gone."""
+    """Pass bytes on in both directions until both sides have gone."""
     ways = [asyncio.create_task(pass_on(one[0], other[1])), asyncio.create_task(pass_on(other[0], one[1]))]
     try:
         await asyncio.wait(ways)
@@ -68,7 +68,7 @@ async def both_ways(one: Ends, other: Ends) -> None:
 
 
 async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Until the source ends or the target is gone; the target is closed then."""
+    """Pass bytes on until the source ends or the target has gone. Then close the target."""
     with contextlib.suppress(ConnectionError):
         while data := await source.read(CHUNK):
             target.write(data)

@@ -1,4 +1,4 @@
-"""Bounds of the fields of messages that the engine does not know, and texts that fit them."""
+"""Define the bounds of messages' fields that the engine does not know, and cut texts to them."""
 
 from typing import Annotated
 

@@ -37,7 +37,7 @@ GOOD_BYE_S = 0.1
 AT_ONCE = 256 * 1024
 Message = TypeVar("Message")
 NOBODY = "?"
-"""Stands for the job of a world whose job cannot be read either."""
+"""Job of a world whose job cannot be read."""
 
 _worlds = Decoder[WorldReport](WorldReport)
 _changes = Decoder[Any](WorldChange)

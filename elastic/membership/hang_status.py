@@ -61,7 +61,7 @@ def _seconds(since: datetime, now: datetime) -> float:
 
 
 def _known(kind: type[msgspec.Struct], raw: Mapping[str, object], **others: object) -> dict[str, object]:
-    """Return the fields of this type that are there."""
+    """Return the present fields of this type."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     return {name: raw[name] for name in names if name in raw} | others
 

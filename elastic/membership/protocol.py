@@ -7,14 +7,16 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
 they can enter another world (AtBarrier, Join).
 1.3: members say what their workers do (doing).
-1.4: members say how long their workers need for their steps (pace), and that a worker has left its training loop early (Unable).
+1.4: members say how long their workers need for their steps (pace).
+1.5: members say which workers fail to save (saves), and that a worker has left its training loop early (Unable). A controller hears of
+failing saves, of silent members, and of workers that ended with status 0 while others failed.
 """
 
 import re
 
 HEADER = "Elastic-Protocol"
 MAJOR = 1
-VERSION = f"{MAJOR}.4"
+VERSION = f"{MAJOR}.5"
 BEFORE = "1.0"
 """The version of peers that name no version: releases before the header."""
 GIVES_SIGNS = "Elastic-Gives-Signs"

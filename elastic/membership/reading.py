@@ -10,7 +10,7 @@ from elastic.membership.client import RendezvousClient
 
 
 def reader(url: str, *, token: Path | None, ca: Path | None) -> RendezvousClient | None:
-    """None where nothing was said of a server."""
+    """Return a client of the server, or None if the options name no server."""
     if token is None or ca is None:
         return None
     return RendezvousClient(url, token=partial(_read, token), ca=ca.read_text())

@@ -1,4 +1,4 @@
-"""Messages between the rendezvous server and its two kinds of peers: members (WebSocket) and the controller (HTTPS).
+"""Name the messages between the rendezvous server and its two kinds of peers: members (WebSocket) and the controller (HTTPS).
 
 The engine defines its messages; this module names them for their users at both ends of the wire, and adds those that the server alone
 sends. Each field is bounded, and every limit of a transport follows from these bounds (elastic.membership.limits).
@@ -26,6 +26,7 @@ from rendezvous.engine.messages.controller import (
     RankedMember,
     RescaleReport,
     Restart,
+    SilentMember,
     StandingWorld,
     WorldReport,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "Refused",
     "RescaleReport",
     "Restart",
+    "SilentMember",
     "StandingWorld",
     "Started",
     "Values",

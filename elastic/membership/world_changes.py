@@ -1,7 +1,7 @@
-"""A job's world as a series of changes: the first line has the whole world, and each later line only the fields that changed.
+"""Send a job's world as a series of changes: the first line has the whole world, and each later line only the changed fields.
 
-A line has few restarts, and a world with more of them takes several lines. So each line is short, and what a controller has been told once
-costs nothing again. Servers and controllers use these lines if both name version 1.2 of the messages or a later one.
+A line has few restarts, and a world with more of them takes several lines. So each line is short, and a controller gets each fact once.
+Servers and controllers use these lines if both name version 1.2 of the messages or a later one.
 """
 
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ MOST_RESTARTS = 256
 class Restarts(Wire, frozen=True):
     """A change of a world's restarts.
 
-    job: whose world it is. after: how many lines about the job came since its whole world; 0: this is the line with the whole world.
-    fresh: whether the restarts told so far are void. dropped: positions of those that are. more: whether another line about the job
-    follows; the world is complete only with that line.
+    `job` names the job. `after` is the number of lines about the job since its whole world; 0 means that this line has the whole world. If
+    `fresh`, all earlier restarts are void; `dropped` has the positions of single void ones. If there is `more`, another line about the job
+    follows, and the world is complete only with that line.
     """
 
     job: Name
@@ -140,6 +140,8 @@ def _is_news(name: str, before: WorldReport, now: WorldReport) -> bool:
         return bool(replace(old, age_s=new.age_s) != new)
     if name == "hang" and old is not None and new is not None:
         return bool(replace(old, ago_s=new.ago_s) != new)
+    if name == "silent":
+        return [member.name for member in old] != [member.name for member in new]
     return bool(old != new)
 
 

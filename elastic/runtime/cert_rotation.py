@@ -1,6 +1,6 @@
-"""Keeps a server's certificate in a Secret that all its replicas share, renews it in time, and has its CA trusted before it is shown.
+"""Keep a server's certificate in a Secret that all its replicas share, renew it in time, and let its CA be trusted before its first use.
 
-Every replica does all of this, because any may be the only one left; the Secret's version settles what two do at once.
+Every replica does all of this, because any may be the last one. The Secret's version decides if two act at once.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ def load(tls: ssl.SSLContext, pair: Pair) -> None:
 
 
 def _read(secret: Object | None) -> Credentials | None:
-    """None where there is nothing that could be served."""
+    """Read the credentials in a Secret, or return None if they cannot be served."""
     data = (secret or {}).get("data") or {}
     try:
         part = {name: base64.b64decode(data.get(name, ""), validate=True) for name in (TRUSTED, AUTHORITY_KEY, CERTIFICATE, KEY)}

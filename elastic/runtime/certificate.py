@@ -29,7 +29,7 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """All PEM. `trusted` are the authorities to be trusted, the one that signs first; without its key, another program renews."""
+    """Credentials as PEM. `trusted` are the trusted authorities, the signing one first. Without its key, another program renews."""
 
     trusted: bytes
     authority_key: bytes

@@ -42,11 +42,11 @@ class Connection(asyncio.Protocol):
             self._socket.close()
 
     def is_over(self) -> bool:
-        """Not every transport says that its socket has been closed."""
+        """Return whether the connection has ended. Not every transport tells that its socket is closed."""
         return self._transport is None or self._transport.is_closing() or self._socket.fileno() < 0
 
     def takes_more(self) -> bool:
-        """Whether an answer still waits for the peer, which has taken something of it since this was last asked."""
+        """Return whether an answer still waits for the peer, and the peer has read some of it since the last call."""
         try:
             waiting = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
             taken = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.stop)[_BYTES_ACKED]

@@ -1,8 +1,8 @@
-"""Lets one of several processes work: the one that holds the Lease.
+"""Let only one of several processes work: the holder of the Lease.
 
-It renews in time and gives the Lease back on a clean stop. How long another's Lease has stood is measured by our own clock since we saw it
-change, because clocks of two hosts are never compared; how long ours will stand, since we sent the write that renewed it, because no other
-process can have seen that earlier.
+It renews the Lease in time, and gives it back on a clean stop. We measure the age of another's Lease with our own clock since we saw it
+change, because clocks of two hosts are never compared. We measure the age of our own Lease since we sent its renewal, because no other
+process can have seen the renewal earlier.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LONGEST_POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The times of a Lease. By default those of client-go: it lasts 15 s, is renewed every 2 s, and its holder gives up after 10 s."""
+    """The times of a Lease. The defaults are client-go's: it lasts 15 s, is renewed every 2 s, and its holder gives up after 10 s."""
 
     duration_s: float = LEASE_S
 
@@ -70,7 +70,7 @@ class LeaseSeen:
 
 
 def free_in_s(seen: LeaseSeen | None, *, me: str, now: float) -> float:
-    """When we may take it; not above zero if it is ours, has no holder, or its holder has been silent for the duration that it set."""
+    """Return the seconds until we may take the Lease. They are at most 0 if it is ours or free, or if its holder was silent too long."""
     return 0.0 if seen is None or seen.holder in ("", me) else seen.at + seen.duration_s - now
 
 
@@ -88,7 +88,7 @@ class Election:
     ) -> None:
         self.term = 0
         self._latest_term = 0
-        """The highest term that was seen here. A new Lease goes on from it, because listeners refuse earlier terms."""
+        """The highest term that was seen here. A new Lease continues from it, because listeners refuse earlier terms."""
         self._kube = kube
         self._namespace = namespace
         self._name = name
@@ -102,7 +102,7 @@ class Election:
         self._reports = _Reports(f"{namespace}/{name}", me, slow_s=self._terms.renew_s)
 
     def left_s(self) -> float:
-        """How long we may go on without another renewal; nothing may be written once this is not above zero."""
+        """Return the seconds for which we may work without another renewal. At 0 or less, nothing may be written."""
         return -1.0 if self._held_since is None else self._held_since + self._terms.give_up_s - self._clock()
 
     def renewed_ago_s(self) -> float:

@@ -1,6 +1,6 @@
-"""Send no request once the Lease may be another's: a process that was stopped and wakes up later must not act on what it knew.
+"""Send no request once the Lease may be another's: a process that was stopped and wakes up later must not act on old knowledge.
 
-Each request gets the time that is left and no more, tries and pauses included.
+Each request gets only the remaining time, including tries and pauses.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and readable by their owner only."""
+"""Write files that are whole or absent, and that only their owner can read."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Flags that processes of the control plane share: what they mean, and what is wrong with them in words."""
+"""Read the flags that processes of the control plane share, and find mistakes in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def chosen_kinds(text: str) -> tuple[str, ...]:
 
 
 def identity() -> str:
-    """By which a process names itself to the API server, and as the holder of a Lease."""
+    """Return the name of this process for the API server and for Leases."""
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
@@ -31,7 +31,7 @@ def kind_mistakes(kinds: Iterable[str], *, of: str = "control plane") -> Iterato
 
 
 def port_mistakes(ports: Mapping[str, int]) -> Iterator[str]:
-    """Yield the mistakes in ports by flag; 0 stands for none."""
+    """Yield the mistakes in ports by flag; 0 means no port."""
     for flag, port in ports.items():
         if not 0 <= port <= HIGHEST_PORT:
             yield f"{flag} is {port} but must be from 1 to {HIGHEST_PORT}, or 0 for none"

@@ -1,4 +1,4 @@
-"""Accepts connections for an aiohttp application, and limits how many there are and how long one may be silent.
+"""Accept connections for an aiohttp application, and limit their number and the time for which they may be silent.
 
 A connection costs memory and a file descriptor. A stranger, a connection without a request so far, has a short time for TLS handshake and
 first request; a pause between two requests has a limit as well. If all places are taken, one of two policies makes room:
@@ -37,7 +37,7 @@ LAST_LOOK_S, LAST_LOOKS = 0.01, 50
 """Time in which peers may answer the good-bye of a server that ends."""
 TELL_EVERY_S = 60.0
 KEPT_FREE = 256
-"""file descriptors of a process that are not for those who connect to it"""
+"""File descriptors of a process that are not for its clients."""
 FEWEST = 16
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -48,7 +48,7 @@ class Bounds:
     most: int
     """connections at a time"""
     strangers: int
-    """of them those that have sent no request yet"""
+    """Largest number of connections that have sent no request yet."""
     of_one_address: int
     first_request_s: float = 15.0
     """from the connection to the head of its first request"""
@@ -62,7 +62,7 @@ class Bounds:
 
     @classmethod
     def of_this_process(cls, *, most: int, strangers: int) -> Self:
-        """Return the wanted bounds, or as much as the process may have open, after raising its limit."""
+        """Raise the limit of open files, and return the wanted bounds, or smaller ones if the limit is too low."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = most + KEPT_FREE
         if soft < wanted:
@@ -157,7 +157,7 @@ class Listener:
             await asyncio.sleep(self._bounds.pace_s)
 
     def _admits(self, address: str) -> bool:
-        """Whether there is room for one more connection of this address, or was made."""
+        """Return whether there is room for another connection of this address. Room may be made for it."""
         if self._bounds.oldest_goes_at_once:
             oldest = must_go(self._by_handler.values(), address, self._bounds)
             if oldest is not None:

@@ -27,7 +27,7 @@ class OneTimeToken:
         return made
 
     def take(self, shown: str) -> bool:
-        """Whether this is it; then it is good no more."""
+        """Return whether this is the token. If so, it is not valid any more."""
         if not hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), self.current().encode()):
             return False
         self.renew()

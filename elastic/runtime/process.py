@@ -71,7 +71,7 @@ async def wait_listed(observer: Observer, log: logging.Logger, *, remedy: str) -
 
 
 def write_ready(path: Path, text: str = "ready\n") -> None:
-    """Nobody ever sees half of it."""
+    """Write the file in one step, so that nobody sees a part of it."""
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     new.replace(path)

@@ -1,4 +1,4 @@
-"""Serves an aiohttp application for the length of a block."""
+"""Serve an aiohttp application for the length of a block."""
 
 import socket
 import ssl

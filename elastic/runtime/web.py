@@ -1,4 +1,4 @@
-"""Answers probes and scrapes: /healthz, /readyz and /metrics, on the ports that were asked for."""
+"""Answer probes and scrapes: /healthz, /readyz and /metrics, on the configured ports."""
 
 import socket
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,7 @@
-"""A queue of keys for reconciling: a key waits in it at most once, and no two workers process the same key at the same time.
+"""Queue keys for reconciling: a key waits at most once, and no two workers process the same key at the same time.
 
-Keys that have been worked on and keys that are new take turns, so that a thousand new jobs keep no running one waiting. It knows when a key
-is due and how long to hold it back after failures, and nothing about what a key means.
+Old and new keys take turns, so that a thousand new jobs do not delay a running one. The queue knows when a key is due and how long to hold
+it back after failures, but not what a key means.
 """
 
 import asyncio

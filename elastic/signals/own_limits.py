@@ -1,4 +1,4 @@
-"""Recognises a pod that the kubelet evicted because the pod exceeded a storage limit of its own. Pure.
+"""Recognise a pod that the kubelet evicted because it exceeded its own storage limit. Pure.
 
 The kubelet gives such a pod the same reason, Evicted, as a pod that must go because its node is short of something. Only its words differ.
 """

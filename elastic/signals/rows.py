@@ -1,7 +1,7 @@
-"""Reads the rows that an installation adds to the table: YAML or JSON, a list below `signals`.
+"""Read the rows that an installation adds to the table: YAML or JSON, a list below `signals`.
 
-A wrong row gives one message that names the row, the field and what to do; the other rows count. Added rows come before the built-in ones,
-so that they can change what those mean.
+An invalid row gives one message that names the row, the field and what to do, and the other rows count. Added rows come before the built-in
+ones, so that they can change the meaning of those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows that count, and what is wrong with the others."""
+    """The valid rows, and the problems of the others."""
 
     rows: tuple[DisruptionSignal, ...]
     problems: tuple[str, ...] = ()

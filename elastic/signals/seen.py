@@ -1,4 +1,4 @@
-"""Says which signals of a table a node, a pod or a job shows. Pure. The first row that fits a taint, condition or annotation counts."""
+"""Find the signals of a table that a node, a pod or a job shows. The first row that fits a taint, condition or annotation counts. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sight:
     words: str
     """Description of the sight, for people."""
     by: datetime | None = None
-    """When the worker is lost, where the object says it; otherwise the lead time counts from the first sight."""
+    """Time of the worker's loss, if the object names it. Otherwise the lead time counts from the first sight."""
     since: str = ""
     """Difference to an earlier sight of the same signal: the time at which the condition says it came true."""
     taint_added: datetime | None = None
@@ -36,18 +36,18 @@ class Toleration:
     """Toleration of a pod for taints with effect NoExecute."""
 
     key: str = ""
-    """Empty: every taint, where the operator is Exists."""
+    """Key of the taint. Empty means every taint, if the operator is Exists."""
     value: str | None = None
     """Value that the taint must have; None for any (operator Exists)."""
     seconds: float | None = None
-    """None: for ever."""
+    """Seconds for which the pod may stay; None means forever."""
 
     def tolerates(self, key: str, value: str) -> bool:
         return self.key in ("", key) and self.value in (None, value)
 
 
 def on_node(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
-    """Return what this node shows, the worst first."""
+    """Return the signals that this node shows, the worst first."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     labels = metadata.get("labels") or {}
     rows = [row for row in table if not row.node_label or _has(labels, row.node_label)]
@@ -60,9 +60,9 @@ def on_node(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
 
 
 def on_pod(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
-    """Return what this pod shows itself, the worst first."""
+    """Return the signals that this pod shows itself, the worst first."""
     metadata, status = raw["metadata"], raw.get("status") or {}
-    # The job's own fault, whichever way the kubelet says it: nothing takes the pod away from the job.
+    # The eviction is the job's own fault, in all of the kubelet's wordings, so it is no disruption.
     is_own = bool(exceeded(status.get("reason") or "", str(status.get("message") or "")))
     found = [] if is_own else list(_conditions(table, raw, {}, of=On.POD_CONDITION))
     if metadata.get("deletionTimestamp"):
@@ -77,7 +77,7 @@ def on_pod(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
 
 
 def on_job(table: Sequence[DisruptionSignal], raw: Raw) -> tuple[Sight, ...]:
-    """Return what this job shows: that it is suspended."""
+    """Return the signal that this job shows if it is suspended."""
     labels, spec = raw["metadata"].get("labels") or {}, raw.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
     if not isinstance(policy, Mapping) or policy.get("suspend") is not True:
@@ -99,7 +99,7 @@ def tolerations_of(raw: Raw) -> tuple[Toleration, ...]:
 
 
 def tolerated_for(sight: Sight, tolerations: Iterable[Toleration]) -> float | None:
-    """How many seconds the pod may stay after the taint; None: for ever."""
+    """Return the seconds for which the pod may stay after the taint; None means forever."""
     matching = [each.seconds for each in tolerations if sight.taint is not None and each.tolerates(*sight.taint)]
     if not matching:
         return 0.0
@@ -157,7 +157,7 @@ def _is_condition(row: DisruptionSignal, condition: Raw) -> bool:
 
 
 def _moment(row: DisruptionSignal, text: str, labels: Raw) -> datetime | None:
-    """When the worker is lost, as the object says; None where it does not say it, or nothing that is a time."""
+    """Return the time of the worker's loss that the object names, or None if it names no valid time."""
     match row.deadline:
         case Deadline.VALUE:
             return _after_unix(text, row.lead_s)

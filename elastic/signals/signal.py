@@ -1,4 +1,4 @@
-"""Describe one signal: where it is seen, how it is recognised, what it means for a worker, how much time is left."""
+"""Describe a signal: where it is seen, how it is recognised, its meaning for a worker, and the remaining time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Meaning(StrEnum):
     LEAVE = "leave"
     """The worker must have left by a time."""
     PREPARE = "prepare"
-    """It may have to go: it trains on until its replacement is there."""
+    """The worker may have to go. It continues to train until its replacement is there."""
     INFORM = "inform"
-    """Nothing is done but to say so, and that only where it is news."""
+    """Only an Event is written, if the signal is news."""
 
 
 class Deadline(StrEnum):
@@ -47,9 +47,9 @@ class Deadline(StrEnum):
     MESSAGE = "message"
     """The message of the condition ends with the time of the loss, as HTTP has it."""
     TOLERATION = "toleration"
-    """The taint's timeAdded and what the pod tolerates."""
+    """The taint's timeAdded plus the pod's toleration."""
     DELETION = "deletion"
-    """The pod's deletionTimestamp, or what it will be."""
+    """The pod's deletionTimestamp, or its expected value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class DisruptionSignal:
     """Sign that takes the signal back, in words."""
     note: str = ""
     is_news: bool = True
-    """Otherwise it says what the node is, or what is known anyway."""
+    """Whether the signal is news. If not, it only describes the node, or repeats a known fact."""
 
     @property
     def ends_pods(self) -> bool:
@@ -90,7 +90,7 @@ class DisruptionSignal:
 
     @property
     def match(self) -> str:
-        """In words, what it looks like."""
+        """Description of the taint, condition or annotation, in words."""
         words = self.key or "any"
         words += f"={self.value}" if self.value else ""
         words += f":{self.effect}" if self.effect else ""

@@ -1,4 +1,4 @@
-"""Watches the worker processes of this agent: reports how each ended, and kills those that do not stop.
+"""Watch the worker processes of this agent: report how each ended, and kill those that do not stop.
 
 torch does not report the end of a worker to a rendezvous handler. The kernel does: a process file descriptor becomes readable when the
 child ends, and waitid with WNOWAIT reads the status without reaping the child, which stays torch's. On a busy machine torch may reap it
@@ -24,7 +24,7 @@ Ended = typing.Callable[[int, typing.Optional[int]], None]
 
 
 def children_of_this_process(except_of: typing.Collection[int] = ()) -> typing.Set[int]:
-    """Return the pids of our direct children, except those that these threads have started."""
+    """Return the pids of our direct children, except those that the threads `except_of` have started."""
     pids = set()  # type: typing.Set[int]
     try:
         for task in os.listdir("/proc/self/task"):

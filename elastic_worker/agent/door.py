@@ -25,7 +25,7 @@ MOST_CONNECTIONS = 8
 MESSAGES_A_SECOND, BURST = 20.0, 100.0
 STRANGER = "stranger"
 STRANGER_S = 5.0
-"""Seconds for which an unknown process may stay: a stub learns late which process it stands for."""
+"""Seconds for which an unknown process may stay connected, because a stub learns late which process it stands for."""
 STRANGER_POLL_S = 0.05
 LONGEST_PATH = 100
 CREDENTIALS = struct.Struct("3i")

@@ -1,9 +1,8 @@
-"""Says in the container's termination message that an agent ended before it came to the rendezvous for a reason that is the user's.
+"""Say in the container's termination message that an agent ended before it came to the rendezvous because of a mistake of the user.
 
-A wrong argument, a wrong setting. An exit code does not tell such an end from that of an agent whose server was away.
-
-torchrun loads its backends before it reads its arguments. From then on, until the agent comes to the rendezvous, argparse's errors and
-uncaught exceptions of this process are noted.
+The mistake may be a wrong argument or a wrong setting. The exit code is the same as that of an agent whose server did not answer.
+torchrun loads its backends before it reads its arguments. From then on, until the agent comes to the rendezvous, this module notes
+argparse's errors and uncaught exceptions of the process.
 """
 
 import argparse
@@ -17,15 +16,15 @@ from elastic_worker.agent import last_words
 from elastic_worker.settings import GENERATION, MissingSettings
 
 OF_WORKER = ("TORCHELASTIC_RUN_ID", GENERATION)
-"""Variables that an agent's workers inherit: what they do is reported by their agent."""
+"""Variables that only an agent's workers have. Workers are not watched here, because their agent reports their ends."""
 OF_USER = (ValueError, TypeError, AttributeError, NameError, LookupError, ImportError, SyntaxError, AssertionError)
-"""What a wrong argument or program raises, each time again. Others, as OSError or MemoryError, may come from the machine."""
+"""Exceptions that a wrong argument or program raises at every attempt. Others, such as OSError, may come from the machine."""
 
 Hook = typing.Callable[[typing.Type[BaseException], BaseException, typing.Optional[types.TracebackType]], typing.Any]
 
 
 class EarlyEnd:
-    """The watch of one process, until its agent comes to the rendezvous."""
+    """Watches one process until its agent comes to the rendezvous."""
 
     def __init__(self) -> None:
         self._is_over = False
@@ -45,7 +44,7 @@ class EarlyEnd:
         sys.excepthook = self._uncaught
 
     def end(self) -> None:
-        """The agent has come. What another attempt in this container left in the message is no more true."""
+        """End the watch, because the agent has come. Remove the message that an earlier attempt in this container left."""
         self._is_over = True
         argparse.ArgumentParser.error = self._error  # type: ignore[method-assign]
         last_words.withdraw(os.environ)
@@ -56,17 +55,17 @@ class EarlyEnd:
         return self._hook(kind, error, trace)
 
     def _note(self, line: str) -> None:
-        if not self._is_over and os.getpid() == self._pid:  # a forked child is another program
+        if not self._is_over and os.getpid() == self._pid:  # a forked child runs another program
             last_words.write(os.environ, unmet=last_words.Unmet(last_words.USAGE, line))
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether this error is one of the command or its program, and not of the machine or the control plane."""
+    """Return whether this error comes from the command or its program, and not from the machine or the control plane."""
     return isinstance(error, OF_USER) and not isinstance(error, (OSError, MissingSettings))
 
 
 def watch() -> None:
-    """Begin to watch this process, unless it is a worker. Both of our backends ask for it; once is enough."""
+    """Begin to watch this process, unless it is a worker. Both of our backends call this, and only the first call has an effect."""
     if last_words.has_place(os.environ) and not any(os.environ.get(name) for name in OF_WORKER) and _watching() is None:
         EarlyEnd().begin()
 

@@ -1,4 +1,4 @@
-"""Decides which of several workers of one agent failed first: the others fell because it was gone, or because torch ended them. Pure."""
+"""Decide which of several workers of one agent failed first. The others failed because it was gone, or because torch ended them. Pure."""
 
 import dataclasses
 import re
@@ -12,7 +12,7 @@ PEER_IS_GONE = re.compile(
 )
 """Errors of gloo, NCCL and the store that another worker's end has brought about. rendezvous.engine.peer_errors has it too."""
 RECENT_S = 10.0
-"""A worker may take so long from its traceback to its end. An older traceback was survived."""
+"""The most seconds from a worker's last traceback to its end. The worker has survived an older traceback."""
 SIGTERM = 128 + signal.SIGTERM
 
 
@@ -37,7 +37,7 @@ class End:
 
     @property
     def place(self) -> int:
-        """0 where it failed by itself for certain; more, the more likely another worker's end was the cause."""
+        """Return 0 if the worker certainly failed by itself, and more, the more likely another worker's end was the cause."""
         if tells_of_peer(self.error):
             return 2
         if self.status not in (None, SIGTERM):
@@ -48,7 +48,7 @@ class End:
 
 
 def tells_of_peer(error: str) -> bool:
-    """Whether this line of an exception is of a worker that another one's end has brought down."""
+    """Return whether this line of an exception says that another worker's end was the cause."""
     return PEER_IS_GONE.search(error) is not None
 
 

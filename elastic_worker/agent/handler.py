@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from elastic_worker import settings
 from elastic_worker.agent import early_end, last_words, worker_stderr
-from elastic_worker.agent.in_process import InProcess
+from elastic_worker.agent.in_process import InProcess, transfer_secret
 from elastic_worker.agent.looks import Looks
 from elastic_worker.agent.presence import JOB_OVER, Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
@@ -56,7 +56,11 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     def meeting(on_signal: OnSignal) -> Meeting:
         presence = Presence(own, on_signal=on_signal)
-        return presence, InProcess(presence, own)
+
+        def secret(generation: int, round: int) -> str:
+            return transfer_secret(own.token, job=own.job, generation=generation, round=round)
+
+        return presence, InProcess(presence, address=own.address, secret=secret)
 
     return ElasticHandler(meeting, backend=BACKEND, job=own.job, address=own.address, away_s=away_s)
 

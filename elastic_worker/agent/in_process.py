@@ -13,14 +13,15 @@ import time
 import typing
 
 from elastic_worker import settings
-from elastic_worker.agent import paces
-from elastic_worker.agent.change import LocalChange, LocalWorker
+from elastic_worker.agent import paces, saves
+from elastic_worker.agent.change import LocalChange, LocalWorker, Secret
 from elastic_worker.agent.door import MOST_CONNECTIONS, Connection, Event, WorkerDoor
 from elastic_worker.agent.paces import LocalPaces
-from elastic_worker.agent.presence import IN_PROCESS_MINOR, PACING_MINOR, Presence
+from elastic_worker.agent.presence import IN_PROCESS_MINOR, PACING_MINOR, SAVING_MINOR, Introduction
+from elastic_worker.agent.saves import LocalSaves
 from elastic_worker.agent.store import AgentStore
 from elastic_worker.agent.throttling import Throttling
-from elastic_worker.agent.view import View
+from elastic_worker.agent.view import ChangingRendezvous, View
 from elastic_worker.agent.wake import Wake
 from elastic_worker.agent.worker_messages import BrokenRule, Message, number_of
 from elastic_worker.agent.workers import LocalWorkers
@@ -45,12 +46,10 @@ def transfer_secret(token: str, *, job: str, generation: int, round: int) -> str
 class InProcess:
     """The changes of worlds of one agent's workers. It lives as long as the agent."""
 
-    def __init__(self, presence: Presence, own: settings.Settings) -> None:
+    def __init__(self, presence: ChangingRendezvous, *, address: str, secret: Secret) -> None:
+        """Stand between the rendezvous and the workers. secret: returns the key of the state transfers of a generation and round."""
         self._presence = presence
-        self._change = LocalChange(
-            address=own.address,
-            secret=lambda generation, round: transfer_secret(own.token, job=own.job, generation=generation, round=round),
-        )
+        self._change = LocalChange(address=address, secret=secret)
         self._door = None  # type: typing.Optional[WorkerDoor]
         self._has_no_door = False
         self._workers = None  # type: typing.Optional[LocalWorkers]
@@ -59,6 +58,7 @@ class InProcess:
         self._former: typing.List[Connection] = []
         self._stopped = StoppedWorkers()
         self._paces = LocalPaces(Throttling())
+        self._saves = LocalSaves()
         self._is_over = False
         self._wake = Wake()
         self._thread = None  # type: typing.Optional[threading.Thread]
@@ -75,6 +75,9 @@ class InProcess:
         with self._presence.changed:
             self._workers, self._store = workers, store
             self._change.begin(workers.generation, lambda: store.local_size)
+            self._saves.begin()
+        if not workers.generation:
+            self._presence.start_outside()
         self._wake_up()
 
     def can_begin(self) -> bool:
@@ -98,6 +101,7 @@ class InProcess:
             self._former += self._of
             self._of = {}
             self._change.begin(0)
+            self._saves.begin()
         self._wake_up()
 
     def is_astray(self, view: View) -> bool:
@@ -126,11 +130,15 @@ class InProcess:
             except OSError as error:
                 log.warning("workers cannot change worlds in process: %s", error)
                 return False
-            self._presence.introduce = self._change.introduction
+            self._presence.introduce = self._introduction
             self._presence.on_news = self._wake_up
             self._thread = threading.Thread(target=self._serve, name="elastic-door", daemon=True)
             self._thread.start()
         return not self._is_over
+
+    def _introduction(self) -> Introduction:
+        fields, repeated = self._change.introduction()
+        return fields, [*repeated, *self._saves.repeated()]
 
     def _wake_up(self) -> None:
         with contextlib.suppress(OSError):  # the thread has ended
@@ -189,6 +197,10 @@ class InProcess:
                     self._workers.use_library(connection.child)
             elif message.get("t") == paces.KIND:
                 self._on_pace(worker, message, now=now)
+            elif message.get("t") == saves.KIND:
+                told = self._saves.heard(worker.local_rank, message, local_size=self._change.local_size)
+                if told is not None and self._presence.minor >= SAVING_MINOR:
+                    self._presence.send(told)
             else:
                 self._change.heard(worker, message, now=now)
         except BrokenRule as error:

@@ -25,7 +25,7 @@ _FRAME = "Traceback (most recent call last):"
 
 
 class Failure(typing.NamedTuple):
-    """How a worker of this agent failed by itself. stderr: the end of what it wrote there; words: the cause, if it could not write that."""
+    """How a worker of this agent failed by itself: the end of its `stderr`, and in `words` a cause that it could not write there."""
 
     rank: int
     stderr: str
@@ -69,7 +69,7 @@ def message(job: str, *, closed: str = "", unmet: typing.Optional[Unmet] = None,
 
 
 def has_place(environment: typing.Mapping[str, str]) -> bool:
-    """Whether the control plane delivered this library; by hand there is no such file."""
+    """Return whether the control plane delivered this library. Otherwise there is no termination message to write."""
     return bool(environment.get("ELASTIC_TERMINATION_LOG") and environment.get("ELASTIC_JOB_UID"))
 
 

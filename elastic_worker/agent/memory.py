@@ -12,7 +12,7 @@ SIGKILLED = 137
 OF_CHILD = re.compile(r"killed by signal: Killed")
 """Words of torch's error if the process that was killed is a loader process."""
 OF_GPU = re.compile(r"^(torch\.)?(cuda\.)?OutOfMemoryError\b|\b(CUDA|HIP) out of memory\b")
-"""Line of the exception if a GPU's memory is used up. It says what was tried, and of which GPU."""
+"""Line of the exception if a GPU's memory is used up. The line says how much was asked of which GPU."""
 UNLIMITED = 1 << 60
 MOST_BYTES = 64 * 1024
 
@@ -32,11 +32,11 @@ met a little earlier."""
 class MemoryKills:
     """Count the kills in this process's control group, of version 1 or 2.
 
-    With memory.oom.group the kernel kills this process, too. Then the kubelet says so as the reason of the container's end.
+    With memory.oom.group the kernel kills this process too. Then the kubelet gives that as the reason of the container's end.
     """
 
     def __init__(self, *, own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> None:
-        """Begin to count. own, root: the file that names the control group, and the folder of all of them."""
+        """Begin to count. `own` is the file that names the control group, `root` the folder of all groups."""
         self._group = next(groups_of(read(own), root, (FIRST, SECOND)), None)
         self._seen = self._count()
 

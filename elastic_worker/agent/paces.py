@@ -19,7 +19,7 @@ LONGEST_S = 86400.0
 LEAST_WINDOW_S = 0.1
 MOST_STEPS = 10**6
 LEAST_GAP = 0.5
-"""The server is told no more often than twice in a window, whatever workers send."""
+"""The agent reports at most twice in a window, even if workers send more."""
 MOST_MILLI_CPUS = 10**6
 
 
@@ -34,7 +34,7 @@ class LocalPaces:
         self._told_at = float("-inf")
 
     def begin(self, every_s: float) -> None:
-        """Ask for windows of so many seconds from now on; for none with 0."""
+        """Ask workers to measure windows of `every_s` seconds from now on; 0 asks for none."""
         every_s = max(LEAST_WINDOW_S, min(every_s, LONGEST_S)) if every_s > 0 else 0.0
         if every_s != self._every_s:
             self._every_s, self._row = every_s, {}

@@ -46,8 +46,10 @@ LOOKING_MINOR = 3
 """Minor version of a server that asks what workers do."""
 PACING_MINOR = 4
 """Minor version of a server that asks how long workers need for their steps."""
-SINCE = {"doings": LOOKING_MINOR, "paces": PACING_MINOR}
-"""Messages that answer a question of the server, and the minor version of a server that asks it."""
+SAVING_MINOR = 5
+"""Minor version of a server that hears which workers fail to save."""
+SINCE = {"doings": LOOKING_MINOR, "paces": PACING_MINOR, "saves": SAVING_MINOR}
+"""Messages, and the minor version of a server that takes them."""
 
 Message = typing.Dict[str, typing.Any]
 Introduction = typing.Tuple[Message, typing.List[Message]]
@@ -118,6 +120,9 @@ class Presence(PresenceThread):
             after = self._held["generation"] if self._held is not None else 0
             self._outbox.append(dict(self._living, t="ready", after=after, store=self._store))
         self._wake.up()
+
+    def start_outside(self) -> None:
+        """Note that workers start in a world of their own; the server knows, because it asked for that."""
 
     def resume(self) -> None:
         """Leave the barrier for the same world, because the change is called off."""
@@ -291,7 +296,7 @@ class Presence(PresenceThread):
                 if message["t"] not in KNOWN_BEFORE:
                     continue
                 message = _without_news(message)
-            if websocket.minor < PACING_MINOR and message["t"] == "unable":
+            if websocket.minor < SAVING_MINOR and message["t"] == "unable":
                 message = {"t": "unable", "words": message["words"]}
             if _AT in message:
                 message["ago_s"] = _ago_s(message.pop(_AT))

@@ -90,5 +90,5 @@ class PresenceThread:
         raise NotImplementedError
 
     def _note_leave(self, reason: str, by_signal: bool) -> None:
-        """Only with the lock."""
+        """Note that the agent leaves. The caller has the lock."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Tell how much the kernel throttles the CPUs of this container.
 
-A container with a CPU limit may use so much CPU time in each period of 0.1 s. Once that is used up, all of its threads stand still until
-the next period. The kernel counts these periods for each control group.
+A container's CPU limit is an amount of CPU time in each period of 0.1 s. Once it is used up, all threads of the container stand still until
+the next period. The kernel counts such periods for each control group.
 """
 
 import os

@@ -17,6 +17,12 @@ class Change:
         self.donors = tuple(int(rank) for rank in fields.get("donors", ()))
         self.why = str(fields.get("why", ""))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Change) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.round, self.phase))
+
 
 class View:
     """One member's knowledge of its rendezvous. elastic/membership/wire.py describes the fields."""
@@ -91,3 +97,35 @@ class Rendezvous(typing.Protocol):
 
     def close(self) -> None:
         """Leave and free everything. No signal may be written to `wake_fd` after this."""
+
+
+class ChangingRendezvous(Rendezvous, typing.Protocol):
+    """A rendezvous that changes worlds in process (in_process.py)."""
+
+    minor: int
+    """Minor version of the messages that the other side takes."""
+    introduce: typing.Callable[[], typing.Tuple[typing.Dict[str, typing.Any], typing.List[typing.Dict[str, typing.Any]]]]
+    """Returns this agent's state in a change of worlds, for a new connection."""
+    on_news: typing.Callable[[], None]
+    """Called when there is a new view or a new value of the exchange."""
+
+    def start_outside(self) -> None:
+        """Note that the workers of this agent start in a world of their own."""
+
+    def stand_by(self, *, round: int, step: typing.Optional[int] = None) -> None:
+        """Report that this agent waits at the barrier with living processes, which hold the complete state of this step."""
+
+    def resume(self) -> None:
+        """Leave the barrier for the same world, because the change is called off."""
+
+    def note_round(self, round: int) -> None:
+        """Note that this agent has heard of this change."""
+
+    def move(self, view: View) -> None:
+        """Enter this world in process."""
+
+    def send(self, message: typing.Dict[str, typing.Any]) -> None:
+        """Send a message about the workers (rendezvous/engine/messages/in_place.py)."""
+
+    def take_keys(self) -> typing.List[typing.Tuple[int, typing.Dict[str, str]]]:
+        """Return the values of the exchange that have come since the last call, with their rounds."""

@@ -1,4 +1,4 @@
-"""A pipe by which signals and other threads wake a thread that waits for descriptors."""
+"""Wake a thread that waits for descriptors, through a pipe, from signals and other threads."""
 
 import contextlib
 import select
@@ -16,7 +16,7 @@ class Wake:
 
     @property
     def signal_fd(self) -> int:
-        """For signal.set_wakeup_fd."""
+        """The descriptor for signal.set_wakeup_fd."""
         return self._far.fileno()
 
     def fileno(self) -> int:
@@ -24,11 +24,11 @@ class Wake:
 
     def up(self) -> None:
         """Wake the thread."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread as well
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread too
             self._far.send(b"\0")
 
     def signals(self) -> typing.List[int]:
-        """The signals that have come since the last call."""
+        """Return the signals that have come since the last call."""
         try:
             return [number for number in self._near.recv(4096) if number]
         except BlockingIOError:
@@ -40,7 +40,7 @@ class Wake:
 
 
 def wait_readable(seconds: float, *descriptors: int) -> typing.Set[int]:
-    """Those of these descriptors that are readable. Unlike select, poll takes descriptors above 1023."""
+    """Wait, and return the readable descriptors. This uses poll, because select takes no descriptors above 1023."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)

@@ -1,7 +1,7 @@
-"""Passes on what this agent's workers write to stderr, and keeps the end of it, so that the agent can say how a worker failed.
+"""Pass on the stderr of this agent's workers, and keep its end, so that the agent can say how a worker failed.
 
-torch asks its LogsSpecs where each worker's stderr goes. Where it names no file, the worker gets a pipe of ours; a thread per pipe copies
-it to the agent's own stderr. With --redirects, --tee or another LogsSpecs, torch's file is read instead, or nothing.
+torch asks its LogsSpecs where each worker's stderr goes. If it names no file, the worker gets a pipe of ours, and a thread for each pipe
+copies it to the agent's own stderr. With --redirects, --tee or another LogsSpecs, this module reads torch's file instead, or nothing.
 """
 
 import array
@@ -18,7 +18,7 @@ import typing
 KEPT_BYTES = 4096
 CHUNK_BYTES = 65536
 SETTLE_S = 0.25
-"""Less than torch's thread waits for the report of a failure (workers.REPORT_WAIT_S), with workers.PEERS_WAIT_S."""
+"""Seconds. Together with workers.PEERS_WAIT_S, shorter than torch's thread waits for the report of a failure (workers.REPORT_WAIT_S)."""
 AT_EXIT_S = 2.0
 POLL_S = 0.005
 TRACEBACK = b"Traceback (most recent call last)"
@@ -26,7 +26,7 @@ STDERR = 2
 
 
 class PipedStderr:
-    """One worker's stderr, of which the end is kept."""
+    """The stderr of a worker, through a pipe. Its end is kept."""
 
     def __init__(self, rank: int, target: int = STDERR) -> None:
         self.rank = rank
@@ -39,31 +39,31 @@ class PipedStderr:
         self._reads, self._writes = os.pipe()
         self.path = "/proc/self/fd/{}".format(self._writes)
         self.inode = os.fstat(self._reads).st_ino
-        os.close(os.open(self.path, os.O_WRONLY))  # fails here rather than in torch where /proc is missing
+        os.close(os.open(self.path, os.O_WRONLY))  # without /proc, fail here and not in torch
 
     def begin(self) -> None:
         threading.Thread(target=self._copy, name="elastic-stderr-{}".format(self.rank), daemon=True).start()
 
     def close_writer(self) -> None:
-        """Close the agent's own end, because it starts no other worker; the pipe ends with the last process that holds it."""
+        """Close the agent's own end, because no other worker will use it. The pipe ends with the last process that holds it."""
         if self._writes >= 0:
             os.close(self._writes)
             self._writes = -1
 
     def tail(self, within_s: float = SETTLE_S) -> str:
-        """The last of what was written, also what the pipe still held when it was asked."""
+        """Return the end of the output, including the bytes that are still in the pipe now."""
         self.settle(within_s)
         with self._lock:
             return _text(self._tail)
 
     @property
     def error_at(self) -> typing.Optional[float]:
-        """When the newest traceback began; None without."""
+        """The time at which the newest traceback began, or None if there is no traceback."""
         with self._lock:
             return self._error_at
 
     def settle(self, within_s: float) -> None:
-        """Wait until all that is in the pipe has been passed on."""
+        """Wait until everything in the pipe has been passed on."""
         deadline = time.monotonic() + within_s
         while not self._is_settled() and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -113,7 +113,7 @@ class StderrFile:
 
     @property
     def error_at(self) -> typing.Optional[float]:
-        """When the file was written last, if it ends with a traceback."""
+        """The time at which the file was written last, if it ends with a traceback, otherwise None."""
         try:
             age_s = time.time() - os.stat(self._path).st_mtime
         except OSError:
@@ -129,7 +129,7 @@ class WorkerStderr:
         self._pids = {}  # type: typing.Dict[int, int]
 
     def destinations(self, envs: typing.Mapping[int, typing.Mapping[str, str]], files: typing.Dict[int, str]) -> typing.Dict[int, str]:
-        """Where the stderr of each local rank goes; `files` are torch's."""
+        """Return where the stderr of each local rank goes. `files` are the files that torch chose."""
         self._end_former()
         chosen = dict(files)
         for local, env in envs.items():
@@ -143,7 +143,7 @@ class WorkerStderr:
         return chosen
 
     def note(self, pids: typing.Iterable[int]) -> None:
-        """See which of these processes writes to which pipe, while they live."""
+        """Find out which of these processes writes to which pipe, while they live."""
         inodes = {source.inode: local for local, source in self._sources.items() if isinstance(source, PipedStderr)}
         for pid in pids:
             if pid in self._pids or len(self._sources) < 2:
@@ -156,7 +156,7 @@ class WorkerStderr:
                 self._pids[pid] = inodes[inode]
 
     def of(self, pid: int) -> "typing.Union[PipedStderr, StderrFile, None]":
-        """The stderr of this worker; None where it is unknown."""
+        """Return the stderr of this worker, or None if it is unknown."""
         local = next(iter(self._sources)) if len(self._sources) == 1 else self._pids.get(pid)
         return None if local is None else self._sources.get(local)
 
@@ -174,7 +174,7 @@ class WorkerStderr:
 
 
 def of_this_process() -> typing.Optional[WorkerStderr]:
-    """Makes torch ask us where the stderr of workers goes, once per process. None where this torch does not ask anybody."""
+    """Make torch ask us where the stderr of workers goes, once per process. Return None if this torch has no LogsSpecs."""
     try:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     except ImportError:
@@ -198,7 +198,7 @@ def of_this_process() -> typing.Optional[WorkerStderr]:
 
 
 def _pipe(rank: int) -> typing.Optional[PipedStderr]:
-    """None where a worker would notice: it may look whether its stderr is a terminal."""
+    """Make a pipe. Return None if stderr is a terminal, because a worker may look for that."""
     if os.isatty(STDERR):
         return None
     try:
@@ -210,7 +210,7 @@ def _pipe(rank: int) -> typing.Optional[PipedStderr]:
 
 
 def _write(target: int, chunk: bytes) -> None:
-    """Write all of it. What cannot be written is lost, as it would be to a worker; it must not wait for that."""
+    """Write the whole chunk. If an error prevents that, the rest is lost, because workers must not wait for it."""
     while chunk:
         try:
             chunk = chunk[os.write(target, chunk) :]

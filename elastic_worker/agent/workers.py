@@ -1,4 +1,4 @@
-"""The workers of one generation on this agent: reports how they ended and why, and kills those that do not stop."""
+"""Watch this agent's workers of one generation: report how they ended and why, and kill those that do not stop."""
 
 import contextlib
 import logging
@@ -29,7 +29,7 @@ PEERS_WAIT_S = 0.3
 """How long to wait for the end of other workers if one seems to have fallen because of them."""
 REPORT_WAIT_S = 1.0
 """How long to wait until ChildWatch reports an end that torch has seen already."""
-LAST_REPORT_WAIT_S = 2.0
+LAST_REPORT_WAIT_S = 10.0
 """The same wait at the end of torchrun. A report that is not sent by then is lost: the job counts as unfinished until its pod has ended."""
 
 

@@ -7,9 +7,10 @@ import typing
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
 from elastic_worker.agent.handler import ElasticHandler, Meeting, OnSignal
+from elastic_worker.agent.in_process import InProcess
 from elastic_worker.etcd import settings
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.liveness import AlivePort
-from elastic_worker.etcd.presence import EtcdPresence
 from elastic_worker.etcd.reports import Reports
 from elastic_worker.settings import REPORTS
 
@@ -31,7 +32,8 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     reports, alive = _reports(), _alive(own.address)
 
     def meeting(on_signal: OnSignal) -> Meeting:
-        return EtcdPresence(own, on_signal=on_signal, reports=reports, alive=alive), None
+        presence = ChangingPresence(own, on_signal=on_signal, reports=reports, alive=alive)
+        return presence, InProcess(presence, address=own.address, secret=presence.secret)
 
     return ElasticHandler(meeting, backend=BACKEND, job=own.job, address=own.address, away_s=own.away_s)
 

@@ -7,15 +7,21 @@ Waits are measured by how long this member itself has watched a fact hold; clock
 """
 
 import dataclasses
+import math
 import typing
 
 from elastic_worker._engine import JobState, Tick, Wake, step, view
 from elastic_worker._engine.choose import target
+from elastic_worker._engine.in_place import RECEIVE_S
+from elastic_worker._engine.messages.in_place import Change, Stage
 from elastic_worker._engine.state.membership import pod_of
 from elastic_worker._engine.words import Cause
+from elastic_worker.etcd import changes
+from elastic_worker.etcd.change_records import FORM, HOLD, PLAIN, RESTART, STOP
 from elastic_worker.etcd.group import Group, Rules, Standing, listed
 from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, End, Records, Round, Seat, World, clipped
+from elastic_worker.etcd.waits import Since, Waits
 
 MOST_DELETED = 16
 """Records of members that have left, deleted with one write; etcd allows 128 comparisons in a transaction."""
@@ -25,13 +31,12 @@ TURN_S = 1.0
 """Seconds for the member whose turn it is to write; then it is the next one's turn."""
 MOST_SUSPECTS = 8
 """Number of peers that a member looks after; each peer has as many that look after it."""
+MOST_STEPS = 4
+"""Stages of a change in process that one decision may pass through without a write."""
 LAST_CALLS = 10
 """Longest wait of a world for newcomers that keep coming, as a multiple of last_call_s."""
 
 FOREIGN = "the world under this rendezvous id is sealed with another token; is ELASTIC_TOKEN the same for all agents?"
-
-Fact = typing.Tuple[typing.Any, ...]
-Since = typing.Mapping[Fact, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +62,9 @@ class Sight:
     closed: str = ""
     leaving: str = ""
     peers_finished: bool = False
+    provisional: bool = False
+    change: typing.Optional[Change] = None
+    nonce: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,25 +92,6 @@ class Decision:
     suspects: typing.Tuple[str, ...] = ()
 
 
-class Waits:
-    """The times for which facts have held, as one member has watched them. A fact that a decision does not ask about is forgotten."""
-
-    def __init__(self, since: Since, now: float) -> None:
-        self._before = since
-        self._now = now
-        self.since = {}  # type: typing.Dict[Fact, float]
-        self.look_again_at = None  # type: typing.Optional[float]
-
-    def held(self, fact: Fact, seconds: float) -> bool:
-        """Return whether this fact, which holds now, has held for so long."""
-        began = self.since[fact] = self._before.get(fact, self._now)
-        if self._now >= began + seconds:
-            return True
-        at = began + seconds
-        self.look_again_at = at if self.look_again_at is None else min(at, self.look_again_at)
-        return False
-
-
 @dataclasses.dataclass(frozen=True)
 class Step:
     """Next step of the group: nothing (`waiting` says for what), or somebody writes this."""
@@ -115,23 +104,30 @@ class Step:
 def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[Decision], now: float) -> Decision:
     """Return what this member sees and does. before: its last decision, since when it has watched the records."""
     waits, group = Waits(before.since if before is not None else {}, now), Group(records, rules)
-    job = job_of(records, rules, before=before.job if before is not None else None, now=now)
+    form_until = _form_until(group, waits)
+    job = job_of(records, rules, before=before.job if before is not None else None, now=now, form_until=form_until)
     closed = _closed(group)
     if closed:
         return Decision(Sight(closed=closed), None, job, waits.since, None)
     returning = _returning(group, me, waits)
     if returning:
-        sight = _sight(job, me, waiting="waiting for {} to come back to etcd".format(listed(returning)))
+        sight = _in_change(_sight(job, me, waiting="waiting for {} to come back to etcd".format(listed(returning))), group)
         return Decision(sight, None, job, waits.since, waits.look_again_at)
-    after, effects = step(job, Tick(), now)
-    found = _change(group, job, after, waits)
+    for _ in range(MOST_STEPS):
+        after, effects = step(job, Tick(), now)
+        found = _change(group, job, after, waits)
+        has_moved = (after.in_place.stage, after.in_place.round) != (job.in_place.stage, job.in_place.round)
+        if found.write is not None or found.waiting or not has_moved:
+            break
+        # The members may have answered already what this member begins now.
+        job = job_of(records, rules, before=after, now=now, form_until=form_until)
     write = found.write if found.write is not None and _is_turn(found, me, waits) else None
     # The engine goes no further than the record: it takes the same step again until the record says so, or until something else happens.
     kept = after if found.write is None and not found.waiting else job
     moments = [effect.at for effect in effects if isinstance(effect, Wake)]
     moments += [waits.look_again_at] if waits.look_again_at is not None else []
-    sight = _sight(kept, me, waiting=found.waiting or _why_waiting(group, kept))
-    return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, me))
+    sight = _in_change(_sight(kept, me, waiting=found.waiting or _why_waiting(group, kept)), group)
+    return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, kept, me))
 
 
 def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
@@ -145,28 +141,75 @@ def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
         if records.is_foreign and not any(member.entered for member in group.members.values()):
             return Step(FOREIGN)  # members that have trained here write over it; others would fight with agents that train
         chosen = tuple(name for name in now.by_rank if name is not None)
-        survivors = [name for name in chosen if name in group.those(Standing.BACK)]
+        survivors = [name for name in chosen if job.membership.survives(name)]
         waiting = _last_call(group, waits, chosen) if len(survivors) < group.rules.min else ""
         if waiting:
             return Step(waiting)
         return Step("a new world is being sealed", _sealed(group, after, _world(group, after), names=chosen), chosen)
-    if world is None or world.round is not None or group.those(Standing.GONE, Standing.BACK, Standing.FAILED):
+    stage = changes.next_stage(group, job, after)
+    if world is not None and stage != changes.recorded(group).stage:
+        return _staged(group, job, after, stage, waits)
+    is_aborted = after.in_place.stage is Stage.ABORT
+    if world is None or world.round is not None or is_aborted or group.those(Standing.GONE, Standing.BACK, Standing.FAILED):
         return Step()  # the members of a broken world come without a call
     if not after.membership.is_draining:
         behind = "the controller knows of a later world than generation {}".format(world.generation)
-        return _call(group, Round(behind, Cause.PLAN.value)) if group.is_behind and not group.has_finished and target(after) else Step()
+        is_called = group.is_behind and not group.has_finished and target(after)
+        return _call(group, after, Round(behind, Cause.PLAN.value)) if is_called else Step()
     called = after.membership.round
     assert called is not None
     if called.cause == Cause.HANG:
         # A member that was stopped itself may have missed that training went on.
-        return _call(group, Round(clipped(called.reason), called.cause), unchanged=((PROGRESS, records.progress_written),))
+        return _call(group, after, Round(clipped(called.reason), called.cause), unchanged=((PROGRESS, records.progress_written),))
+    return _plan(group, job, after, waits)
+
+
+def _plan(group: Group, job: JobState, after: JobState, waits: Waits, *, stage: str = RESTART) -> Step:
+    """Return the call to a change that is wanted, once nobody else is expected to come."""
+    called = after.membership.round
+    assert called is not None
     wanted = target(job)
     going = [name for name in group.ranks if name not in wanted]
-    waiting = _last_call(group, waits, wanted) if not going else ""
+    waiting = _last_call(group, waits, wanted) if not going and not changes.is_broken(group) else ""
     if waiting:
         return Step(waiting)
     planned = tuple(group.ranks[name] for name in going if group.leaving(name) == Cause.PLAN)
-    return _call(group, Round(clipped(called.reason), called.cause, planned))
+    return _call(group, after, Round(clipped(called.reason), called.cause, planned), stage=stage)
+
+
+def _staged(group: Group, job: JobState, after: JobState, stage: str, waits: Waits) -> Step:
+    """Return the record with the next stage of a change in process. It rests on the records of all members of the world."""
+    assert group.world is not None
+    if stage == HOLD:
+        return _plan(group, job, after, waits, stage=HOLD)
+    called, change = after.membership.round, changes.written(group, after, stage=stage)
+    world = dataclasses.replace(group.world, change=change)
+    if stage == RESTART:
+        assert called is not None
+        planned = group.world.round.planned if group.world.round is not None else ()
+        round = Round(clipped(called.reason), called.cause, planned)
+        world = dataclasses.replace(world, round=round, change=changes.restarting(group, after))
+    elif stage != STOP:
+        heirs = tuple(range(len(group.world.seats))) if changes.recorded(group).stage == FORM else group.world.heirs
+        world = dataclasses.replace(world, round=None, heirs=heirs)
+    return Step("a change in process goes on", Write(world, _seats(group)), tuple(group.those(Standing.WORKING)))
+
+
+def _seats(group: Group) -> typing.Tuple[typing.Tuple[str, int], ...]:
+    """Return the records of all members of the world with their revisions."""
+    present = group.records.members
+    return tuple((MEMBERS + name, present[name].written) for name in group.ranks if name in present)
+
+
+def _form_until(group: Group, waits: Waits) -> float:
+    """Return when a world that is being formed in process counts as failed: some seconds after it was seen, and after the last news."""
+    change, received = changes.recorded(group), changes.received(group)
+    if change.stage != FORM:
+        return math.inf
+    until = waits.began(("forms", _generation(group), change.round)) + changes.form_s(group)
+    if not received:
+        return until
+    return max(until, waits.began(("receives", _generation(group), change.round, received)) + RECEIVE_S)
 
 
 def _why_waiting(group: Group, job: JobState) -> str:
@@ -187,9 +230,13 @@ def _why_waiting(group: Group, job: JobState) -> str:
     return "waiting for {}".format(listed(absent)) if absent else ""
 
 
-def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
-    """Return the next members by rank that say that they work, once somebody's workers have failed: so each is looked after."""
-    if group.world is None or group.world.round is not None or not group.those(Standing.FAILED, Standing.BACK):
+def _suspects(group: Group, job: JobState, me: Me) -> typing.Tuple[str, ...]:
+    """Return the next members by rank that say that they work, once somebody's workers have failed: so each is looked after.
+
+    In a restart each may take its time. In a change in process, members look after those that they wait for.
+    """
+    is_called = group.world is None or (group.world.round is not None and job.in_place.stage is None)
+    if is_called or not (changes.is_broken(group) or job.in_place.stage not in (None, Stage.RUN)):
         return ()
     own, size = group.ranks.get(me.name, 0), len(group.ranks)
     others = [name for name in group.those(Standing.WORKING) if name != me.name]
@@ -198,7 +245,7 @@ def _suspects(group: Group, me: Me) -> typing.Tuple[str, ...]:
 
 def _returning(group: Group, me: Me, waits: Waits) -> typing.List[str]:
     """Return the members that may come back to this world: an absent etcd takes all leased records, and nobody was lost."""
-    if group.world is None or group.world.round is not None:
+    if group.world is None or (group.world.round is not None and not changes.is_in_process(group)):
         return []
     gone = [name for name in group.those(Standing.GONE) if name in me.unseen and name not in group.records.members]
     return gone if gone and not waits.held(("unseen", group.world.generation), RETURN_S) else []
@@ -214,7 +261,8 @@ def _is_turn(step: Step, me: Me, waits: Waits) -> bool:
     """Return whether it is this member's turn: the first writer writes at once, the next one if those before it did not."""
     if me.name not in step.writers or step.write is None:
         return False
-    fact = ("turn", step.write.world.generation, step.write.unchanged, step.write.world.round is None)
+    world = step.write.world
+    fact = ("turn", world.generation, step.write.unchanged, world.round is None, world.change.stage if world.change is not None else "")
     return waits.held(fact, step.writers.index(me.name) * TURN_S)
 
 
@@ -239,11 +287,18 @@ def _too_few(group: Group) -> str:
     return "{} of at least {} members {} here".format(len(here), group.rules.min, "is" if len(here) == 1 else "are")
 
 
-def _call(group: Group, round: Round, *, unchanged: typing.Tuple[typing.Tuple[str, int], ...] = ()) -> Step:
+def _call(
+    group: Group, after: JobState, round: Round, *, unchanged: typing.Tuple[typing.Tuple[str, int], ...] = (), stage: str = RESTART
+) -> Step:
+    """Return the record that calls the members of the world: to a change in process (HOLD), or back to the barrier."""
     assert group.world is not None
-    return Step(
-        "a new world forms: {}".format(round.reason), Write(dataclasses.replace(group.world, round=round), unchanged), _awake(group)
-    )
+    change = group.world.change
+    if stage == HOLD:
+        change, unchanged = changes.written(group, after, stage=HOLD), _seats(group)
+    elif change is not None:
+        change = changes.restarting(group, after)
+    world = dataclasses.replace(group.world, round=round, change=change)
+    return Step("a new world forms: {}".format(round.reason), Write(world, unchanged), _awake(group))
 
 
 def _named(group: Group, words: str) -> str:
@@ -264,6 +319,8 @@ def _world(group: Group, after: JobState) -> World:
     now, present = after.membership.world, group.records.members
     assert now is not None
     by_rank = [name for name in now.by_rank if name is not None]
+    is_alive = after.in_place.stage is Stage.FORM
+    change = changes.written(group, after, stage=FORM) if is_alive else changes.restarting(group, after)
     return World(
         generation=now.generation,
         seats=tuple(Seat(name, present[name].record.incarnation) for name in by_rank),
@@ -271,6 +328,7 @@ def _world(group: Group, after: JobState) -> World:
         reason=clipped(now.reason),
         cause=now.cause,
         heirs=tuple(rank for rank, name in enumerate(by_rank) if now.heirs is not None and name in now.heirs),
+        change=change if change.round else None,
     )
 
 
@@ -289,9 +347,12 @@ def _sealed(group: Group, after: JobState, world: World, *, names: typing.Tuple[
         step=after.progress.step_at_restart,
     )
     left = sorted(name for name, member in present.items() if member.record.left and name not in names)
+    rests_on = {MEMBERS + name: present[name].written for name in names}
+    if world.change is not None and world.change.stage == FORM:
+        rests_on.update(_seats(group))
     return Write(
         world,
-        tuple((MEMBERS + name, present[name].written) for name in names),
+        tuple(rests_on.items()),
         tuple((MEMBERS + name, present[name].written) for name in left[:MOST_DELETED]),
     )
 
@@ -304,7 +365,8 @@ def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
     seen = view(job, me.name)
     if not seen.generation:
         why = "{} is leaving ({})".format(me.name, seen.leaving) if seen.leaving else waiting or seen.waiting
-        return Sight(waiting=clipped(why), finished=seen.finished, leaving=seen.leaving)
+        sight = Sight(waiting=clipped(why), finished=seen.finished, leaving=seen.leaving, reform=seen.reform)
+        return dataclasses.replace(sight, provisional=seen.provisional, change=seen.change)
     return Sight(
         generation=seen.generation,
         rank=seen.rank,
@@ -313,4 +375,14 @@ def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
         reform=seen.reform,
         leaving=seen.leaving,
         peers_finished=seen.peers_finished,
+        change=seen.change,
     )
+
+
+def _in_change(sight: Sight, group: Group) -> Sight:
+    """Return the sight with the change as its workers may hear it. They hear `plain` only once it is written, because it lasts."""
+    if sight.change is None:
+        return sight
+    is_plain = changes.recorded(group).stage == PLAIN
+    change = sight.change if is_plain or sight.change.stage is not Stage.PLAIN else None
+    return dataclasses.replace(sight, change=change, nonce=changes.recorded(group).nonce)

@@ -66,7 +66,7 @@ class Fields:
         return default if value is None else value
 
     def limit_s(self, name: str) -> typing.Optional[float]:
-        """A time; None where there is none."""
+        """Return a time, or None without one."""
         value = self._values.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_SECONDS):
             raise self._wrong(name, "seconds")
@@ -89,6 +89,12 @@ class Fields:
         if len(counts) < len(value):
             raise self._wrong(name, "plain text as keys")
         return counts
+
+    def texts(self, name: str, most: int) -> typing.Dict[str, str]:
+        value = self._values.get(name, {})
+        if not isinstance(value, dict) or len(value) > most or not all(isinstance(one, str) for one in value.values()):
+            raise self._wrong(name, "an object of at most {} texts".format(most))
+        return dict(value)
 
     def inner(self, name: str) -> "typing.Optional[Fields]":
         value = self._values.get(name)

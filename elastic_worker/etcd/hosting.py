@@ -7,16 +7,19 @@ for how long this member has watched a fact hold. The engine goes one step, and 
 import math
 import typing
 
-from elastic_worker._engine import JobState, Limits, begin
+from elastic_worker._engine import JobState, Limits, begin, in_place
 from elastic_worker._engine.messages.controller import Budget, Expectation, LeaveOrder
+from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.restart_log import RestartLog
 from elastic_worker._engine.state import accounting
 from elastic_worker._engine.state.accounting import Accounting, Loss, PendingFailure
+from elastic_worker._engine.state.in_place import InPlace
 from elastic_worker._engine.state.membership import CurrentWorld, LeaveNotice, Member, MemberPhase, Membership, Round, pod_of, ranks_of
 from elastic_worker._engine.state.progress import Progress
 from elastic_worker._engine.state.timings import Phases
 from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
+from elastic_worker.etcd import changes
 from elastic_worker.etcd.group import Group, Rules, Standing
 from elastic_worker.etcd.records import Records
 
@@ -24,13 +27,26 @@ INSTANCE = "etcd"
 """Part of a world's id. One transaction seals a world, so its generation alone tells it from all others."""
 
 
-def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState], now: float) -> JobState:
-    """Return the engine's state of the job, with the waits of the state before."""
+def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState], now: float, form_until: float = math.inf) -> JobState:
+    """Return the engine's state of the job, with the waits of the state before.
+
+    form_until: when a world that is being formed in process counts as failed.
+    """
     group = Group(records, rules)
+    job = _hosted(group, before=before, now=now, form_until=form_until)
+    is_asked = job.membership.world is not None and job.in_place.stage not in (None, Stage.ABORT)
+    if is_asked and changes.deserters(group) and not in_place.obstacle_to_begin(job):
+        aborted = in_place.begin(job.with_round(changes.abort_round(group, now=now)), is_planned=False)
+        job = _hosted(group, before=aborted, now=now, form_until=form_until)
+    return job
+
+
+def _hosted(group: Group, *, before: typing.Optional[JobState], now: float, form_until: float) -> JobState:
+    records = group.records
     job = begin("", instance=INSTANCE, up_since=-math.inf, now=now, limits=_limits(group.rules))
     if before is not None and _generation(before) != (group.world.generation if group.world is not None else 0):
         before = None
-    expectation = _expectation(group)
+    expectation, change = _expectation(group), changes.state_of(group, before, until=form_until)
     world = _world(group, since=before.membership.world.since if before is not None and before.membership.world is not None else now)
     membership = Membership(
         expectation=expectation,
@@ -38,7 +54,7 @@ def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState],
         notices={one.member: LeaveNotice(now + one.by_s, one.cause, one.when_replaced) for one in expectation.leaving}
         if expectation
         else {},
-        members=_members(group, now=now),
+        members=_members(group, change, now=now),
         arrivals=len(records.members),
         generation=group.next_generation() - 1,
         world=world,
@@ -49,7 +65,8 @@ def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState],
     timings = before.timings if before is not None else job.timings
     if world is not None:
         timings = replace(timings, phases=_phases(group, before, now=now))
-    return replace(job, membership=membership, accounting=_accounting(group, now=now), progress=progress, timings=timings)
+    accounting = _accounting(group, now=now)
+    return replace(job, membership=membership, accounting=accounting, progress=progress, timings=timings, in_place=change)
 
 
 def _limits(rules: Rules) -> Limits:
@@ -126,7 +143,7 @@ PHASES = {
 }
 
 
-def _members(group: Group, *, now: float) -> typing.Dict[str, Member]:
+def _members(group: Group, change: InPlace, *, now: float) -> typing.Dict[str, Member]:
     """Return the members that are here: those at their seats, and newcomers by age."""
     found = {}
     ages = sorted(group.records.members.values(), key=lambda present: (present.created, present.record.name))
@@ -138,24 +155,27 @@ def _members(group: Group, *, now: float) -> typing.Dict[str, Member]:
             if record.left or (record.name in group.ranks and record.name not in waiting):
                 continue
             phase = MemberPhase.READY if record.name in waiting else MemberPhase.BOOTING
-            found[record.name] = Member(record.name, record.incarnation, phase, heard_at=now, arrived=arrived, store=record.store)
+            member = Member(record.name, record.incarnation, phase, heard_at=now, arrived=arrived, store=record.store)
+            found[record.name] = changes.placed(member, record, group, change)
             continue
         assert group.world is not None
         phase, generation = PHASES[standing], group.world.generation
         world_id = "" if phase is MemberPhase.READY else "{}-{}".format(generation, INSTANCE)
-        found[record.name] = Member(
-            record.name, record.incarnation, phase, now, arrived, world_id=world_id, generation=generation, store=record.store
-        )
+        member = Member(record.name, record.incarnation, phase, now, arrived, world_id=world_id, generation=generation, store=record.store)
+        found[record.name] = changes.placed(member, record, group, change)
     return found
 
 
 def _round(group: Group, before: typing.Optional[JobState], *, now: float) -> typing.Optional[Round]:
     """Return the round that the record asks for, or the one that this member itself waits in."""
     world, known = group.world, before.membership.round if before is not None else None
+    found = changes.round_of(group, before, now=now)
+    if found is not None:
+        return found
     if world is None or world.round is None:
-        is_broken = world is None or bool(group.those(Standing.GONE, Standing.BACK, Standing.FAILED))
-        return known if known is not None and (is_broken or not known.draining) else None
-    if known is not None and known.draining and known.reason == world.round.reason:
+        is_kept = known is not None and (world is None or changes.is_broken(group) or not known.draining)
+        return known if is_kept and known is not None and not known.in_place else None
+    if known is not None and known.draining and not known.in_place and known.reason == world.round.reason:
         return known
     until = now + group.rules.grace_s + group.rules.drain_s
     return Round(world.round.reason, world.round.cause, now, True, until, now)
@@ -174,16 +194,21 @@ def _accounting(group: Group, *, now: float) -> Accounting:
     pods = {name: pod_of(incarnation) for name, incarnation in runs.items()}
     if world.round is not None and world.round.cause == Cause.HANG:
         known = replace(known, hang_reason=world.round.reason, trouble=(world.round.reason, Cause.HANG.value))
-    if world.round is None:
+    if world.round is None or changes.is_in_process(group):
+        for name in changes.alarms(group):
+            known = accounting.with_alarm(known, name)
         for name in group.failed():
             failure = group.failure(name)
             assert failure is not None
+            if failure.by_library:
+                words = "the training library ended a worker of {}".format(name)
+                known = accounting.with_loss(known, Loss(name, pods[name], Cause.DISRUPTION.value, words, by_library=True))
+                continue
             at = float(failure.at or group.records.members[name].written)
             # The engine tells by the words of an error whether a peer was gone; the record has only the answer.
             blame = Cause.OUT_OF_MEMORY if failure.out_of_memory else Cause.USER
-            found = PendingFailure(
-                name, pods[name], failure.status, at, cause=blame, error="connection reset by peer" if failure.follows else ""
-            )
+            found = PendingFailure(name, pods[name], failure.status, at, cause=blame, is_replaced=failure.replaced)
+            found = replace(found, error="connection reset by peer" if failure.follows else "")
             known = accounting.with_failure(known, found)
     for name in group.those(Standing.GONE):
         if group.failure(name) is not None:

@@ -1,6 +1,6 @@
 """A copy of what lies under a job's prefix, kept current by a watch and checked by a range.
 
-It begins anew, by a list, whenever the watch ends, history was compacted, or a check shows that the watch is silent. It decides nothing.
+It begins again, by a list, whenever the watch ends, history was compacted, or a check shows that the watch is silent. It decides nothing.
 """
 
 import base64
@@ -9,6 +9,7 @@ import queue
 import threading
 import typing
 
+from elastic_worker.etcd.change_records import Values
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Answer, Body, Stream, Unreachable, number, text
 from elastic_worker.etcd.records import (
@@ -56,14 +57,14 @@ class Caller(typing.Protocol):
     """Calls etcd, as a Gateway does."""
 
     def call(self, path: str, body: Body) -> Answer:
-        """The answer. Raises Unreachable or Refused."""
+        """Return the answer. Raise Unreachable or Refused."""
 
 
 class Watching(typing.Protocol):
     """An open watch."""
 
     def changes(self) -> typing.Iterator[Change]:
-        """The answers that have come; never waits."""
+        """Return the answers that have come, without waiting."""
 
     def close(self) -> None:
         """Watch no more."""
@@ -73,7 +74,7 @@ OpenWatch = typing.Callable[[Body], Watching]
 
 
 class Mirror:
-    """For one thread."""
+    """The copy, which one thread uses."""
 
     def __init__(self, caller: Caller, *, prefix: str, seal: Seal, open_watch: OpenWatch) -> None:
         self._caller = caller
@@ -138,12 +139,14 @@ class Mirror:
         self._doubt = here if there != here else None
 
     def records(self) -> Records:
-        """What the copy holds."""
+        """Return the records of the copy."""
         world, expected, progress = (self._entries.get(key) for key in (WORLD, EXPECTED, PROGRESS))
-        members = {}
+        members, exchange = {}, {}
         for entry in self._entries.values():
             if isinstance(entry.record, Member):
                 members[entry.record.name] = Present(entry.record, entry.created, entry.written)
+            elif isinstance(entry.record, Values):
+                exchange[entry.record.name] = entry.record
         return Records(
             members=members,
             world=world.record if world is not None and isinstance(world.record, World) else None,
@@ -153,10 +156,11 @@ class Mirror:
             is_foreign=world is not None and world.is_foreign,
             progress=progress.record if progress is not None and isinstance(progress.record, Progress) else None,
             progress_written=progress.written if progress is not None else 0,
+            exchange=exchange,
         )
 
     def written(self, name: str) -> int:
-        """The revision of a member's key; 0 where there is none."""
+        """Return the revision of a member's key, or 0 without a key."""
         entry = self._entries.get(MEMBERS + name)
         return entry.written if entry is not None else 0
 

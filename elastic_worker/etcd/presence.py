@@ -13,6 +13,7 @@ from elastic_worker.agent.first_failure import tells_of_peer
 from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import wait_readable
+from elastic_worker.etcd.change_messages import MOVING, as_message
 from elastic_worker.etcd.client import Client, Etcd
 from elastic_worker.etcd.decide import Decision, Me, Sight, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
@@ -109,9 +110,7 @@ class EtcdPresence(PresenceThread):
 
     def announce_ready(self, *, after: int, store: str, trouble: str = "", killed: int = 0) -> None:
         with self.changed:
-            self._is_ready = True
-            self._stray = ""
-            self._finished = 0
+            self._is_ready, self._stray, self._finished = True, "", 0
             alive_at = self._alive.address if self._alive is not None else ""
             self._ready = Member(self._settings.member, "", store, entered=after, after=after, trouble=clipped(trouble), alive_at=alive_at)
             self._view = View({"grace_s": self._view.grace_s, "closed": self._view.closed})
@@ -119,8 +118,7 @@ class EtcdPresence(PresenceThread):
 
     def enter(self, view: View) -> None:
         with self.changed:
-            self._is_ready = False
-            self._generation = view.generation
+            self._is_ready, self._generation = False, view.generation
         self._wake.up()
 
     def report_state(self, kind: str, **fields: typing.Any) -> None:
@@ -129,9 +127,9 @@ class EtcdPresence(PresenceThread):
             generation = int(fields.get("generation", 0))
             if generation != self._generation or self._is_ready:
                 return
-            if kind == "failed" and (self._failed is None or self._failed.generation != generation):
-                of_peer, of_memory = tells_of_peer(str(fields.get("error", ""))), bool(fields.get("out_of_memory"))
-                self._failed = Failed(generation, fields.get("status"), follows=of_peer, out_of_memory=of_memory)
+            if kind == "failed" and (self._failed is None or self._failed.replaced or self._failed.generation != generation):
+                flags = {name: bool(fields.get(name)) for name in ("out_of_memory", "replaced", "by_library")}
+                self._failed = Failed(generation, fields.get("status"), follows=tells_of_peer(str(fields.get("error", ""))), **flags)
             elif kind == "finished":
                 self._finished = generation
         self._wake.up()
@@ -362,7 +360,9 @@ class EtcdPresence(PresenceThread):
         """Only with the lock."""
         fields = {name: getattr(sight, name) for name in sight.__dataclass_fields__}
         fields["grace_s"] = self._view.grace_s if grace_s is None else grace_s
-        if not self._is_ready and not sight.closed and sight.generation != self._generation and not self._finished:
+        fields["change"] = as_message(sight.change)
+        is_here = sight.generation == self._generation or (sight.change is not None and sight.change.stage in MOVING)
+        if not self._is_ready and not sight.closed and not is_here and not self._finished:
             fields = {"grace_s": fields["grace_s"], "reform": self._stray or "the world went on without this member"}
         view = View(fields)
         if vars(view) != vars(self._view):

@@ -4,6 +4,7 @@
     world          the members of the world, written by the member that seals it, if nothing has changed since it read
     expected       the members that should be there, written by a controller, if there is one
     progress       how far training has come, if it reports its steps
+    exchange/NAME  the addresses of one member's workers while they form a world in process, written by it alone, under its lease
 
 Anything else under the prefix is refused with a reason, and ignored. Nothing is unpickled. The seal covers the key, so that nobody
 without the token can write a record, or copy one to another key or job.
@@ -15,6 +16,7 @@ import hmac
 import json
 import typing
 
+from elastic_worker.etcd.change_records import EXCHANGE, Change, Part, Values, change_of, part_of, values_of
 from elastic_worker.etcd.fields import LONGEST_WORDS, MOST_MEMBERS, MOST_RESTARTS, NAME, Fields, Unusable
 
 VERSION = 1
@@ -36,7 +38,8 @@ class Failed:
     """A worker of the member ended by itself in this generation. status: as in a shell; None if unknown.
 
     at: the revision of the record that said so first; 0 in that record itself. follows: its error says that another worker was gone.
-    out_of_memory: the kernel killed it, because the memory of its container was used up.
+    out_of_memory: the kernel killed it, because the memory of its container was used up. replaced: another process takes its place.
+    by_library: the training library ended it.
     """
 
     generation: int
@@ -44,6 +47,8 @@ class Failed:
     at: int = 0
     follows: bool = False
     out_of_memory: bool = False
+    replaced: bool = False
+    by_library: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Member:
     It is at the barrier where both are equal. finished: the world in which its workers all ended with 0.
 
     store: its address if it becomes rank 0. alive_at: where it listens as long as it lives (elastic_worker.etcd.liveness).
-    trouble: what broke the world `after` for it. left: why it is gone for good.
+    trouble: what broke the world `after` for it. left: why it is gone for good. in_process: its part in changes in process.
     """
 
     name: str
@@ -66,6 +71,7 @@ class Member:
     finished: int = 0
     left: str = ""
     alive_at: str = ""
+    in_process: typing.Optional[Part] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +107,8 @@ class World:
     """The newest world. restarts: of the job until then, by cause. ends: the newest of these, one by one. closed: why no other follows.
 
     fruitless: restarts in a row without a further step. step: the highest one reported before the last of them. heirs: the ranks of the
-    members that came into this world with the state of training; none where that is not known.
+    members that came into this world with the state of training; empty if that is not known. change: the change in process that formed it,
+    or that it is in.
     """
 
     generation: int
@@ -116,6 +123,7 @@ class World:
     fruitless: int = 0
     step: typing.Optional[int] = None
     heirs: typing.Tuple[int, ...] = ()
+    change: typing.Optional[Change] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +178,7 @@ class Expected:
     state_s: float = 30.0
 
 
-Record = typing.Union[Member, World, Expected, Progress]
+Record = typing.Union[Member, World, Expected, Progress, Values]
 
 
 class Seal:
@@ -232,6 +240,8 @@ def _read(key: str, fields: Fields) -> Record:
         return _expected(fields)
     if key == PROGRESS:
         return _progress(fields)
+    if key.startswith(EXCHANGE) and NAME.match(key[len(EXCHANGE) :]):
+        return values_of(key[len(EXCHANGE) :], fields)
     name = key[len(MEMBERS) :]
     if not key.startswith(MEMBERS) or not NAME.match(name):
         raise Unusable("no record lies under this key")
@@ -251,13 +261,15 @@ def _member(name: str, fields: Fields) -> Member:
         finished=fields.generation("finished"),
         left=fields.words("left"),
         alive_at=fields.plain("alive_at", default=""),
+        in_process=part_of(fields.inner("in_process")),
     )
 
 
 def _failed(fields: Fields) -> Failed:
     at = fields.integer("at", 0, 2**63) or 0
     status = fields.integer("status", 0, 1024)
-    return Failed(fields.generation("generation"), status, at, fields.flag("follows"), fields.flag("out_of_memory"))
+    flags = {name: fields.flag(name) for name in ("follows", "out_of_memory", "replaced", "by_library")}
+    return Failed(fields.generation("generation"), status, at, **flags)
 
 
 def _world(fields: Fields) -> World:
@@ -278,6 +290,7 @@ def _world(fields: Fields) -> World:
         fruitless=fields.integer("fruitless", 0, MOST_RESTARTS) or 0,
         step=fields.step("step"),
         heirs=fields.ranks("heirs"),
+        change=change_of(fields.inner("change")),
     )
 
 
@@ -346,6 +359,7 @@ class Records:
     is_foreign: bool = False
     progress: typing.Optional[Progress] = None
     progress_written: int = 0
+    exchange: typing.Mapping[str, Values] = dataclasses.field(default_factory=dict)
 
     def has_seat(self, name: str, incarnation: str, *, generation: typing.Optional[int] = None) -> bool:
         """Whether this run of this member belongs to the world, and this is the world's generation."""

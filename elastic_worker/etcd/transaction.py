@@ -1,7 +1,8 @@
-"""What members write: their own records, and what is the whole job's, by transactions that fail if anything they rest on has changed."""
+"""Make the writes of members: their own records, and those of the whole job, which fail if anything they rest on has changed."""
 
 import typing
 
+from elastic_worker.etcd.change_records import EXCHANGE, Values
 from elastic_worker.etcd.decide import Write
 from elastic_worker.etcd.gateway import Body
 from elastic_worker.etcd.mirror import encoded
@@ -33,6 +34,12 @@ def put_member(member: Member, *, prefix: str, seal: Seal, lease: int) -> Body:
     """Write a member's own record, which nobody else writes."""
     key = MEMBERS + member.name
     return {"key": encoded(prefix + key), "value": encoded(seal.close(key, member)), "lease": str(lease)}
+
+
+def put_values(values: Values, *, prefix: str, seal: Seal, lease: int) -> Body:
+    """Write a member's own values of the exchange."""
+    key = EXCHANGE + values.name
+    return {"key": encoded(prefix + key), "value": encoded(seal.close(key, values)), "lease": str(lease)}
 
 
 def put_progress(records: Records, progress: Progress, *, prefix: str, seal: Seal, lease: int) -> Body:

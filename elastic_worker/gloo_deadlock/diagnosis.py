@@ -1,8 +1,8 @@
-"""Decides, from two snapshots of a training process, whether it hangs in torch's deadlock at the end of a gloo job.
+"""Decide from two snapshots of a training process whether it hangs in torch's deadlock at the end of a gloo job.
 
 In that deadlock the main thread holds the GIL, drops the last reference to a process group, and joins the group's thread, which waits for
 the GIL. The kernel shows both: the futex of pthread_join holds the id of the joined thread, and a thread that waits for the GIL asks for
-it every 5 ms. Anything else is a doubt, in words. Nothing here reads or waits.
+it every 5 ms. Any other observation is a doubt, in words. This module reads nothing and does not wait.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ WAIT, WAIT_BITSET, PRIVATE, COMMAND = 0, 9, 128, 127
 GROUP_THREAD = "pt_gloo_runloop"
 TORCH_LOOPS = frozenset((GROUP_THREAD, "gloo_tcp_loop", "pt_tcpstore_uv", "pt_tcpstore"))
 LEAST_ASKS_A_SECOND = 10.0
-"""How often a thread asks for the GIL: 200 times on a quiet machine, and still dozens of times with a tenth of a core."""
+"""Lower limit for a thread that asks for the GIL: it asks 200 times on a quiet machine, and dozens of times with a tenth of a core."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """One thread. call: number and arguments of its system call, empty if it is in none. switches: its context switches so far."""
+    """A thread. `call` has number and arguments of its system call, or is empty. `switches` counts its context switches so far."""
 
     id: int
     name: str
@@ -44,7 +44,10 @@ class Thread:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A process at one moment. traffic: bytes and calls of its reads and writes so far. sending: bytes in its sockets' send queues."""
+    """A process at one moment.
+
+    `traffic` has the bytes and calls of its reads and writes so far, `sending` the bytes in its sockets' send queues.
+    """
 
     at: float
     threads: typing.Mapping[int, Thread]
@@ -54,17 +57,17 @@ class Snapshot:
 
 
 def is_at_rest(taken: Snapshot) -> bool:
-    """Whether all of torch's own threads are asleep."""
+    """Return whether all of torch's own threads are asleep."""
     return all(thread.state != "R" and thread.call for thread in taken.threads.values() if thread.name in TORCH_LOOPS)
 
 
 def doubt(pid: int, before: Snapshot, now: Snapshot, calls: Calls) -> str:
-    """Why the process may still be working or be in another wait; empty if it is certainly in the known deadlock."""
+    """Return why the process may still work or wait for something else; empty if it is certainly in the known deadlock."""
     return _doubt_of_process(before, now) or _doubt_of_main(pid, before, now, calls) or _doubt_of_others(pid, before, now, calls)
 
 
 def describe(pid: int, taken: Snapshot) -> str:
-    """The known deadlock in words, thread by thread."""
+    """Describe the known deadlock, thread by thread."""
     joined = taken.threads[pid].call[3]
     others = ", ".join("{} ({})".format(thread.id, thread.name) for id, thread in sorted(taken.threads.items()) if id not in (pid, joined))
     return (
@@ -116,7 +119,7 @@ def _doubt_of_others(pid: int, before: Snapshot, now: Snapshot, calls: Calls) ->
         if id in (pid, joined):
             continue
         is_loop = thread.name in TORCH_LOOPS and thread.call[0] in calls.polls
-        # Idle pool threads (OpenMP, OpenBLAS) bear the program's name. They wait for a thread of this process, without a timeout.
+        # Idle pool threads (OpenMP, OpenBLAS) have the program's name. They wait for a thread of this process, without a timeout.
         is_idle = _waits(thread, calls) and not thread.call[4] and thread.switches == before.threads[id].switches
         if not (is_loop or is_idle):
             return "its thread {} may be at work".format(_name(thread))
@@ -124,7 +127,7 @@ def _doubt_of_others(pid: int, before: Snapshot, now: Snapshot, calls: Calls) ->
 
 
 def _waits(thread: Thread, calls: Calls) -> bool:
-    """Whether it waits for another thread of its process."""
+    """Return whether the thread waits for another thread of its process."""
     number, operation = thread.call[0], thread.call[2]
     return number == calls.futex and bool(operation & PRIVATE) and operation & COMMAND in (WAIT, WAIT_BITSET)
 

@@ -1,6 +1,6 @@
-"""Watches the last worker processes of a world whose other ranks have all ended with 0, and finds those that are deadlocked.
+"""Watch the last worker processes of a world whose other ranks have all ended with 0, and find those that are deadlocked.
 
-It takes a snapshot every few seconds; diagnosis compares two of them. A process that may still be working is left alone, and the log says
+It takes a snapshot every few seconds, and `diagnosis` compares two of them. A process that may still work is left alone, and the log says
 why.
 """
 
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S = 5.0
 STILL_S = 30.0
-"""How long a process must have been in the known wait."""
+"""Seconds for which a process must have been in the known wait."""
 SILENT_S = 30.0
-"""How long the last workers may take before the log says what they do: some worker always ends last."""
+"""Seconds until the log says what the last workers do. Some time is normal, because a worker always ends last."""
 MOST_REASONS = 20
 MOST_ATTEMPTS = 20
 ATTEMPT_S = 0.005
 
 
 class LastWorkers:
-    """The last processes of this agent in one world."""
+    """Watches the last processes of this agent in one world."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LastWorkers:
         self._logged = set()  # type: typing.Set[str]
 
     def deadlocked(self, pids: typing.Sequence[int], *, now: float) -> typing.Dict[int, str]:
-        """The deadlocked ones of these children of the agent, each with its wait in words. Empty unless all of them are."""
+        """Return the wait of each child process, in words, if all of them are deadlocked; otherwise return an empty dict."""
         if self._since is None:
             self._since = self._next = now
         if now < self._next or self._calls is None:
@@ -59,18 +59,18 @@ class LastWorkers:
         return found if len(found) == len(pids) else {}
 
     def _judge(self, pid: int, calls: diagnosis.Calls) -> str:
-        """Why this process may still be working; empty if it is deadlocked."""
+        """Return why this process may still work; empty if it is deadlocked."""
         before = self._snapshots.pop(pid, None)
         try:
             worker = self._worker_of(pid)
             now = self._snapshot_at_rest(worker)
         except procfs.Unreadable as error:
-            return "what it does cannot be read: {}".format(error)
+            return "its state cannot be read: {}".format(error)
         self._snapshots[pid] = now
         return diagnosis.doubt(worker, before, now, calls) if before is not None else "it was looked at for the first time"
 
     def _snapshot_at_rest(self, worker: int) -> diagnosis.Snapshot:
-        """Take a snapshot with torch's own threads asleep. They wake up about a hundred times a second, for a moment each."""
+        """Take a snapshot while torch's own threads are asleep. They wake up about a hundred times a second, for a moment each."""
         for _ in range(MOST_ATTEMPTS):
             taken = self._take(worker)
             if diagnosis.is_at_rest(taken):

@@ -14,7 +14,7 @@ __all__ = ["init", "state"]
 
 
 def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
-    """Call `hvd.init` once the whole world is there: the other workers train on while this one starts."""
+    """Call `hvd.init` once the whole world is ready. The other workers go on training while this one starts."""
     from elastic_worker.horovod.joining import init as join
 
     join(hvd, *arguments, **options)

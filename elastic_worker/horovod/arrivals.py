@@ -1,9 +1,10 @@
-"""Which of the listed hosts Horovod's driver may give ranks to, where the training program uses our library.
+"""Decide which of the listed hosts Horovod's driver may give ranks to, if the training program uses our library.
 
-Horovod assigns ranks first and starts a new host's workers then: all others stand still meanwhile, and end where one is too slow. With the
-library a worker asks for its place before it initialises Horovod. So new hosts' workers start at once, while the others train, and a host
-is offered to the driver when all of its workers have asked. A host whose worker has ended is offered again in the same way.
-It knows neither Horovod nor the network; `start` begins a worker early, `stop` ends it.
+Horovod assigns ranks first and then starts a new host's workers. The others stand still meanwhile, and they end if a new worker is too
+slow. With the library, a worker asks for its place before it initialises Horovod. So the workers of new hosts start at once, while the
+others train. A host is offered to the driver when all of its workers have asked. A host whose worker has ended is offered again in the
+same way.
+This module knows neither Horovod nor the network. `start` starts a worker early, and `stop` ends it.
 """
 
 import threading
@@ -14,7 +15,7 @@ Slot = typing.Tuple[str, int]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 LIVED_S = 60.0
-"""A worker that lived for so long begins its row of failures anew."""
+"""Seconds after which a worker has run long enough that its host's former failures do not count any more."""
 
 
 class Place(typing.NamedTuple):
@@ -29,12 +30,12 @@ class Place(typing.NamedTuple):
 
 
 class Workers(typing.Protocol):
-    """The driver, as far as it is needed here."""
+    """The part of the driver that is needed here."""
 
     def is_assigned(self, host: str) -> bool: ...
 
     def place(self, slot: Slot) -> typing.Optional[Place]:
-        """None while the driver has none for it."""
+        """Return the worker's place, or None while the driver has no place for it."""
 
     def start(self, slot: Slot) -> None: ...
 
@@ -45,7 +46,7 @@ class Workers(typing.Protocol):
 
 
 class WorldLost(Exception):
-    """A worker of this world ended before it had initialised Horovod, and others are doing so already."""
+    """A worker of this world ended before it had initialised Horovod, and others already wait for it."""
 
 
 class Arrivals:
@@ -54,23 +55,23 @@ class Arrivals:
         self._clock = clock
         self._changed = threading.Condition()
         self._early: typing.Dict[Slot, float] = {}
-        """Started, and without a rank so far; when they were started."""
+        """Start times of workers that have no rank yet."""
         self._working: typing.Dict[Slot, float] = {}
-        """With a rank."""
+        """Start times of workers that have a rank."""
         self._fresh: typing.Set[Slot] = set()
-        """Of these the ones that have not initialised Horovod yet."""
+        """Workers with a rank that have not initialised Horovod yet."""
         self._arrived: typing.Set[Slot] = set()
         self._failures: typing.Dict[str, int] = {}
         self._again_at: typing.Dict[str, float] = {}
         self._is_broken = False
-        """A fresh worker has ended, so that this world will not meet."""
+        """A fresh worker has ended, so this world will not meet."""
         self._ready_again: typing.Set[Slot] = set()
         self._has_met = False
         self.is_used = False
         """Whether a worker has asked for its place, which only our library does."""
 
     def offered(self, listed: typing.Mapping[str, int]) -> typing.Dict[str, int]:
-        """The hosts for the driver. Starts the workers of the others, and ends those of hosts that are not listed any more."""
+        """Return the hosts for the driver. Start the workers of other hosts, and end those of hosts that are not listed any more."""
         with self._changed:
             if not self.is_used:
                 return dict(listed)
@@ -93,7 +94,7 @@ class Arrivals:
         return self._workers.is_assigned(host) and any(slot[0] == host for slot in self._working)
 
     def given_rank(self, slot: Slot) -> bool:
-        """The driver starts a worker; true where it was started early and only begins to count."""
+        """Note that the driver starts a worker. Return whether it was started early, and so needs no process now."""
         with self._changed:
             was_early = self._early.pop(slot, None) is not None
             self._working[slot] = self._clock()
@@ -102,14 +103,14 @@ class Arrivals:
             return was_early
 
     def assigned(self) -> None:
-        """The driver has assigned ranks anew."""
+        """Note that the driver has assigned ranks again."""
         with self._changed:
             self._is_broken = False
             self._ready_again.clear()
             self._changed.notify_all()
 
     def ended(self, slot: Slot, is_failure: bool) -> None:
-        """A worker's process has ended. One that has finished keeps its host: the others are about to finish too."""
+        """Note that a worker's process has ended. If the worker has finished, its host stays, because the others will finish soon too."""
         with self._changed:
             was_early, is_assigned = slot in self._early, self._workers.is_assigned(slot[0])
             if was_early or is_failure:
@@ -126,7 +127,7 @@ class Arrivals:
         self._again_at[host] = self._clock() + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10))
 
     def meet(self, slot: Slot, within_s: float) -> typing.Optional[Place]:
-        """A worker asks for its place: waits until it has one and nobody in its world is still to come. None after this time."""
+        """Wait until this worker has a place and all workers of its world are here, and return the place. Return None after this time."""
         until = self._clock() + within_s
         with self._changed:
             self.is_used = True
@@ -147,9 +148,10 @@ class Arrivals:
                 self._changed.wait(left_s)
 
     def _leave_broken(self, slot: Slot) -> None:
-        """In the first world all are here, and the driver can assign ranks without the lost one.
+        """Leave a world whose fresh worker has ended.
 
-        Later the others wait for it already; a worker that got a rank without them would begin the training anew.
+        In the first world all workers are here, and the driver can assign ranks without the lost worker. Later, the others wait for it
+        already, and a worker that got a rank without them would begin the training from its start.
         """
         if self._has_met:
             raise WorldLost("a worker of this world was lost before it had initialised Horovod")

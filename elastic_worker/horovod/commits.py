@@ -1,6 +1,7 @@
-"""A worker's last commit in a file of its pod: written by a thread, so that training does not wait for the disk, and replaced as a whole.
+"""Keep a worker's last commit in a file of its pod.
 
-If all processes are lost, with the launcher or at once, the next ones go on from the newest commit that any of their pods has.
+A thread writes the file and replaces it as a whole, so training does not wait for the disk. If all processes are lost, with the launcher
+or at once, the next processes continue from the newest commit that any of their pods has.
 """
 
 import os
@@ -12,13 +13,13 @@ NAME = "commit"
 
 
 def folder(environ: typing.Mapping[str, str]) -> str:
-    """Of this worker. By its host, because pods of one machine may share the folder for temporary files."""
+    """Return the folder of this worker. Its name has the host, because pods of one machine may share the folder for temporary files."""
     parts = (environ.get("ELASTIC_JOB_UID") or "job", environ.get("HOROVOD_HOSTNAME") or "host", environ.get("HOROVOD_LOCAL_RANK") or "0")
     return os.path.join(environ.get("ELASTIC_COMMITS") or tempfile.gettempdir(), "elastic-commits-" + "-".join(parts))
 
 
 class Commits:
-    """`write` puts an object into an open file, `read` gets it from one."""
+    """Keeps the newest commit. `write` writes an object into an open file, and `read` reads it back."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Commits:
         self._thread: typing.Optional[threading.Thread] = None
 
     def keep(self, number: int, content: typing.Any) -> None:
-        """Store this commit soon. It replaces one that is not written yet; the content must not change any more."""
+        """Store this commit soon. It replaces a commit that is not written yet. The content must not change any more."""
         with self._changed:
             self._newest = number, content
             if self._thread is None or not self._thread.is_alive():
@@ -46,12 +47,12 @@ class Commits:
             self._changed.notify_all()
 
     def flush(self, within_s: float) -> bool:
-        """Wait until the newest one is written."""
+        """Wait until the newest commit is written. Return whether it was written in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._newest is None and not self._is_writing, within_s)
 
     def newest(self) -> typing.Tuple[int, typing.Any]:
-        """Number and content of the commit in the file; 0 and None where there is none that can be read."""
+        """Return number and content of the commit in the file, or 0 and None if no commit can be read."""
         try:
             if os.stat(self._path).st_uid != os.getuid():
                 raise PermissionError("the folder is another user's")
@@ -60,7 +61,7 @@ class Commits:
                 return number, self._read(file)
         except FileNotFoundError:
             return 0, None
-        except Exception as error:  # whatever a damaged file makes the reader raise
+        except Exception as error:  # a damaged file may make the reader raise anything
             self._log("the commit in {} cannot be read: {!r}".format(self._path, error))
             return 0, None
 
@@ -72,7 +73,7 @@ class Commits:
                 (number, content), self._newest, self._is_writing = self._newest, None, True
             try:
                 self._store(number, content)
-            except Exception as error:  # training goes on without
+            except Exception as error:  # training continues without the commit
                 self._log("commit {} could not be kept in {}: {!r}".format(number, self._path, error))
             with self._changed:
                 self._is_writing = False

@@ -137,14 +137,14 @@ def installed(
             super().__init__(*args, **kwargs)
 
         def notify_hosts_updated(self, timestamp: int, update_res: typing.Any) -> None:
-            """Not while one is under way: it is repeated until workers have met."""
+            """Send the notification, unless one is being sent. The driver repeats it until workers have met."""
             if self._is_sending.acquire(blocking=False):
                 threading.Thread(target=self._send_update, args=(timestamp, update_res), daemon=True).start()
 
         def _send_update(self, timestamp: int, update_res: typing.Any) -> None:
             try:
                 super().notify_hosts_updated(timestamp, update_res)
-            except Exception:  # whatever Horovod's messages raise; a worker that is lost is replaced anyway
+            except Exception:  # Horovod's messages may raise anything; a worker that is lost is replaced anyway
                 pass
             finally:
                 self._is_sending.release()
@@ -220,7 +220,7 @@ def _slot(key: str) -> Slot:
 
 
 def _answer(arrivals: Arrivals, slot: Slot, timeout_s: typing.Optional[int]) -> typing.Dict[str, typing.Any]:
-    """To a worker that asks for its place; empty where it has none yet."""
+    """Return the answer to a worker that asks for its place; empty if it has none yet."""
     try:
         place = arrivals.meet(slot, MEET_S)
     except WorldLost as error:
@@ -275,7 +275,7 @@ class EarlyWorkers:
         self._workers[slot].stop.set()
 
     def assign_anew(self, slot: Slot) -> None:
-        """As a worker that was there before: the driver assigns ranks when all of its world are ready or lost."""
+        """Treat the worker as one of the former world: the driver assigns ranks once all workers of that world are ready or lost."""
         threading.Thread(target=self._driver.record_ready, args=slot, daemon=True).start()
 
     def taken(self, slot: Slot) -> "EarlyWorker":

@@ -9,12 +9,12 @@ import typing
 COOLDOWN_S = ("1", "60")
 """Without a range, Horovod never uses a host again whose worker failed, also after a failure of another's making."""
 GLOO_TIMEOUT_S = "60"
-"""The time for a new worker to start: one that needs longer ends all others, and with them the job. Horovod's own default is 30 s.
+"""Seconds for a new worker to start. A worker that needs longer ends all others, and with them the job. Horovod's own default is 30 s.
 
-After it, the others also notice a worker that stands still. They hear of a worker that ends at once, from `elastic_worker.horovod.watch`.
+After this time, the others also notice a worker that stands still. `elastic_worker.horovod.watch` tells them at once of a worker that ends.
 """
 WITH_LIBRARY_S = 10
-"""The timeout for workers that initialise Horovod only once their whole world is there."""
+"""The timeout for workers that initialise Horovod only once their whole world is ready."""
 STILL_S = 60.0
 """Least time for which workers wait for one that stands still. It begins when gloo's timeout has freed them."""
 DISCOVERY = "--host-discovery-script"
@@ -45,7 +45,7 @@ def has_own_timeout(words: typing.Sequence[str], environ: typing.Mapping[str, st
 
 
 def still_s(words: typing.Sequence[str], environ: typing.Mapping[str, str]) -> float:
-    """Return the seconds after which a worker that does not leave a lost world is ended; infinity if gloo's timeout may stand in a file.
+    """Return the seconds after which a worker that does not leave a lost world is ended; infinity if a file may set gloo's timeout.
 
     A worker that has just started may need gloo's timeout to notice that its world is lost.
     """
@@ -60,5 +60,5 @@ def still_s(words: typing.Sequence[str], environ: typing.Mapping[str, str]) -> f
 
 
 def _has(words: typing.Sequence[str], *names: str) -> bool:
-    """Tell whether one of these flags is there. The command's own flags look the same, and there these names mean nothing else."""
+    """Return whether one of these flags is given. Flags of the user's command count too, but these names have no other meaning there."""
     return any(word.split("=", 1)[0] in names for word in words)

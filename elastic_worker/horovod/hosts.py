@@ -37,7 +37,7 @@ class Hosts:
         log: typing.Callable[[str], None],
         first_list_s: float = FIRST_LIST_S,
     ) -> None:
-        """`reach` runs a command in a host; `fall_back` gives the hosts where the server never answers."""
+        """`reach` runs a command in a host; `fall_back` returns the hosts if the server never answers."""
         self._server = server
         self._fall_back = fall_back
         self._log = log
@@ -138,7 +138,7 @@ class Hosts:
             try:
                 answer = server.read(version) if version else server.report(self._report())
                 if version and _server_of(answer.version) != _server_of(version):
-                    # A new server decides by what it is told; its first list must not lack the host that has the training state.
+                    # A new server has only our reports, and its first list must not lack the host that has the training state.
                     answer = server.report(self._report())
             except Unavailable as error:
                 self._say("the rendezvous server gives no list of hosts: {}".format(error))

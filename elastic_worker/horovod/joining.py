@@ -58,7 +58,7 @@ class Launcher(typing.NamedTuple):
 
 
 def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None:
-    """Initialise Horovod once the whole world is there, and keep the connections that this opens."""
+    """Initialise Horovod once the whole world is ready, and keep the connections that this opens."""
     launcher = Launcher.of(os.environ)
     if launcher is not None and not hvd.is_initialized():
         prepare()
@@ -70,7 +70,7 @@ def init(hvd: typing.Any, *arguments: typing.Any, **options: typing.Any) -> None
 
 
 def prepare() -> None:
-    """Import now, while the others train, what a program's first optimizer and first step import: seconds for which all would wait."""
+    """Import now, while the others train, what a first optimizer and a first step import. Later, all workers would wait for that."""
     torch = sys.modules.get("torch")
     if torch is not None:
         weight = torch.nn.Parameter(torch.zeros(1))

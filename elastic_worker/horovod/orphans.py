@@ -1,6 +1,6 @@
-"""Ends a worker's command that ssh has started when the launcher is gone. sshd closes the connection then and leaves the command running.
+"""End a worker's command that ssh has started when the launcher is gone, because sshd closes the connection and lets the command run on.
 
-A worker that prints nothing would train on beside those of the next launcher. Our exec client has its own watcher.
+A worker that prints nothing would continue to train next to the workers of the next launcher. Our exec client has its own watcher.
 """
 
 import shlex
@@ -15,6 +15,6 @@ WATCHER = (
 
 
 def watched(quoted: str) -> str:
-    """The command for a remote shell, one quoted word before and after, with a watcher beside it."""
+    """Return the command for a remote shell with a watcher next to it. Both commands are one quoted word."""
     (command,) = shlex.split(quoted)
     return shlex.quote(WATCHER + command)

@@ -34,7 +34,7 @@ class Progress:
             self._thread.start()
 
     def is_checkpoint_asked(self) -> bool:
-        """Once for each time that it is asked for."""
+        """Return whether a checkpoint was asked for since the last call."""
         is_asked, self._is_asked = self._is_asked, False
         return is_asked
 

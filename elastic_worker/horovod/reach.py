@@ -1,8 +1,8 @@
-"""Runs `true` in a host as horovodrun would start a worker there.
+"""Run `true` in a host in the way in which horovodrun would start a worker there.
 
-Through the API server in this process where the launcher's remote shell is the controller's own script over our `kubectl`, else by the
-shell command that horovodrun would use. One process less for each new host: a Python interpreter that starts costs most of a second on a
-busy machine.
+If the launcher's remote shell is the controller's own script with our `kubectl`, this process asks the API server itself. Otherwise it
+uses the shell command that horovodrun would use. The direct way saves a Python interpreter for each new host, whose start takes most of a
+second on a busy machine.
 """
 
 import json
@@ -27,12 +27,12 @@ Reach = typing.Callable[[str], bool]
 
 
 def by_command(command: typing.Callable[[str], str]) -> Reach:
-    """`command` gives the shell command that runs `true` in a host."""
+    """Return a Reach that runs the shell command that `command` gives for a host."""
     return lambda host: _ends_well(command(host))
 
 
 def by_exec(environ: typing.Mapping[str, str], script: str = REMOTE_SHELL, client: str = CLIENT) -> typing.Optional[Reach]:
-    """Through the API server; None where horovodrun would go another way."""
+    """Return a Reach that goes through the API server, or None if horovodrun would go another way."""
     try:
         with open(script, encoding="utf-8") as file:
             call = CALL.search(file.read())
@@ -48,7 +48,7 @@ def by_exec(environ: typing.Mapping[str, str], script: str = REMOTE_SHELL, clien
 
 
 def either(direct: typing.Optional[Reach], command: Reach) -> Reach:
-    """By the command where the direct way is none, or fails: that is the way which horovodrun will go."""
+    """Return a Reach that uses the command if there is no direct way, or if it fails, because horovodrun will use the command."""
     return command if direct is None else lambda host: direct(host) or command(host)
 
 
@@ -67,7 +67,7 @@ def _answers(api: kubectl.ApiServer, pod: str, container: str) -> bool:
 
 
 def _status(link: kubectl.WebSocket, until: float) -> typing.Optional[int]:
-    """The command's exit status; None where it did not come in time."""
+    """Return the command's exit status, or None if it did not come in time."""
     while True:
         for message in link.messages():
             if message is None:
@@ -82,7 +82,7 @@ def _status(link: kubectl.WebSocket, until: float) -> typing.Optional[int]:
 
 
 def _ends_well(command: str) -> bool:
-    """Whether this shell command ends with 0 in time. Its process group is ended where it does not."""
+    """Return whether this shell command ends with 0 in time. After that time, end its process group."""
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
         process = subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True, **quiet)  # type: ignore[call-overload]

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def may_start_again(end: BaseException, lost: typing.Sequence[str], environ: typing.Mapping[str, str]) -> bool:
-    """Has horovodrun failed soon after it lost hosts? Horovod cannot go on without some, and its own end would count as the program's."""
+    """Return whether horovodrun failed soon after it lost hosts. It cannot go on without some hosts, which is not the program's fault."""
     failed = not isinstance(end, (KeyboardInterrupt, GeneratorExit)) and not (isinstance(end, SystemExit) and not end.code)
     since_s = time.time() - float(environ.get(STARTED_AGAIN_AT) or 0)
     if not failed or not lost or since_s < AGAIN_AFTER_S:

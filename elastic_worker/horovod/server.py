@@ -1,6 +1,6 @@
-"""The rendezvous server's list of hosts, as the launcher asks for it and reports to it.
+"""Ask the rendezvous server for its list of hosts, and report to it, for the launcher.
 
-Each call is one request with a time limit, and calls share a connection: a handshake each second would cost more than all the rest.
+Each call is one request with a time limit. Calls share a connection, because a handshake each second would cost more than everything else.
 """
 
 import http.client
@@ -27,7 +27,7 @@ class Host(typing.NamedTuple):
     slots: int
     listed: bool
     unproven: bool
-    """It is ready, and no command was run there yet."""
+    """Whether the host is ready, but no command has run there yet."""
     leaving: bool = False
 
 
@@ -35,11 +35,11 @@ class Answer(typing.NamedTuple):
     version: str
     hosts: typing.List[Host]
     error: str
-    """Why there is no list to use; empty where there is one."""
+    """Why there is no list to use; empty if there is one."""
 
 
 class Server:
-    """For one thread."""
+    """The connection of one thread to the server."""
 
     def __init__(self, url: str, folder: str) -> None:
         self._url = url
@@ -47,7 +47,7 @@ class Server:
         self._connection: typing.Optional[http.client.HTTPSConnection] = None
 
     def read(self, after: str = "") -> Answer:
-        """The newest answer. With a version it waits for another one, for some seconds."""
+        """Return the newest answer. With a version, wait some seconds for another version."""
         return self._call("?after=" + after if after else "", None, WAIT_S if after else SEND_S)
 
     def report(self, report: typing.Mapping[str, typing.Any]) -> Answer:
@@ -63,7 +63,7 @@ class Server:
         try:
             return _answer(*self._ask(query, body, timeout_s))
         except (http.client.RemoteDisconnected, ConnectionError) as error:
-            # The server may have closed a silent connection; a request may come twice, because it always says everything.
+            # The server may have closed a silent connection. Sending a request twice is safe, because each says everything.
             self.close()
             if is_new:
                 raise self._unavailable(error) from error
@@ -95,7 +95,7 @@ def _answer(status: int, text: bytes) -> Answer:
     try:
         found = json.loads(text)
         if "hosts" not in found:
-            raise Unavailable("{} ({})".format(found.get("error") or "no hosts in the answer", status))
+            raise Unavailable("{} ({})".format(found.get("error") or "the answer has no hosts", status))
         hosts = [
             Host(str(one["name"]), str(one["uid"]), int(one["slots"]), bool(one["listed"]), bool(one["unproven"]), bool(one.get("leaving")))
             for one in found["hosts"]
@@ -103,4 +103,4 @@ def _answer(status: int, text: bytes) -> Answer:
         ]
         return Answer(str(found["version"]), hosts, str(found.get("error") or ""))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Unavailable("an answer that cannot be read ({}): {!r}".format(status, error)) from error
+        raise Unavailable("the answer cannot be read ({}): {!r}".format(status, error)) from error

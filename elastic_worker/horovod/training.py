@@ -1,7 +1,8 @@
-"""What a training program's own state gains.
+"""Extend the state object of a training program.
 
-It always synchronises after a change of hosts, its commits stay in the pod, it reports progress, and it can be committed when a change
-waits for it instead of every so many steps only. Made for horovod.torch's TorchState; of a state of another framework commits are not kept.
+The state always synchronises after a change of hosts, its commits stay in the pod, and it reports progress. It can be committed when a
+change waits for a commit, and not only after a number of steps. It is made for horovod.torch's TorchState. Commits of other frameworks'
+states are not kept.
 """
 
 import copy
@@ -16,11 +17,11 @@ from elastic_worker.horovod.progress import Progress
 
 DUE = "elastic-training.due"
 COMMIT, CHECKPOINT = 1, 2
-"""What a worker asks all others for."""
+"""Requests of a worker to all others."""
 
 
 def kept(hvd: typing.Any, state: typing.Any) -> typing.Any:
-    """Return the state as an instance of a class derived from its own class and Kept."""
+    """Make the state an instance of a class derived from its own class and Kept, and return it."""
     base = type(state)
     launcher = Launcher.of(os.environ)
     state._elastic = Keeper(hvd, commits() if hasattr(state, "_handlers") else None, Progress(launcher) if launcher is not None else None)
@@ -31,10 +32,10 @@ def kept(hvd: typing.Any, state: typing.Any) -> typing.Any:
 
 
 def after_the_last_world(keeper: "Keeper", init: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:
-    """Horovod's `init` between two worlds.
+    """Return Horovod's `init` with a clean-up before it.
 
-    Its `shutdown` leaves connections open: where a worker is lost while all shut down, those that still wait for this one would do so until
-    gloo's timeout.
+    Horovod's `shutdown` leaves connections open. If a worker is lost while all shut down, the others may still wait for this worker, and
+    would do so until gloo's timeout.
     """
 
     def begin(*arguments: typing.Any, **options: typing.Any) -> typing.Any:
@@ -66,26 +67,26 @@ def log(text: str) -> None:
 
 
 class Keeper:
-    """What a kept state holds beside its own."""
+    """The part of a kept state that is ours."""
 
     def __init__(self, hvd: typing.Any, commits: typing.Optional[Commits], progress: typing.Optional[Progress]) -> None:
         self.hvd = hvd
         self.commits = commits
         self.progress = progress
         self.number = 0
-        """Of the last commit, counted over the whole job."""
+        """Number of the last commit, counted over the whole job."""
         self.steps = 0
-        """Since the last commit by `step_done`."""
+        """Steps since the last commit by `step_done`."""
         self.due: typing.Any = None
-        """The sum of what all workers asked for at the last step, under way."""
+        """The pending sum of the requests of all workers at the last step."""
         self.gloos: connections.Connections = dict(getattr(hvd, "elastic_connections", {}))
         """The connections of the present world."""
         self.before: typing.Optional[connections.Connections] = None
-        """What was there before the next one; None where that is not known."""
+        """The connections before the next world, or None if they are not known."""
 
 
 class Kept:
-    """Before a class of Horovod's states in the order of methods; its own part is in `_elastic`."""
+    """A class that comes before a class of Horovod's states in the method resolution order. Its own part is in `_elastic`."""
 
     _elastic: Keeper
 
@@ -97,7 +98,7 @@ class Kept:
             keeper.commits.keep(keeper.number, _content(self))
 
     def sync(self) -> None:
-        """Synchronise; where all processes are new, from the newest commit that a pod has kept."""
+        """Synchronise. If all processes are new, do it from the newest commit that a pod has kept."""
         keeper, hvd = self._elastic, self._elastic.hvd
         keeper.due, keeper.steps = None, 0
         if keeper.commits is not None:
@@ -111,19 +112,22 @@ class Kept:
         super().sync()  # type: ignore[misc]
 
     def restore(self) -> None:
-        """After a failure, before the workers that are left meet again: lets those that still wait for this one know."""
+        """Restore after a failure, before the remaining workers meet again. Close connections, so that no worker waits for this one."""
         connections.shut(self._elastic.gloos)
         self._elastic.gloos, self._elastic.before = {}, connections.connected()
         super().restore()  # type: ignore[misc]
 
     def on_reset(self) -> None:
-        """The workers have met."""
+        """Note the connections of the new world, because the workers have met."""
         before, self._elastic.before = self._elastic.before, None
         self._elastic.gloos = connections.since(before) if before is not None else {}
         super().on_reset()  # type: ignore[misc]
 
     def check_host_updates(self) -> None:
-        """Workers that hear of a removal only would not synchronise, and one that joins meanwhile would wait for them for ever."""
+        """Make all workers synchronise after a change of hosts.
+
+        Workers that hear only of a removal would not synchronise, and a worker that joins meanwhile would wait for them forever.
+        """
         try:
             super().check_host_updates()  # type: ignore[misc]
         except Exception as interrupt:
@@ -133,10 +137,10 @@ class Kept:
             raise
 
     def step_done(self, every: int, **values: float) -> bool:
-        """At the end of each step, on every worker.
+        """Commit if it is time. Every worker calls this at the end of each step.
 
-        Commits after so many steps, and at once where a change of hosts waits for a commit or a checkpoint is asked for. True if it is:
-        then a checkpoint to a storage of your own is worth its time.
+        It commits after `every` steps, and at once if a change of hosts waits for a commit or if somebody asks for a checkpoint. It returns
+        whether a checkpoint is asked for: then write one to your own storage.
         """
         keeper, hvd = self._elastic, self._elastic.hvd
         if keeper.progress is not None and hvd.rank() == 0:
@@ -152,9 +156,9 @@ class Kept:
         return asked >= CHECKPOINT
 
     def _due(self) -> typing.Any:
-        """The sum of all wishes, under way; None where this world is over: a worker whose training has ended has shut Horovod down.
+        """Begin to sum up the requests of all workers. Return None if this world has ended, because a worker has shut Horovod down.
 
-        A lost one is found by the program's own next step.
+        A lost worker is found by the program's own next step.
         """
         hvd = self._elastic.hvd
         try:
@@ -163,7 +167,7 @@ class Kept:
             return None
 
     def _wish(self) -> int:
-        """What this worker asks all for; rank 0 alone is notified of changes."""
+        """Return this worker's request to all. Only rank 0 is notified of changes."""
         keeper = self._elastic
         if keeper.hvd.rank() != 0:
             return 0
@@ -179,7 +183,7 @@ def _number(value: int) -> typing.Any:
 
 
 def _content(state: typing.Any) -> typing.Dict[str, typing.Any]:
-    """What the last save has set aside. Tensors there are copies already, and are not changed any more."""
+    """Return the values that the last save has set aside. Its tensors are copies already, and do not change any more."""
     handlers = {
         name: {key: value for key, value in vars(one).items() if key.startswith("_saved_")} for name, one in state._handlers.items()
     }

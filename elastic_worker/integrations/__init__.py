@@ -1,4 +1,4 @@
-"""Makes the training loops of other frameworks elastic. Each module imports the framework that it is named after.
+"""Make the training loops of other frameworks elastic. Each module imports the framework that it is named after.
 
 agreement            decides with all ranks when to save and when to stop
 huggingface          a callback for transformers' Trainer

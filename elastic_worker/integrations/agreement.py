@@ -16,7 +16,7 @@ from elastic_worker.report import Reporter
 
 AGREE_EVERY_S = 0.25
 MOST_STEPS = 32
-"""Maximum number of steps between two agreements. Steps that become slow suddenly delay the next one by so many steps."""
+"""The most steps between two agreements. If steps suddenly become slow, the next agreement is late by so many steps."""
 PATIENCE_S = 10.0
 """Seconds that a step may take after SIGTERM. A rank that is stuck in a collective with a lost peer ends after them."""
 PATIENCE_STEPS = 3

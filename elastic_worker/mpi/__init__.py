@@ -1,1 +1,1 @@
-"""What MPI launchers need: a `kubectl` that knows `exec`."""
+"""Give MPI launchers a `kubectl` that knows `exec`."""

@@ -1,4 +1,4 @@
-"""The one thing an MPI launcher needs of kubectl: `kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...` with the pod's own account.
+"""Run `kubectl exec POD [-c CONTAINER] [-i] -- COMMAND...` with the pod's own account. An MPI launcher needs nothing else of kubectl.
 
 The file stands alone: `python3 -m elastic_worker.mpi.kubectl --install FOLDER` copies it to FOLDER/kubectl. Then it waits until the
 workers named in a hostfile run, because MPI does not try twice. Streams use the WebSocket protocol v4.channel.k8s.io: the first byte of
@@ -57,7 +57,7 @@ status=$?
 kill -s KILL $watcher
 exit $status
 """
-"""Runs a command and a watcher beside it. The watcher reads names of signals from the input, sends them to the command, and ends the
+"""Runs a command and a watcher next to it. The watcher reads names of signals from the input, sends them to the command, and ends the
 command when the input closes. Empty lines are keepalives. A container runtime makes the command a group leader; elsewhere there is no
 watcher."""
 
@@ -92,7 +92,7 @@ class ApiServer:
         return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_S, context=context)
 
     def headers(self) -> typing.Dict[str, str]:
-        """The token is read each time, because it is replaced while the pod runs."""
+        """Return the headers with the token. It is read each time, because it is replaced while the pod runs."""
         return {"Authorization": "Bearer " + self._read("token")}
 
     def _read(self, name: str) -> str:
@@ -101,7 +101,7 @@ class ApiServer:
 
 
 class WebSocket:
-    """Messages over a connection that was upgraded already. It never blocks: the caller waits, for both directions at once."""
+    """Messages over a connection that was upgraded already. It never blocks; the caller waits for both directions at once."""
 
     def __init__(self, connection: socket.socket, received: bytes = b"", *, half_closes: bool = False) -> None:
         connection.setblocking(False)
@@ -153,7 +153,7 @@ class WebSocket:
             self._received += more
 
     def messages(self) -> typing.Iterator[typing.Optional[bytes]]:
-        """The complete messages; None if the other side has closed."""
+        """Yield the complete messages, and None if the other side has closed."""
         while (frame := self._frame()) is not None:
             first, payload = frame
             kind = first & 0x0F
@@ -181,7 +181,7 @@ class WebSocket:
                 return None
             length = struct.unpack_from(form, self._received, 2)[0]
         if len(self._message) + length > MOST_IN_MESSAGE:
-            raise ExecError("a message of more than {} bytes".format(MOST_IN_MESSAGE))
+            raise ExecError("a message has more than {} bytes".format(MOST_IN_MESSAGE))
         if len(self._received) < at + length:
             return None
         frame = self._received[0], bytes(self._received[at : at + length])
@@ -216,7 +216,7 @@ def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[s
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
-    # http.client gives no access to what follows an answer 101, so the head is read here.
+    # http.client gives no access to the bytes after an answer 101, so the head is read here.
     plain = connection.sock
     received = b""
     while b"\r\n\r\n" not in received:
@@ -235,7 +235,7 @@ def open_exec(server: ApiServer, pod: str, query: typing.Sequence[typing.Tuple[s
 
 
 def _notice_loss(connection: socket.socket) -> None:
-    """Turn on TCP keepalive: without it, this program would wait for ever for a peer that vanished."""
+    """Turn on TCP keepalive. Without it, this program would wait forever for a peer that vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_AFTER_S // 3)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_AFTER_S // 9)
@@ -243,7 +243,7 @@ def _notice_loss(connection: socket.socket) -> None:
 
 
 def refusal(status: str, body: bytes) -> str:
-    """The API server's own message, if the answer has one."""
+    """Return the API server's own message, if the answer has one."""
     start, end = body.find(b"{"), body.rfind(b"}")
     try:
         return str(json.loads(body[start : end + 1])["message"])
@@ -286,12 +286,12 @@ def _converse(link: WebSocket, pod: str, source: int, read: typing.Callable[[int
 
 
 def _named(source: int) -> bytes:
-    """Signals by name, as the watcher reads them."""
+    """Return the names of the signals, as the watcher reads them."""
     return b"".join(FORWARDED[signal.Signals(number)] + b"\n" for number in os.read(source, 64))
 
 
 def _signals() -> int:
-    """A pipe that gets the number of each signal. The second signal of a kind ends this program, whatever the command does."""
+    """Return a pipe that gets the number of each signal. The second signal of a kind ends this program, whatever the command does."""
     source, sink = os.pipe()
 
     def note(number: int, _: object) -> None:
@@ -326,13 +326,13 @@ def install(folder: str) -> None:
 
 
 def hosts(hostfile: str) -> typing.List[str]:
-    """The workers of a hostfile, without the launcher, whose host name may differ from its pod name."""
+    """Return the workers of a hostfile, without the launcher, whose host name may differ from its pod name."""
     with open(hostfile, encoding="utf-8") as file:
         return [line.split()[0] for line in file if line.strip() and not line.split()[0].endswith("-launcher")]
 
 
 def wait_for(server: ApiServer, names: typing.Sequence[str], least: int = 0) -> None:
-    """Wait until `least` of these pods run, or all of them; ask for one at a time. The job's deadline limits the wait."""
+    """Wait until `least` of these pods run, or all of them. Ask for one pod at a time. The job's deadline limits the wait."""
     waiting, said, until = list(names), 0.0, time.monotonic() + PATIENCE_S
     while waiting and len(names) - len(waiting) < (least or len(names)):
         name, problem = waiting.pop(0), ""

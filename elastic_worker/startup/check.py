@@ -1,7 +1,7 @@
-"""Checks whether an interpreter can load our rendezvous handler. The wrapper runs it with the interpreter that torchrun will use.
+"""Check whether an interpreter can load our rendezvous handler. The wrapper runs this with the interpreter that torchrun will use.
 
-Prints `own` if the image has elastic_worker installed with the backend that the job uses, `ours` if the delivered copy is to be used, or
-the obstacle, with exit status 1.
+It prints `own` if the image has elastic_worker installed with the backend that the job uses, and `ours` if the delivered copy is to be
+used. If there is an obstacle, it prints the obstacle and ends with status 1.
 Very old interpreters must be able to parse this file, and it never imports torch.
 """
 
@@ -14,7 +14,7 @@ LEAST_TORCH = (2, 6)
 
 def numbers(version):
     # type: (str) -> tuple[int, ...]
-    """The leading numbers of a version, as far as they go."""
+    """Return up to two leading numbers of a version."""
     found = []  # type: list[int]
     for part in version.split(".")[:2]:
         digits = ""
@@ -30,7 +30,7 @@ def numbers(version):
 
 def verdict():
     # type: () -> tuple[bool, str]
-    """Either (True, "own" or "ours") or (False, the obstacle)."""
+    """Return either (True, "own" or "ours") or (False, the obstacle)."""
     if sys.version_info[:2] < LEAST_PYTHON:
         return False, "Python %d.%d runs torchrun here, and the backend elastic needs at least %d.%d" % (
             sys.version_info[:2] + LEAST_PYTHON

@@ -1,4 +1,4 @@
-"""Copies this package, with the metadata by which torchrun finds it, into a folder.
+"""Copy this package, with the metadata by which torchrun finds it, into a folder.
 
 An init container runs `python3 -m elastic_worker.startup.deliver DEST`; the wrapper around the command appends DEST to PYTHONPATH.
 """

@@ -1,4 +1,4 @@
-"""Waits until a name resolves: `python3 -m elastic_worker.startup.resolve NAME`.
+"""Wait until a name resolves: `python3 -m elastic_worker.startup.resolve NAME`.
 
 It runs in an init container of a worker whose master may start later. It resolves as the training program will and needs no tool in the
 image. It never gives up: the job's deadline limits the wait.

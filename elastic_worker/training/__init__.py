@@ -1,4 +1,4 @@
-"""Trains through changes of the world: workers come and go, and the processes that stay keep running.
+"""Train through changes of the world: workers come and go, and the processes that stay keep running.
 
 run           the loop that programs write, and its steps
 worlds        from one world to the next: leave, form, bring the state level
@@ -12,10 +12,10 @@ transfer      the state from a donor to the workers that lack it; `state` takes 
 boundary      puts back what a broken step has changed
 environment   a single process, torchrun, or worlds that change
 step          one step, as a context
-mistakes      errors of a program that would train something else without a word
+mistakes      errors in a program that would otherwise train something else without a message
 sampler       which samples of which step, for every size of the world
 data          loads the samples of this rank
-saves         saves the state while training goes on
+saves         saves the state while training goes on; `save_news` tells the agent if that fails
 sigterm       ends a worker between two steps
 rates         learning-rate rules for a global batch that follows the size
 """

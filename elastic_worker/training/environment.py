@@ -1,4 +1,4 @@
-"""Says in which of three environments a program runs, and keeps the environment variables of its process true in each world."""
+"""Say in which of three environments a program runs, and keep the environment variables of its process true in each world."""
 
 import os
 import typing

@@ -34,7 +34,7 @@ class Group:
     """The default process group, so that `dist.all_reduce(x)` of the program means the present world."""
 
     def __init__(self, model: torch.nn.Module, replica: Replica, backend: typing.Optional[str] = None) -> None:
-        """Prepare the groups of a model. backend: nccl or gloo; without it, the one that fits the model's device."""
+        """Prepare the groups of a model. `backend` is nccl or gloo; without it, the one that fits the model's device."""
         self.replica = replica
         self._model = model
         self._chosen = backend

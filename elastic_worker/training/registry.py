@@ -1,4 +1,4 @@
-"""Takes process groups out of torch's registry and puts them in again: `destroy_process_group` shuts down all groups that are in it."""
+"""Take process groups out of torch's registry and put them back, because `destroy_process_group` shuts down all groups in it."""
 
 import typing
 

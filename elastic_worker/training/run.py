@@ -54,7 +54,7 @@ LAST_SAVE_S = 600.0
 NOTICE_SHARE = 0.8
 """The part of the time left by a notice that a save may take."""
 SIGTERM_S, SIGTERM_OUTSIDE_S = 1.0, 10.0
-"""Seconds that a worker may go on after SIGTERM: in a step, besides twice its longest step, and outside, where it may save or evaluate."""
+"""Seconds that a worker may go on after SIGTERM: in a step, on top of twice its longest step, and outside, to save or to evaluate."""
 LOST_PEER = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 
 
@@ -76,7 +76,7 @@ class Run:
         shards: "typing.Optional[Unit]" = None,
         backend: typing.Optional[str] = None,
     ) -> None:
-        """Describe the training; nothing waits before `steps`.
+        """Describe the training. Nothing waits before `steps`.
 
         data: a dataset with indices, or a Loader; without it, feed your own batches by step.number, run.rank and run.size.
         batch: samples of one step, of all ranks together, at every size of the world.
@@ -203,6 +203,8 @@ class Run:
             return
         connections = Connections()
         self._control = control = Control(path, connections)
+        if self._saves is not None:
+            self._saves.news.listener = lambda **news: control.send("save", **news)
         self._pace.sending_s = connections.sending_s
         self._sigterm.take(lambda: SIGTERM_S + 2 * (control.longest_step_s or 0.0) if control.is_inside else SIGTERM_OUTSIDE_S)
         why = self._sigterm.unless_it_comes(lambda: self._worlds.begin(control, connections, step=step))

@@ -1,4 +1,4 @@
-"""Saves the state of training while training goes on, and finds the newest complete save again.
+"""Save the state of training while training goes on, and find the newest complete save again.
 
     saves = Saves("/checkpoints/run", every_s=600)
     step = saves.restore(state) or 0
@@ -26,6 +26,7 @@ import typing
 import torch
 
 from elastic_worker.training.places import MOST_MARKER, place_of
+from elastic_worker.training.save_news import SaveNews
 from elastic_worker.training.snapshot import Buffers, Unsavable, check, load, snapshot
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Saves:
         self._took_s = None  # type: typing.Optional[float]
         """Seconds that the last complete save took, with its copy."""
         self._unreadable = set()  # type: typing.Set[Save]
+        self.news = SaveNews()
         self._warned = ""
         self._is_checked = False
 
@@ -186,6 +188,7 @@ class Saves:
                 ) from error
             if strange:
                 log.warning("Only the program or only the save of step %d in %s has: %s", save.step, self.target, ", ".join(strange)[:500])
+            self.news.last = save.step
             return save.step
 
     def _agreed(self, save: typing.Optional[Save]) -> typing.Optional[Save]:
@@ -216,6 +219,7 @@ class Saves:
             content = snapshot(state, buffers, look=look)
         except (MemoryError, RuntimeError, TimeoutError, Unsavable) as error:
             self._warn("Step %d is not saved to %s, and training goes on: %s", step, self.target, _words(error))
+            self.news.failed(step, error)
             return None
         job = self._job = _Job(step)
         values = (job, Save(step, tag, self._shards), content, buffers, began)
@@ -232,10 +236,12 @@ class Saves:
             self._place.mark(name + ".json", json.dumps({"step": save.step, "bytes": written}).encode())
             self._took_s, self._warned = self._clock() - began, ""
             job.is_complete = True
+            self.news.succeeded(save.step)
             log.info("Saved step %d to %s: %d bytes in %.1f s", save.step, self.target, written, self._took_s)
         except Exception as error:
             if not job.is_given_up:
                 self._warn("The save of step %d to %s failed, and training goes on: %s", save.step, self.target, _words(error))
+                self.news.failed(save.step, error, self._newest())
             for ending in (".json", ".pt"):
                 self._remove(name + ending)
         finally:
@@ -269,6 +275,12 @@ class Saves:
                 continue
             if found[0] in complete or found[0] in self._unreadable or found[0].step <= own.step:
                 self._remove(name)
+
+    def _newest(self) -> typing.Optional[int]:
+        try:
+            return max((save.step for save in self._complete(self._place.names())), default=None)
+        except UNREADABLE:
+            return None
 
     def _remove(self, name: str) -> None:
         try:

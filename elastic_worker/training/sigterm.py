@@ -1,4 +1,4 @@
-"""Notes SIGTERM, so that a worker ends between two steps and the state can be saved.
+"""Note SIGTERM, so that a worker ends between two steps and the state can be saved.
 
 All workers of a job may get SIGTERM at once, for example if the job is suspended. Then nobody else has the state.
 

@@ -191,7 +191,7 @@ class _Tiny(torch.nn.Module):
 
 
 class Parallel:
-    """Stands for the wrapper of the present world; it may be kept, because it refers to no group."""
+    """Stands for the wrapper of the present world. A program may keep it, because it refers to no group."""
 
     def __init__(self, whole: Whole) -> None:
         self.was_called = False

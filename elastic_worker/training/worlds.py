@@ -1,4 +1,4 @@
-"""Takes a worker from one world to the next: leaves the old group, forms the new one, and brings the state level with the newest one."""
+"""Take a worker from one world to the next: leave the old group, form the new one, and bring the state level with the newest one."""
 
 import contextlib
 import json

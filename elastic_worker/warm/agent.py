@@ -1,7 +1,7 @@
-"""The process that becomes torchrun's agent: imports torch, forks the fork server, and runs torchrun.
+"""Become torchrun's agent: import torch, fork the fork server, and run torchrun.
 
-`launch` puts it before a container's command that is torchrun itself. So agent and workers share one import of torch, its time and its
-memory. Any problem before torchrun runs leads to a plain start of the command.
+If a container's command is torchrun itself, `launch` puts this program before it. So agent and workers share one import of torch, with its
+time and its memory. After any problem before torchrun runs, the command starts plainly.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from elastic_worker.warm.server import serve
 from elastic_worker.warm.stub import OURS
 
 SHARED = ("torch", "torch.distributed")
-"""What the agent needs too. The server imports the rest for its workers while the agent goes to the rendezvous."""
+"""Modules that the agent needs too. The server imports the others for its workers while the agent goes to the rendezvous."""
 PR_SET_NAME = 15
 
 
@@ -28,7 +28,7 @@ class StartPlainly(Exception):
 
 
 def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
-    """Import in the environment that workers will have, and return that environment. The own one is restored."""
+    """Import in the environment that workers will have, and return that environment. Then restore our own."""
     own = dict(os.environ)
     wanted = environment_of_workers(command, {name: value for name, value in own.items() if name not in OURS})
     _set_environment(wanted)
@@ -41,7 +41,7 @@ def import_shared(command: typing.Sequence[str]) -> typing.Dict[str, str]:
 
 
 def main() -> None:
-    """`-c BOOT root folder room command...`: see launch."""
+    """Run with the arguments `-c BOOT root folder room command...` that launch prints."""
     root, folder, _, *command = sys.argv[1:]
     interpreter.leave_path_as_found(root)
     agent = os.getpid()
@@ -84,7 +84,7 @@ def _run(program: programs.Program) -> None:
 
 
 def _fork_orphan() -> bool:
-    """Fork a process that is not a child of this one; True in it."""
+    """Fork a process that is not a child of this one. Return True in the new process."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

@@ -13,7 +13,7 @@ from elastic_worker.warm import program as programs
 BOOT = (
     "import sys; sys.path[:not getattr(sys.flags, 'safe_path', False)] = [sys.argv[1]]; from elastic_worker.warm.begin import main; main()"
 )
-"""The library in place of the working folder, which may have modules by the names of those that this one imports."""
+"""Code that puts the library's folder into sys.path in place of the working folder, whose modules may hide those that `main` imports."""
 GUARD = """\
 root=$1 python=$2; shift 2
 [ -f "$root/elastic_worker/warm/begin.py" ] || exec "$python" "$@"
@@ -22,9 +22,9 @@ exec "$python" -c "{}" "$root" "$@"
 
 
 def command(words: typing.Sequence[str], root: str) -> typing.List[str]:
-    """These words with `main` before the program; unchanged where they are not an interpreter with a script or a module.
+    """Return the words with `main` before the program; unchanged if they are not an interpreter with a script or a module.
 
-    `root` is the folder of elastic_worker where they will run; without it there, they run as they are.
+    `root` is the folder of elastic_worker on the machine that runs them. If it does not exist there, the words run as they are.
     """
     if not words or not programs.is_python(words[0]) or programs.read(unbuffered(words[1:])) is None:
         return list(words)
@@ -32,12 +32,12 @@ def command(words: typing.Sequence[str], root: str) -> typing.List[str]:
 
 
 def unbuffered(arguments: typing.Sequence[str]) -> typing.List[str]:
-    """An interpreter's arguments with -u before them."""
+    """Return an interpreter's arguments with -u before them."""
     return list(arguments) if list(arguments[:1]) == ["-u"] else ["-u", *arguments]
 
 
 def main() -> None:
-    """`-c BOOT root SCRIPT|-m MODULE arguments...`: see command."""
+    """Run with the arguments `-c BOOT root SCRIPT|-m MODULE arguments...` that `command` writes."""
     root, *arguments = sys.argv[1:]
     sys.path.remove(root)
     program = programs.read(unbuffered(arguments))

@@ -1,8 +1,7 @@
-"""Python's garbage collector while modules are imported.
+"""Control Python's garbage collector while modules are imported.
 
-It walks again and again over what they have made and frees next to nothing: a quarter of the time that torch takes to import.
-
-A process that imports for others pauses it. A program that imports for itself begins with it postponed, until it says `resume`.
+The collector walks again and again over the objects of the modules and frees almost nothing: this is a quarter of the time that torch takes
+to import. A process that imports for others pauses it. A program that imports for itself begins with it postponed, until it says `resume`.
 """
 
 import contextlib
@@ -11,14 +10,14 @@ import os
 import typing
 
 MANY = 1000000
-"""So many objects more than at the last collection begin the next; importing torch makes half as many, and Python's own figure is 700 or
-2000. It bounds what a program can fill with objects that only a collection frees."""
+"""Number of additional objects after which the next collection begins. Importing torch makes half as many; Python's own number is 700 or
+2000. It limits the memory that objects can fill which only a collection frees."""
 FORMER = "ELASTIC_GC_THRESHOLD"
 
 
 @contextlib.contextmanager
 def paused() -> typing.Iterator[None]:
-    """Collect nothing in this block. What is there at its end counts as old."""
+    """Collect nothing in this block. Objects that exist at its end count as old."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -30,16 +29,16 @@ def paused() -> typing.Iterator[None]:
 
 
 def postpone() -> None:
-    """Collect rarely. What was set before is kept in the environment, because the program may load this module anew."""
+    """Collect rarely. The former setting is kept in the environment, because the program may load this module again."""
     former, *others = gc.get_threshold()
     os.environ[FORMER] = str(former)
     gc.set_threshold(MANY, *others)
 
 
 def resume() -> None:
-    """Collect as before `postpone`, unless the program has set something of its own meanwhile.
+    """Collect as before `postpone`, unless the program has changed the setting meanwhile.
 
-    What is there now counts as old, so that the next collection of new objects does not walk over it.
+    Objects that exist now count as old, so that the next collection of new objects does not walk over them.
     """
     former = os.environ.pop(FORMER, "")
     now, *others = gc.get_threshold()

@@ -1,6 +1,6 @@
-"""Makes a forked child of the fork server like a newly started interpreter, and runs the program in it.
+"""Make a forked child of the fork server like a newly started interpreter, and run the program in it.
 
-It changes this process only. It decides nothing: whether a worker may start warm is decided before the fork.
+This module changes this process only. It decides nothing: whether a worker may start warm is decided before the fork.
 """
 
 import builtins
@@ -31,19 +31,19 @@ Hook = typing.Callable[[typing.Type[BaseException], BaseException, typing.Option
 
 
 def die_with_parent(library: typing.Any, parent: int) -> None:
-    """Be killed when the fork server is, because no other process could reap this one."""
+    """Let the kernel kill this process with the fork server, because no other process could reap it."""
     library.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
 def allow_inspection(library: typing.Any, agent: int) -> None:
-    """Where Yama allows only parents to inspect a process, allow the agent: it is the parent of a plainly started worker."""
+    """Allow the agent to inspect this process if Yama allows only parents. A plainly started worker has the agent as its parent."""
     library.prctl(PR_SET_PTRACER, agent, 0, 0, 0)
 
 
 def descriptors() -> typing.FrozenSet[int]:
-    """The open descriptors, without that of the listing itself."""
+    """Return the open descriptors, without the descriptor of the listing itself."""
     return frozenset(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name))
 
 
@@ -108,7 +108,7 @@ def run(program: Program, *, arguments: typing.Sequence[str]) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, program.import_folder(folder))
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
-        del sys.modules[name]  # the program may have a newer one
+        del sys.modules[name]  # the program may have a newer version
     main = _main_module()
     try:
         if program.is_module:
@@ -169,5 +169,5 @@ def retitle(words: typing.Sequence[str]) -> None:
     if start <= 0 or size < 2:
         return
     title = os.fsencode(" ".join(words))[: size - 2]
-    # A last byte that is not zero is how the kernel knows a title from a list of arguments.
+    # The last byte is not zero, because this is how the kernel distinguishes a title from a list of arguments.
     ctypes.memmove(start, title + b"\0" * (size - 1 - len(title)) + b"\x01", size)

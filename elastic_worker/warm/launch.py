@@ -1,7 +1,7 @@
-"""Runs before torchrun's agent: starts the fork server beside it, and prints what the shell must export so that torchrun uses it.
+"""Start the fork server before torchrun's agent, and print what the shell must export so that torchrun uses the server.
 
-The wrapper runs it by path with the options -I -S. It imports the standard library only. If workers are to start plainly, it prints
-nothing, and one line on stderr says why. It never fails the container.
+The wrapper runs this file by its path with the options -I -S. It imports the standard library only. If workers are to start plainly, it
+prints nothing, and one line on stderr says why. It never fails the container.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ OLD_S = 60.0
 MOST_SWEPT = 64
 SWEEP_PATIENCE_S = 0.1
 TITLE_ROOM = " " * 2048
-"""Reserves room in the server's command line: a worker replaces it by its own, for `ps`."""
+"""Reserves room in the server's command line, in which a worker writes its own for `ps`."""
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from elastic_worker.warm.{} import main; main()"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -35,7 +35,7 @@ Environment = typing.Mapping[str, str]
 
 
 def obstacle(environment: Environment, executable: str) -> str:
-    """Why workers must not start warm in this environment; empty if they may."""
+    """Return why workers must not start warm in this environment; empty if they may."""
     if environment.get(SWITCH, "").strip().lower() in OFF:
         return "{} is {}".format(SWITCH, environment[SWITCH])
     if environment.get(PYTHON_EXEC):
@@ -51,12 +51,12 @@ def obstacle(environment: Environment, executable: str) -> str:
 
 
 def runs_no_python(command: typing.Sequence[str], environment: Environment) -> bool:
-    """Whether torchrun will start programs that are no Python scripts, so that nothing would ask the fork server."""
+    """Return whether torchrun will start programs that are no Python scripts, so that nothing would ask the fork server."""
     return environment.get("PET_NO_PYTHON", "0") not in ("", "0") or any(word.replace("_", "-") == "--no-python" for word in command)
 
 
 def workers_per_agent(command: typing.Sequence[str], environment: Environment) -> int:
-    """An estimate of how many workers torchrun will start; a wrong one costs one plain start."""
+    """Estimate how many workers torchrun will start. A wrong estimate costs one plain start."""
     asked = environment.get("PET_NPROC_PER_NODE", "1")
     for index, word in enumerate(command):
         name, equals, value = word.replace("_", "-").partition("=")
@@ -69,7 +69,7 @@ def workers_per_agent(command: typing.Sequence[str], environment: Environment) -
 
 
 def environment_of_workers(command: typing.Sequence[str], environment: Environment) -> typing.Dict[str, str]:
-    """The environment in which workers import torch: torchrun limits the threads of several workers on one machine."""
+    """Return the environment in which workers import torch. torchrun limits the threads of several workers on one machine."""
     wanted = dict(environment)
     if workers_per_agent(command, environment) > 1:
         wanted.setdefault("OMP_NUM_THREADS", "1")
@@ -78,9 +78,9 @@ def environment_of_workers(command: typing.Sequence[str], environment: Environme
 
 @contextlib.contextmanager
 def address_in(folder: str) -> typing.Iterator[str]:
-    """The socket's address through a descriptor of its folder, whose path may be too long for an address.
+    """Yield the socket's address through a descriptor of its folder, whose path may be too long for an address.
 
-    A copy of the one in stub.py: both files must stand alone.
+    stub.py has a copy of this function, because both files must stand alone.
     """
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -90,7 +90,7 @@ def address_in(folder: str) -> typing.Iterator[str]:
 
 
 def sweep(parent: str, *, now: float) -> None:
-    """Remove folders of servers that were killed: nothing listens there any more."""
+    """Remove folders of servers that were killed, because nothing listens there any more."""
     names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
     for folder in [os.path.join(parent, name) for name in names[:MOST_SWEPT]]:
         try:
@@ -132,7 +132,7 @@ def listen(folder: str) -> socket.socket:
 
 
 def server_command(root: str, folder: str, listener: socket.socket, *, agent: int, renewals: int) -> typing.List[str]:
-    """The command that starts the fork server."""
+    """Return the command that starts the fork server."""
     words = [root, folder, str(listener.fileno()), str(agent), str(renewals), TITLE_ROOM]
     return [sys.executable, "-u", "-c", BOOT.format("server"), *words]
 
@@ -145,7 +145,7 @@ def step_aside() -> None:
 
 
 def is_torchrun(command: typing.Sequence[str]) -> bool:
-    """Whether the command is torchrun itself, in one of its two forms, so that warm.agent can run it."""
+    """Return whether the command is torchrun itself, in one of its two forms, so that warm.agent can run it."""
     words = [os.path.basename(command[0]), *command[1:4]] if command else [""]
     if words[1:2] == ["-u"]:
         del words[1]
@@ -171,7 +171,7 @@ def start_server(folder: str, *, agent: int, environment: Environment) -> None:
 
 
 def main(arguments: typing.Sequence[str]) -> int:
-    """`launch.py PID COMMAND...`: PID is the process that will become torchrun's agent."""
+    """Run `launch.py PID COMMAND...`. PID is the process that will become torchrun's agent."""
     agent, command = int(arguments[0]), arguments[1:]
     why = obstacle(os.environ, sys.executable)
     if not why and runs_no_python(command, os.environ):

@@ -1,4 +1,4 @@
-"""Reads a worker's program from the arguments that torchrun gives an interpreter, and finds obstacles to running it warm.
+"""Read a worker's program from the arguments that torchrun gives an interpreter, and find obstacles to running it warm.
 
 Only the two forms that torchrun writes are accepted: `-u SCRIPT ...` and `-u -m MODULE ...`.
 """
@@ -15,7 +15,7 @@ READ_AT_IMPORT = re.compile(
     rb"""["'](OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|NUMEXPR|GOTO|VECLIB|PYTORCH|ATEN|C10|DNNL|ONEDNN"""
     rb"""|TORCH|TORCHINDUCTOR|TORCHDYNAMO)_(?!NCCL_)[A-Z]"""
 )
-"""Variables that take effect when torch or numpy is loaded: a script that sets one does so before its own import of torch."""
+"""Variables that take effect when torch or numpy is loaded. A script that sets such a variable does it before its own import of torch."""
 WRITES_ENVIRONMENT = re.compile(rb"environ|putenv")
 INTERPRETER = re.compile(r"python[0-9.]*\Z")
 
@@ -29,16 +29,16 @@ class Program:
     arguments: typing.Tuple[str, ...]
 
     def script(self, folder: str) -> str:
-        """The script's absolute path, as the interpreter forms it."""
+        """Return the script's absolute path, as the interpreter forms it."""
         return self.name if os.path.isabs(self.name) else os.path.join(folder, self.name)
 
     def import_folder(self, folder: str) -> str:
-        """What becomes the first entry of sys.path."""
+        """Return the first entry of sys.path."""
         return folder if self.is_module else os.path.dirname(os.path.realpath(self.script(folder)))
 
 
 def read(arguments: typing.Sequence[str]) -> typing.Optional[Program]:
-    """The program in an interpreter's arguments; None if they have another form."""
+    """Return the program in an interpreter's arguments, or None if they have another form."""
     if len(arguments) < 2 or arguments[0] != "-u":
         return None
     is_module = arguments[1] == "-m"
@@ -54,7 +54,7 @@ def is_python(word: str) -> bool:
 
 
 def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
-    """Torchrun in a container's command that launch.is_torchrun accepts; None if its script cannot be found."""
+    """Return torchrun as a program, from a command that launch.is_torchrun accepts; None if its script cannot be found."""
     if os.path.basename(command[0]) == "torchrun":
         path = shutil.which(command[0])
         return Program(name=os.path.abspath(path), is_module=False, arguments=tuple(command[1:])) if path else None
@@ -63,7 +63,7 @@ def read_agent(command: typing.Sequence[str]) -> typing.Optional[Program]:
 
 
 def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> str:
-    """Why the program must start plainly; empty if it may start warm. `loaded` are the modules that are imported already."""
+    """Return why the program must start plainly; empty if it may start warm. `loaded` are the modules that are imported already."""
     if program.is_module:
         path = _module_file(program.name, folder)
     else:
@@ -76,12 +76,12 @@ def obstacle(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> 
 
 
 def shadow(program: Program, *, folder: str, loaded: typing.Iterable[str]) -> str:
-    """Whether the program's folder has a module of its own by the name of one that is imported already, in words."""
+    """Say whether the program's folder has a module with the name of a module that is imported already; empty if not."""
     return _of_folder(program.import_folder(folder), frozenset(name.partition(".")[0] for name in loaded))
 
 
 def _module_file(name: str, folder: str) -> str:
-    """The source of a module in the working folder; empty for installed modules, which are not checked."""
+    """Return the source file of a module in the working folder; empty for installed modules, which are not checked."""
     stem = os.path.join(folder, *name.split("."))
     for path in (stem + ".py", os.path.join(stem, "__main__.py")):
         if os.path.isfile(path):

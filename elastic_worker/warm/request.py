@@ -1,4 +1,4 @@
-"""A stub's request to the fork server, and the state of the stub process at the other end of the connection."""
+"""Read a stub's request to the fork server, and the state of the stub process at the other end of the connection."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ class Malformed(ValueError):
 
 
 class Request:
-    """A worker to be started: standard input, output and error, its folder, and what an interpreter would be given."""
+    """A worker to start: standard input, output and error, its folder, and the arguments and environment of an interpreter."""
 
     def __init__(
         self, connection: socket.socket, *, pid: int, descriptors: typing.List[int], fields: typing.Mapping[str, typing.Any]
@@ -30,8 +30,9 @@ class Request:
         self.environment = {str(name): str(value) for name, value in fields["environment"].items()}
         self.umask = int(fields["umask"])
         self.blocked = frozenset(signal.valid_signals() & set(fields["blocked"]))
-        """The signals that the stub found blocked when it started, and those that it found ignored."""
+        """Signals that the stub found blocked when it started."""
         self.ignored = frozenset(signal.valid_signals() & set(fields["ignored"]))
+        """Signals that the stub found ignored when it started."""
 
     @classmethod
     def read(cls, connection: socket.socket) -> "Request":
@@ -57,7 +58,7 @@ class Request:
             raise
 
     def folder(self) -> str:
-        """The path of the working folder."""
+        """Return the path of the working folder."""
         return os.readlink("/proc/{}/cwd".format(self.pid))
 
     def send_started(self, pid: int) -> None:

@@ -54,7 +54,7 @@ def whole_checkpoints() -> list[pathlib.Path]:
 
 
 def save(engine: deepspeed.DeepSpeedEngine, why: str) -> None:
-    """All ranks call this at the same step. A conversion takes every part that it finds: none of a lost world's may be there."""
+    """Save a checkpoint. All ranks call this at the same step. A conversion uses all parts, so those of a lost world must go."""
     checkpoint = CHECKPOINTS / f"step-{engine.global_steps:09}"
     if dist.get_rank() == 0:
         shutil.rmtree(checkpoint, ignore_errors=True)
@@ -83,7 +83,7 @@ def universal(checkpoint: pathlib.Path) -> str:
 
 
 def restore(engine: deepspeed.DeepSpeedEngine) -> None:
-    """All ranks read the checkpoint that rank 0 finds."""
+    """Load the newest checkpoint. Rank 0 finds it, and all ranks read it."""
     found = [universal(whole_checkpoints()[-1]) if dist.get_rank() == 0 and whole_checkpoints() else None]
     dist.broadcast_object_list(found, src=0)
     if found[0] is not None:
@@ -132,7 +132,7 @@ def train() -> int:
         elif engine.global_steps % SAVE_EVERY == 0 or engine.global_steps == STEPS:
             save(engine, "as planned")
         was_warned = is_warned
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     engine.destroy()
     return engine.global_steps
 

@@ -50,7 +50,7 @@ async def watch(kube: Kube, job: FollowedJob, training: Training) -> None:
 def job_that_trains_until(told: pathlib.Path, *, by_reclaim: bool) -> dict[str, Any]:
     """Return the job of the job file, with a training that goes on until the file `told` exists.
 
-    However slow this machine is, no scene comes too late, and however quick it is, nobody waits for steps after the last one.
+    On a slow machine, the training then does not end before the last scene, and on a fast one, it ends soon after it.
     """
     job: dict[str, Any] = yaml.safe_load(JOB_FILE.read_text())
     worker = job["spec"][PYTORCH.replica_key]["Worker"]["template"]["spec"]["containers"][0]

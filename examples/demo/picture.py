@@ -1,6 +1,6 @@
-"""Draws a played demo: the workers that train together above, the loss below, and what was done to them.
+"""Draw a demo that was played: above the number of workers, below the loss, and marks for what happened to the workers.
 
-An SVG written by hand, so that nothing has to be installed for it.
+The SVG is written without a library, so that nothing has to be installed for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLUE, RED, GREY = "#2f6f9f", "#b0413e", "#666"
 
 
 def draw(steps: Sequence[Step], marks: Sequence[tuple[float, str]], title: str) -> str:
-    """ValueError where nothing was trained."""
+    """Return the SVG. Raises ValueError if nothing was trained."""
     if len(steps) < 2:
         raise ValueError("there is no picture of a training with fewer than two steps")
     begin, end = min([steps[0].at, *(at for at, _ in marks)]), steps[-1].at

@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Story:
-    """Prints what happens with its milliseconds, and remembers what the summary and the picture show."""
+    """Prints each event with its time in milliseconds, and remembers what the summary and the picture show."""
 
     start: float = field(default_factory=time.monotonic)
     figures: list[tuple[str, float]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Story:
         self.marks.append((time.monotonic() - self.start, text))
 
     def standing(self) -> str:
-        """How it stands now, in one line; empty where nothing is waited for."""
+        """Return the present state in one line; "" if the story waits for nothing."""
         if self.is_over:
             return ""
         clock = f"{(time.monotonic() - self.start) * 1000:8.0f} ms  "
@@ -109,7 +109,7 @@ class Story:
 
 
 def curve_of(losses: Sequence[float]) -> str:
-    """All losses so far as a few bars on a logarithmic scale."""
+    """Return all losses so far as a few bars on a logarithmic scale."""
     logs = [math.log(max(loss, 1e-12)) for loss in losses]
     chosen = [logs[len(logs) * at // DRAWN_LOSSES] for at in range(DRAWN_LOSSES)] if len(logs) > DRAWN_LOSSES else logs
     least, most = min(chosen), max(chosen)
@@ -118,7 +118,7 @@ def curve_of(losses: Sequence[float]) -> str:
 
 @dataclass
 class Training:
-    """The newest step that any worker reported, and who is waiting for the next."""
+    """The state of the training that scenes wait for, as its workers and the cluster report it."""
 
     story: Story
     step: int = 0
@@ -165,7 +165,7 @@ class Training:
         self.changed = asyncio.Event()
 
     async def until(self, what: str, reached: Callable[[Training], bool], *, within_s: float = 300.0) -> None:
-        """Wait until the training is there; say what is missing when it is not in time, or when the job ended before."""
+        """Wait until the training has reached this. Raise with what is missing if that takes too long or the job ends before."""
         self.story.waits_for = what
         try:
             async with asyncio.timeout(within_s):

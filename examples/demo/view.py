@@ -53,7 +53,7 @@ class View:
         while not self._ended.wait(FRAME_S):
             try:
                 self._refresh()
-            except OSError:  # nobody reads any more; the next line says so where it is noticed
+            except OSError:  # the reader has gone; the next printed line raises that error where it is handled
                 return
 
     def _refresh(self) -> None:

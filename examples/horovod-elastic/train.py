@@ -1,6 +1,6 @@
 """Elastic training with Horovod: the state is committed every few steps, and goes on with more or fewer workers.
 
-Started by horovodrun in each worker; which hosts there are, the job has told it.
+horovodrun starts it in each worker, and gets the list of hosts from the job.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class SaidSteps(TrainerCallback):
     trainer: ElasticTrainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs and "loss" in logs:

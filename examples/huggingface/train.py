@@ -1,6 +1,6 @@
-"""Hugging Face's Trainer in an elastic job: after a change of the world it goes on from the last checkpoint on the shared volume.
+"""Run Hugging Face's Trainer in an elastic job: after a change of the world it goes on from the last checkpoint on the shared volume.
 
-Run by torchrun. Nothing is downloaded: a small GPT-2 learns to count. Your script needs `ElasticCallback`, and `resume_from_checkpoint`
+torchrun starts it. Nothing is downloaded: a small GPT-2 learns to count. Your script needs `ElasticCallback`, and `resume_from_checkpoint`
 with the newest checkpoint of a folder that all workers see.
 """
 
@@ -41,7 +41,7 @@ class SaidSteps(TrainerCallback):
     """Prints the steps."""
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs and "loss" in logs:

@@ -1,4 +1,4 @@
-"""Distributed LightGBM over the replicas of an XGBoostJob: each has its own rows, and all agree on every split.
+"""Train LightGBM over the replicas of an XGBoostJob: each has its own rows, and all agree on every split.
 
 The job sets MASTER_ADDR, MASTER_PORT, WORKER_ADDRS, WORKER_PORT and RANK. LightGBM wants a list of all machines with a port each, and finds
 itself there by its own address, so that names will not do. Rank 0 saves the model every SAVE_EVERY rounds; a job that starts again goes on
@@ -78,7 +78,7 @@ def main() -> None:
         round_ = env.iteration + 1
         if RANK == 0 and (round_ % SAVE_EVERY == 0 or round_ == ROUNDS):
             save(env.model)
-        time.sleep(ROUND_SECONDS)  # stands for data that takes its time
+        time.sleep(ROUND_SECONDS)  # in place of the work on more data
 
     rows = shard()
     lightgbm.train(

@@ -1,8 +1,8 @@
-"""Lightning's Trainer in an elastic job: after a change of the world it goes on from the last checkpoint on the shared volume.
+"""Run Lightning's Trainer in an elastic job: after a change of the world it goes on from the last checkpoint on the shared volume.
 
-Run by torchrun. The script is ordinary Lightning and does not know the control plane. `devices="auto"` is right with any number of workers,
-because the agent tells Lightning their number. Lightning adds `elastic_worker`'s callback by itself: it reports the steps, and saves
-before the world changes. Your script needs a `ModelCheckpoint` with a folder that all workers see, and `ckpt_path="last"`.
+torchrun starts it. The script is ordinary Lightning and does not use the control plane. `devices="auto"` is right with any number of
+workers, because the agent tells Lightning their number. Lightning adds `elastic_worker`'s callback by itself: it reports the steps, and
+saves before the world changes. Your script needs a `ModelCheckpoint` with a folder that all workers see, and `ckpt_path="last"`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Linear(LightningModule):
         loss = torch.nn.functional.mse_loss(self.layer(rows), wanted)
         if self.global_rank == 0:
             print(f"step {self.global_step} world {self.trainer.world_size} loss {loss.item():.6f}", flush=True)
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

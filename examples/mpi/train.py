@@ -1,6 +1,6 @@
-"""Data-parallel gradient descent over MPI: every rank works on rows of its own, and the gradients meet in one all-reduce a step.
+"""Do data-parallel gradient descent over MPI: each rank works on its own rows, and one all-reduce per step adds the gradients.
 
-Started by mpirun in the launcher; which hosts there are and how to reach them, the job has told it.
+mpirun in the launcher starts it, and gets the hosts, and how to reach them, from the job.
 """
 
 from __future__ import annotations

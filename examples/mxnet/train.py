@@ -1,6 +1,6 @@
-"""Synchronous training through a parameter server, over the replicas of an MXJob. The job sets DMLC_ROLE and where the scheduler is.
+"""Train synchronously through a parameter server, over the replicas of an MXJob. The job sets DMLC_ROLE and the scheduler's address.
 
-Scheduler and servers never come back from `import mxnet`: they serve there, and end when the workers have.
+In the scheduler and the servers, `import mxnet` never returns: they serve in it, and end after the workers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         loss.backward()
         trainer.step(store.num_workers)  # gradients of all workers are summed
         losses.append(float(loss.asscalar()))
-    mxnet.nd.waitall()  # what is still on its way when the process ends can hold up its farewell to the others, for ever
+    mxnet.nd.waitall()  # work that is not done when the process ends could keep it from ever leaving the others
     print(f"trained {STEPS} steps: loss {losses[0]:.4f} -> {losses[-1]:.6f}", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Data-parallel training over the workers of a PaddleJob; run by `python -m paddle.distributed.launch`, which reads what the job sets.
+"""Train data-parallel over the workers of a PaddleJob. `python -m paddle.distributed.launch` runs it, and reads what the job sets.
 
-Ranks are Paddle's own: worker 0 is rank 0, the others come in any order. The model learns a sine.
+Paddle gives the ranks: worker 0 is rank 0, and the others have any order. The model learns a sine.
 """
 
 from __future__ import annotations

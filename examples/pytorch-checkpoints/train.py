@@ -1,7 +1,7 @@
-"""Elastic data-parallel training with checkpoints on a volume that all workers share.
+"""Train elastically and data-parallel, with checkpoints on a volume that all workers share.
 
-Run by torchrun. Rank 0 saves every SAVE_EVERY steps, before the world changes, and when its worker must go soon. A world goes on from the
-newest checkpoint that can be read: also after a suspension, or when all workers were lost at once.
+torchrun starts it. Rank 0 saves every SAVE_EVERY steps, before the world changes, and when its worker must go soon. A world goes on from
+the newest checkpoint that can be read, also after a suspension or the loss of all workers at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def newest() -> dict | None:
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Rank 0 reads and the others get its answer, so that all begin alike; returns the step to go on from."""
+    """Load the newest checkpoint and return the step to go on from. Rank 0 reads it for all, so that all begin with the same state."""
     state = [newest() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(state, src=0)
     if state[0] is None:
@@ -77,7 +77,7 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def on_any_rank(flag: bool) -> bool:
-    """Whether any rank has raised it. All ranks learn it at the same step, so that none waits for another in the next one."""
+    """Return whether the flag is set on any rank. All ranks learn it at the same step, so none waits for another in the next step."""
     seen = torch.tensor([int(flag)])
     dist.all_reduce(seen, op=dist.ReduceOp.MAX)
     return bool(seen)
@@ -122,7 +122,7 @@ def train() -> int:
             elif step % SAVE_EVERY == 0 or step == STEPS:
                 save(step, model, optimizer, "as planned")
         was_warned = left_s is not None
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     return step
 
 

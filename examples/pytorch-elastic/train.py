@@ -29,7 +29,7 @@ except ImportError:  # this container has no elastic_worker
 STEPS = int(os.environ.get("STEPS", "400"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.1"))
 LEARNING_RATE = float(os.environ.get("LEARNING_RATE", "0.02"))
-STOP_FILE = os.environ.get("STOP_FILE", "")  # where all workers can see it; without it STEPS is the end, with it the least
+STOP_FILE = os.environ.get("STOP_FILE", "")  # on a volume of all workers; with it, STEPS is only the least number of steps
 CHECKPOINT = pathlib.Path(os.environ.get("CHECKPOINT_DIR", tempfile.gettempdir())) / f"checkpoint-{os.environ.get('LOCAL_RANK', '0')}.pt"
 
 
@@ -41,7 +41,7 @@ def save(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
 
 
 def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bring every rank to the newest state that any rank holds; returns the step to go on from."""
+    """Give every rank the newest state that any rank has. Return the step to go on from."""
     own = torch.load(CHECKPOINT, weights_only=True) if CHECKPOINT.exists() else None
     steps = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(steps, torch.tensor([own["step"] if own else 0]))
@@ -57,7 +57,7 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def is_over(step: int) -> bool:
-    """Each worker would see the file at a time of its own, and all have to end at the same step: rank 0 looks for all."""
+    """Return whether training ends. Rank 0 looks for the file and tells the others, so that all end at the same step."""
     if step < STEPS or not STOP_FILE:
         return step >= STEPS
     seen = torch.tensor([int(dist.get_rank() == 0 and os.path.exists(STOP_FILE))])
@@ -86,7 +86,7 @@ def train() -> int:
         if rank == 0:
             print(f"step {step} world {world} loss {loss.item():.6f}", flush=True)
             report(step, loss=loss.item())
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     return step
 
 

@@ -73,7 +73,7 @@ def main() -> None:
             print(f"step {step.number + 1} world {run.size} loss {value:.6f}", flush=True)
         if step.is_committed and has_ended:
             break
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     whole = {name: value.full_tensor() for name, value in model.state_dict().items()}  # all workers of the pod must do this
     if run.rank == 0 and MODEL_FILE:
         torch.save(whole, MODEL_FILE)

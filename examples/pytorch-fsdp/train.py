@@ -60,7 +60,7 @@ class Training:
 
 
 def sharded_model() -> torch.nn.Module:
-    """Parameters are gathered layer by layer: each layer is sharded for itself, then what is left."""
+    """Return the sharded model. Each layer is sharded separately, then the rest, so that parameters are gathered layer by layer."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(layer for _ in range(3) for layer in (torch.nn.Linear(16, 16), torch.nn.Tanh())), torch.nn.Linear(16, 1))
     mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
@@ -76,7 +76,7 @@ def whole_checkpoints() -> list[pathlib.Path]:
 
 
 def save(training: Training, why: str) -> None:
-    """All ranks call this at the same step."""
+    """Save a checkpoint. All ranks call this at the same step."""
     dcp.save({"training": training}, checkpoint_id=CHECKPOINTS / f"step-{training.step:09}")
     if dist.get_rank() == 0:
         kept = whole_checkpoints()[-KEEP:]
@@ -87,7 +87,7 @@ def save(training: Training, why: str) -> None:
 
 
 def restore(training: Training) -> None:
-    """All ranks read the checkpoint that rank 0 finds."""
+    """Load the newest checkpoint. Rank 0 finds it, and all ranks read it."""
     found = [next(reversed(whole_checkpoints()), None) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(found, src=0)
     if found[0] is not None:
@@ -137,7 +137,7 @@ def train() -> int:
         elif training.step % SAVE_EVERY == 0 or training.step == STEPS:
             save(training, "as planned")
         was_warned = is_warned
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     return training.step
 
 

@@ -59,7 +59,7 @@ def main() -> None:
             print(f"step {step.number + 1} world {run.size} loss {value:.6f}", flush=True)
         if has_ended:
             break
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
     print(f"rank {run.rank} done at step {run.committed}", flush=True)
 
 

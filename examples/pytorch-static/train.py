@@ -1,6 +1,6 @@
-"""Data-parallel training over the processes that PyTorchJob's Master and Worker replicas make: one process in each pod.
+"""Train data-parallel over a PyTorchJob's Master and Worker replicas, with one process in each pod.
 
-The variables that the job sets (MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE) are those that init_process_group reads by itself.
+init_process_group reads the variables that the job sets: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE.
 The model learns the sign of a product, which no linear model can.
 """
 
@@ -21,7 +21,7 @@ LOST_AFTER = timedelta(seconds=120)
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each rank sees other points, the same ones in each run."""
+    """Return the points of one step. Ranks get different points, and each run gets the same ones."""
     points = torch.rand(64, 2, generator=torch.Generator().manual_seed(step * 1000 + rank)) * 2 - 1
     return points, (points.prod(1, keepdim=True) > 0).float()
 

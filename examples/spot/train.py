@@ -42,7 +42,7 @@ def save(step: int, model: torch.nn.Module, why: str) -> None:
 
 
 def restore(model: torch.nn.Module) -> int:
-    """Bring every rank to the newest state that any rank holds; returns the step to go on from."""
+    """Give every rank the newest state that any rank has. Return the step to go on from."""
     own = torch.load(CHECKPOINT, weights_only=True) if CHECKPOINT.exists() else None
     steps = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(steps, torch.tensor([own["step"] if own else 0]))
@@ -80,7 +80,7 @@ def train() -> None:
         elif step % SAVE_EVERY == 0:
             save(step, model, "as always")
         was_warned = answer.checkpoint_s is not None
-        time.sleep(STEP_SECONDS)  # stands for a model that takes its time
+        time.sleep(STEP_SECONDS)  # in place of a larger model's work
 
 
 def main() -> None:

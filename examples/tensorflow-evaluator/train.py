@@ -1,7 +1,7 @@
-"""Keras with an evaluator of its own; the same program runs in every replica of the TFJob and takes its part from TF_CONFIG.
+"""Train with Keras and a separate evaluator. All replicas of the TFJob run this program, and TF_CONFIG says which part each one has.
 
-Chief and worker train in step and save each epoch. The evaluator loads the newest checkpoint and measures it with points that training
-has not seen. A restarted job goes on where the last whole epoch ended. Each run needs a folder of its own.
+Chief and worker train synchronously and save each epoch. The evaluator loads the newest checkpoint and measures it with points that
+training has not seen. A restarted job goes on after the last complete epoch. Each run needs its own folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def train(role: str) -> None:
         tf.keras.callbacks.ModelCheckpoint(str(FOLDER / "ckpt-{epoch}"), save_weights_only=True),
     ]
     model.fit(rows, epochs=EPOCHS, steps_per_epoch=STEPS, verbose=0, callbacks=kept)
-    # All wait for the last one here: TensorFlow takes a peer that has ended for one that has crashed.
+    # All wait here for the slowest, because TensorFlow takes a peer that has ended for one that has crashed.
     strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
     print(f"trained {EPOCHS} epochs", flush=True)
 

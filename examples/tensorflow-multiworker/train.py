@@ -1,7 +1,7 @@
-"""Synchronous training with Keras over the workers of a TFJob, which find each other through TF_CONFIG.
+"""Train synchronously with Keras over the workers of a TFJob, which find each other through TF_CONFIG.
 
-The model learns to tell points inside a circle from points outside. BackupAndRestore lets a restarted job go on where the last whole
-epoch ended.
+The model learns to tell points inside a circle from points outside. With BackupAndRestore, a restarted job goes on after the last
+complete epoch.
 """
 
 from __future__ import annotations

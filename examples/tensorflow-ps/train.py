@@ -1,13 +1,13 @@
-"""Asynchronous training with a parameter server; the same program runs in every replica of the TFJob and takes its part from TF_CONFIG.
+"""Train asynchronously with a parameter server. All replicas of the TFJob run this program, and TF_CONFIG says which part each one has.
 
-The parameters of a line are learnt from noisy points. Servers and workers serve until they are told to go.
+It learns the parameters of a line from noisy points. Servers and workers serve until they are stopped.
 """
 
 from __future__ import annotations
 
 import os
 
-# A worker that is not there yet, or not any more, is an error to come back to and not one to wait on.
+# A worker that has not started or has gone should cause an error, after which the chief tries again, and not a long wait.
 os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
 
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Boost on the rows of all replicas of an XGBoostJob or TrainJob. It needs xgboost 3 or newer, whose tracker listens where it is told to.
+"""Boost on the rows of all replicas of an XGBoostJob or TrainJob. It needs xgboost 3 or newer, whose tracker can listen at any address.
 
 An XGBoostJob sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE, and a TrainJob sets DMLC_TRACKER_URI, DMLC_TRACKER_PORT, DMLC_TASK_ID and
 DMLC_NUM_WORKER. XGBoost reads none of them by itself: rank 0 starts a tracker at the address, and all ranks join it, rank 0 too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import reach
-from .choose import absent_survivors
+from .choose import absent_survivors, leave_notice
 from .handlers.leaving_world import gone_as_told, with_loss
 from .state.accounting import Loss
 from .state.job import JobState
@@ -21,8 +21,16 @@ def without_absent(job: JobState) -> JobState:
             words, sign_at = f"{member.name} was silent for {job.limits.silence_s:g} s", member.heard_at
         first = job.timings.first_sign_at
         job = replace(job, timings=replace(job.timings, first_sign_at=min(sign_at, first) if first is not None else sign_at))
-        job = gone_as_told(job, member.name, words=words)
+        job = _as_silent(gone_as_told(job, member.name, words=words), member)
     return job
+
+
+def _as_silent(job: JobState, member: Member) -> JobState:
+    """Note since when this member is silent, if the controller expects it: its pod may look healthy."""
+    group = job.membership
+    if member.name not in group.expected or leave_notice(group, member.name, now=job.now) is not None:
+        return job
+    return replace(job, membership=replace(group, silent={**group.silent, member.name: member.heard_at}))
 
 
 def without_left(job: JobState) -> JobState:

@@ -16,7 +16,7 @@ from .words import Cause
 
 
 def leave_notice(group: Membership, name: str, *, now: float) -> LeaveNotice | None:
-    """By when a member must have left, and why; None for one that may stay."""
+    """Return by when a member must have left, and why; None if it may stay."""
     if name in group.notices:
         return group.notices[name]
     if group.expectation is not None and name not in group.expected:
@@ -39,7 +39,7 @@ def candidates(job: JobState) -> list[Member]:
 
 
 def allowed_size(group: Membership, count: int) -> int:
-    """Return the largest size that `count` members may form; 0 where they are too few."""
+    """Return the largest size that `count` members may form; 0 if they are too few."""
     count = min(count, group.max)
     sizes = group.expectation.sizes if group.expectation is not None else ()
     if sizes:
@@ -169,10 +169,10 @@ def absent_survivors(group: Membership) -> list[str]:
 
 
 def _may_have_newcomers(group: Membership) -> bool:
-    """Whether workers that the controller calls newcomers may be in the current world.
+    """Return whether workers that the controller calls newcomers may be in the current world.
 
-    One of them is, or the controller has not heard of this world. A worker is a newcomer until it is Ready, which may be long after it came
-    into a world.
+    They may be if one of them is, or if the controller has not heard of this world. A worker is a newcomer until it is Ready, which may be
+    long after it came into a world.
     """
     world, expectation = group.world, group.expectation
     if world is None or expectation is None:

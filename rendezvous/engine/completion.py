@@ -15,10 +15,10 @@ from .values import replace
 
 
 def has_finished(group: Membership) -> bool:
-    """Whether a member of the current world is done.
+    """Return whether a member of the current world is done.
 
-    The controller says what the server has not heard: the server may have just started, and a member that was cut off may have ended
-    meanwhile.
+    The controller reports ends of which the server has not heard: the server may have just started, and a member that was cut off may have
+    ended meanwhile.
     """
     world = group.world
     if group.finished:
@@ -30,7 +30,7 @@ def has_finished(group: Membership) -> bool:
 
 
 def works_on(job: JobState) -> bool:
-    """Whether workers of the current world may still run, leaving aside those of a member that has failed."""
+    """Return whether workers of the current world may still run. Workers of a member that has failed do not count."""
     failed = {failure.member for failure in job.accounting.failures}
     if any(member.phase is not MemberPhase.READY and member.name not in failed for member in _unfinished(job.membership)):
         return True
@@ -54,7 +54,7 @@ def with_completion(job: JobState) -> JobState:
 
 
 def _unfinished(group: Membership) -> Iterator[Member]:
-    """Members of the current world that have not finished, in the same incarnation as they entered it."""
+    """Yield the members of the current world that have not finished and are the same incarnation as when they entered it."""
     world = group.world
     for name in world.ranks if world is not None else ():
         member = group.members.get(name)
@@ -63,7 +63,7 @@ def _unfinished(group: Membership) -> Iterator[Member]:
 
 
 def _may_be_enough(job: JobState) -> bool:
-    """Whether expected members may still come with whom those who were interrupted could begin again."""
+    """Return whether expected members may still come, with which the interrupted members could begin again."""
     group = job.membership
     if not absent(group):
         return False
@@ -72,7 +72,7 @@ def _may_be_enough(job: JobState) -> bool:
 
 
 def _is_awaited(job: JobState, *, since: float) -> bool:
-    """Whether others are still to end by themselves: members that wait, or will come, and are let go; and those that may work unseen."""
+    """Return whether the end must wait for others: members that wait or will come, and are let go, or members that may work unseen."""
     limits, away = job.limits, absent(job.membership)
     is_let_go = any(member.phase is not MemberPhase.FINISHED for member in job.membership.members.values())
     if (is_let_go or away) and job.now < since + limits.late_s:

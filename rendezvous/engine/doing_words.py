@@ -72,7 +72,8 @@ def _predicate(group: RanksDoing, later_s: float | None) -> str:
     code = f", `{doing.code}`" if doing.code else ""
     at = f" at {doing.place}" if doing.place else ""
     if doing.kind is DoingKind.COLLECTIVE or not group.is_still:
-        return f"{does}{at}{'' if doing.kind is DoingKind.COLLECTIVE else code}"
+        first, more, rest = does.partition("; ")  # the place is the rank's own, and the rest is about another process
+        return f"{first}{at}{'' if doing.kind is DoingKind.COLLECTIVE else code}{more}{rest}"
     has, it = ("has", "it") if is_one else ("have", "they")
     if later_s is None:
         return f"{'stands' if is_one else 'stand'} still{at}{code}: {it} {does}" if at else does

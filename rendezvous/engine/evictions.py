@@ -1,6 +1,6 @@
-"""Peers of an evicted worker fail because their connections break, and the controller may speak of the eviction before its agent does.
+"""Find evictions that made peers fail, so that the eviction and not the failures count as the cause.
 
-Finds such departures, so that they and not the failures count as the cause.
+Peers of an evicted worker fail because their connections break. The controller may report the eviction before the worker's agent does.
 """
 
 from __future__ import annotations

@@ -39,9 +39,11 @@ from .words import Cause
 
 LEAST_WAIT_S = 30.0
 WAIT_STEPS, WAIT_GAPS = 10, 2
-"""A job waits without a step for so many times the median step, and the longest time between reports, but at least for LEAST_WAIT_S."""
+"""A job may be without a step for WAIT_STEPS median steps and for WAIT_GAPS times the longest gap, but at least for LEAST_WAIT_S."""
 EARLY = 1 / 3
 """If the job limits hangs, the agents look at their workers after this part of the limit, so that a restart can name a rank."""
+FIRST_LOOK_S = 60.0
+"""A job that reports no step is looked at after this time, long before anybody is told, so that it is known for how long nothing moves."""
 LATE = 0.8
 """After this part of the limit they write down all stacks, because the restart ends the processes."""
 FRESH_S = 3 * LOOK_S
@@ -114,7 +116,9 @@ def _waits_after_s(job: JobState) -> float:
 def _watched(job: JobState, since: float) -> JobState:
     quiet_s, limit, has_stepped = job.now - since, job.budget.hang_s, job.progress.step is not None
     waits_after_s = _waits_after_s(job)
-    watches_after_s = min(waits_after_s, limit * EARLY) if limit is not None and has_stepped else waits_after_s
+    watches_after_s = waits_after_s if has_stepped else min(waits_after_s, FIRST_LOOK_S)
+    if limit is not None and has_stepped:
+        watches_after_s = min(waits_after_s, limit * EARLY)
     found = _found(job, since) if quiet_s >= waits_after_s else None
     asks = Watch.LOOK if quiet_s >= watches_after_s else Watch.NOT
     is_nearly_over = limit is not None and has_stepped and quiet_s >= limit * LATE
@@ -174,6 +178,8 @@ def _limit_reached(job: JobState, since: float) -> tuple[str, float]:
     if job.progress.step is None:
         if found is None:
             return "", 0.0
+        if job.now < job.hang_watch.found_at + LOOK_S:
+            return "", 0.0  # the agents must write down the stacks before the processes end
         reason, began = f"nothing has moved for {limit:g} s", job.hang_watch.found_at - found.since_s
         if found.state is not HangState.SUSPECTED:
             if not _all_wait_for_one(list(_doings(job))):

@@ -83,13 +83,13 @@ def look_again_at(job: JobState) -> float:
 
 
 def _is_succeeded(job: JobState) -> bool:
-    """Whether another server may have taken our place, and no sign of the leader has come since."""
+    """Return whether another server may have replaced this one, and no sign of the leader has come since."""
     at = job.timings.succeeded_at
     return at is not None and job.timings.reached_at <= at and job.now < at + DOUBT_S
 
 
 def _needs_sign(job: JobState, silent: list[Member]) -> bool:
-    """Whether so many are silent that it may be the server that is cut off, and that has not been asked for too long."""
+    """Return whether half of the members are silent, so that the server may be cut off. After DOUBT_S, only the silence of all counts."""
     at_work = len(_at_work(job))
     if not silent or 2 * len(silent) < at_work or job.membership.expectation is None:
         return False

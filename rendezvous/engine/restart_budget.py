@@ -25,7 +25,7 @@ OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 
 def charge_restarts(job: JobState) -> JobState:
-    """Charge what ended the current world, once, and close the job where its budget is spent."""
+    """Charge what ended the current world, once, and close the job if its budget is spent."""
     if not job.accounting.is_world_broken:
         return job
     ended, words = _ended(job), _words(job)
@@ -162,12 +162,12 @@ def _spent(job: JobState) -> str:
         within = f" within {budget.window_s:g} s"
     for cause, own in budget.by_cause.items():
         if used.get(cause, 0) > own:
-            return _used_up(own, f"by cause {cause} that restartBudget allows{within}")
+            return _used_up(own, by="restartBudget", of=f" by cause {cause}", within=within)
     if budget.same_error is not None and known.alike[1] > budget.same_error:
         return _alike(known.alike[1])
     limit = budget.max_restarts
     if limit is not None and sum(used.get(cause, 0) for cause in CHARGED if cause not in budget.by_cause) > limit:
-        return _used_up(limit, f"that maxRestarts allows{within}")
+        return _used_up(limit, by="maxRestarts", within=within)
     fruitless = budget.without_progress
     if fruitless is not None and job.progress.fruitless > fruitless:
         return f"{fruitless} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
@@ -188,5 +188,8 @@ def _lasted(job: JobState) -> bool:
     return world is not None and job.now - world.since >= job.limits.progress_s
 
 
-def _used_up(limit: int, which: str) -> str:
-    return f"the one restart {which} is used up" if limit == 1 else f"all {limit} restarts {which} are used up"
+def _used_up(limit: int, *, by: str, of: str = "", within: str) -> str:
+    if not limit:
+        return f"{by} allows no restart{of}{within}"
+    allowed = f"{of} that {by} allows{within}"
+    return f"the one restart{allowed} is used up" if limit == 1 else f"all {limit} restarts{allowed} are used up"

@@ -1,6 +1,6 @@
-"""Takes into account that the server itself stood still, stopped or starved: it heard nobody, because it did not listen.
+"""Extend the engine's waits for messages by the time for which the server itself stood still, stopped or starved.
 
-So waits for messages are longer by that time. Deadlines of the controller are not.
+It could hear nobody in that time. Deadlines of the controller stay as they are.
 """
 
 from __future__ import annotations

@@ -18,19 +18,19 @@ from .state.paces import Finding, Paces, RankPace, Record, Told
 from .values import dataclass, replace
 
 FACTOR, FACTOR_OF_TWO = 1.5, 2.0
-"""A rank is slow if it needs so many times the median of all ranks; of two ranks, so many times the time of the other one."""
+"""A rank is slow if it needs FACTOR times the median of all ranks, or of two ranks, FACTOR_OF_TWO times the time of the other."""
 CALM = 0.5
 """A straggler is fast again once less than this part of the excess is left."""
 LEAST_LOSS = 0.1
 """The excess must be this part of a step at least: a rank that is slow only in short moments holds nobody up."""
 LEAST_SYNC = 0.75
-"""The others must need so much of the rank's time from step to step. If they need less, they do not wait for it."""
+"""The other ranks' time from step to step must be at least this part of the rank's time. If it is less, they do not wait for the rank."""
 WINDOWS, CALM_WINDOWS = 5, 3
 """Windows in a row after which a rank counts as slow, and as fast again."""
 THROTTLED, TIMES_THROTTLED = 25, 2
-"""A rank's CPUs explain its slowness if so many percent of their periods are throttled, and so many times as many as in the median."""
+"""A rank's CPUs explain its slowness if THROTTLED percent of their periods are throttled, and TIMES_THROTTLED times the median."""
 STALE_S, STALE_WINDOWS = 60.0, 3
-"""A straggler is forgotten if nobody has spoken of it for so long: its program has stopped measuring."""
+"""A straggler is forgotten after so many seconds, and so many windows, without news: its program has stopped measuring."""
 KINDS = (Slowness.COMPUTE, Slowness.DATA, Slowness.OUTSIDE, Slowness.NETWORK)
 SENDING = KINDS.index(Slowness.NETWORK)
 LEAST_SENDING = 0.25

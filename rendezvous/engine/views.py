@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from . import in_place, stragglers
+from itertools import islice
+
+from . import failing_saves, in_place, stragglers
 from .choose import absent, awaits_state, leave_notice, target
 from .handlers.exit_reports import end_id
-from .messages.bounds import MAX_MEMBERS, clipped
-from .messages.controller import RankedMember, RescaleReport, StandingWorld, WorldReport
+from .messages.bounds import MAX_MEMBERS, MOST_SECONDS, clipped
+from .messages.controller import MOST_SILENT, RankedMember, RescaleReport, SilentMember, StandingWorld, WorldReport
 from .messages.doing import Hang
 from .messages.in_place import Rung
 from .messages.member import View
@@ -157,6 +159,11 @@ def _summary(job: JobState, *, members: tuple[RankedMember, ...]) -> WorldReport
         hang=_hang(job),
         stragglers=stragglers.told(job),
         ended_early=known.ended_early,
+        failing_saves=failing_saves.told(job),
+        silent=tuple(
+            SilentMember(name=name, ago_s=min(MOST_SECONDS, max(0.0, job.now - at)))
+            for name, at in islice(group.silent.items(), MOST_SILENT)
+        ),
     )
 
 

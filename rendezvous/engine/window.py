@@ -1,4 +1,4 @@
-"""Count how often things happened within the last so many seconds, in bounded memory.
+"""Count how often things happened within a window of seconds, in bounded memory.
 
 Things that happened within a small part of the window share one date. The module knows no clock, and no meaning of the things it counts.
 """
@@ -16,7 +16,7 @@ PARTS = 32
 
 @dataclass(frozen=True)
 class Dated:
-    """Something that happened so many times at about this time, or a little later."""
+    """Something that happened `count` times at about this time, or a little later."""
 
     what: str
     at: float

@@ -36,7 +36,7 @@ class WorldPhase(Word):
 
     EMPTY = "empty"  # no member has come
     FORMING = "forming"  # the first world is not sealed yet
-    RUNNING = "running"  # sealed, and its members work; one that was left out of it may still be stopping
+    RUNNING = "running"  # sealed, and its members work; members that were left out may still be stopping
     RE_FORMING = "re-forming"
     FINISHING = "finishing"  # some members have finished, and others are waited for
     FINISHED = "finished"

@@ -1,9 +1,9 @@
-"""Decides which hosts are on the list that elastic Horovod discovers.
+"""Decide which hosts are on the list that elastic Horovod discovers.
 
-A host comes on the list when its containers are ready and the launcher has run a command there: Horovod ends the whole job for one listed
-host that does not start. It leaves the list before its pod goes, and at once when its pod has ended. Horovod cannot go on with none of the
-hosts that have the training state, and may wait for ever if the list is short and grows later; so some hosts that leave stay listed until
-their replacement can be listed in the same change. So does a host that only may have to leave.
+A host comes on the list when its containers are ready and the launcher has run a command there, because Horovod ends the whole job if one
+listed host does not start. A host leaves the list before its pod goes, and at once if its pod has ended. Horovod cannot go on without any
+host that has the training state, and may wait for ever if the list gets shorter and grows later. So some hosts that leave, and hosts that
+only may have to leave, stay listed until their replacement can be listed in the same change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from elastic.membership.hosts import Host, HostFacts, HostList, HostState, HostV
 REPORT_KEPT_S = 20.0
 """Seconds without a report after which a launcher counts as one that never reports."""
 APART_S = 10.0
-"""Between a change that only removes hosts and one that adds some, where the driver does not report. Horovod workers that were told of a
-removal only do not synchronise; if a new host joins before they have met again, it waits for them and they do not wait for it."""
+"""Seconds between a change that only removes hosts and a change that adds some, if the driver does not report. Horovod workers that learn
+only of a removal do not synchronise. If a new host joins before they have met again, it waits for them and they do not wait for it."""
 GRACE_S = 30.0
-"""How long processes of a host that has left the list may run, where nobody reports them and the job does not say."""
+"""Seconds that processes of a host may run after it has left the list, if no launcher reports them and the job sets no limit."""
 NAMED = 5
 SETTLED_S = 60.0
-"""A host that has been listed for so long has the training state, where the driver does not report."""
+"""If the driver does not report, a host that has been listed for so many seconds counts as having the training state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class HostJob:
     reported_at: float = 0.0
     listed: tuple[Listed, ...] = ()
     left_at: Mapping[str, float] = field(default_factory=dict)
-    """Pods that have left the list and are there still, by uid, and when. They are forgotten after `grace_s`."""
+    """When each pod that still exists left the list, by uid. A pod is forgotten after `grace_s`."""
     removed_at: float | None = None
     """Time at which a change last removed hosts and added none."""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class HostJob:
 def with_facts(job: HostJob, facts: HostFacts, now: float, *, grace_s: float = GRACE_S) -> HostJob:
     """Return the job after the controller has named its hosts."""
     here = {host.uid for host in facts.hosts}
-    # A new server has not seen who was listed: in each pod that leaves, workers may run.
+    # A new server does not know which hosts were listed, so workers may run in each pod that leaves.
     left_at = job.left_at if job.facts is not None else {host.uid: now for host in facts.hosts if host.leaving}
     return decided(replace(job, facts=facts, grace_s=grace_s, proven=job.proven & here, left_at=left_at), now)
 
@@ -181,7 +181,7 @@ def _next_look(job: HostJob, apart_until: float | None, now: float) -> float | N
 
 
 def _with_proven(job: HostJob, uids: Sequence[str]) -> HostJob:
-    """Only of pods that are there, so that a launcher cannot make this grow."""
+    """Add the hosts that the launcher has proven. Only existing pods count, so that a launcher cannot make the set grow."""
     here = {host.uid for host in job.facts.hosts} if job.facts is not None else set()
     return replace(job, proven=job.proven | (here & set(uids)))
 
@@ -237,7 +237,7 @@ def unproven(job: HostJob) -> list[tuple[str, str]]:
 
 
 def _why_unusable(job: HostJob) -> str:
-    """Why there is no list; empty where there is one. An empty list would tell Horovod that all its hosts are gone."""
+    """Say why there is no list; return "" if there is one. An empty list would tell Horovod that all its hosts are gone."""
     if job.listed:
         return ""
     hosts = job.facts.hosts if job.facts is not None else ()

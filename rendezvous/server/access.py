@@ -1,7 +1,7 @@
-"""Authenticates requests.
+"""Authenticate requests.
 
-Agents present their job's token. A controller presents the installation's token, or its service account's for our audience. So does an
-autoscaler, which may only read.
+Agents present their job's token. A controller presents the installation's token, or its service account's token for our audience. An
+autoscaler presents the same, but may only read.
 """
 
 import time

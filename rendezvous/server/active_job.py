@@ -34,7 +34,7 @@ class Link(Protocol):
         """Close; the member may come back."""
 
     def give(self, exchange: Exchange) -> None:
-        """Send what the exchange has that this member lacks; never blocks."""
+        """Send the values of the exchange that this member lacks. This never blocks."""
 
 
 class ActiveJob:
@@ -124,7 +124,7 @@ class ActiveJob:
         return True
 
     def _give(self) -> None:
-        """Send the members of the world what they lack of the exchange."""
+        """Send the members of the world the values of the exchange that they lack."""
         self.gives_soon = False
         world = self.job.membership.world
         for member in world.ranks.keys() & self.links.keys() if world is not None else ():

@@ -117,7 +117,7 @@ def is_unsent(transport: asyncio.Transport) -> bool:
 
 
 def _abort(transport: asyncio.Transport) -> None:
-    """Close the connection, and let the kernel drop what the peer has not taken: otherwise it keeps the bytes for minutes."""
+    """Close the connection, and let the kernel drop what the peer has not read. Otherwise the kernel would keep the bytes for minutes."""
     connection = _socket_of(transport)
     if connection is not None and not transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,6 +1,6 @@
 """Values that the workers of one job give each other while they form a world in process, such as the addresses of their process group.
 
-The server passes them on and decides nothing by them. A job may give so much for one round; the next round begins with nothing.
+The server passes them on and decides nothing by them. The bytes of a job are limited for each round, and each round begins without values.
 """
 
 from collections import Counter
@@ -31,9 +31,9 @@ class Exchange:
         self._length = 0
 
     def put(self, job: JobState, name: str, message: Put) -> bool:
-        """Keep a member's value. Return False if it is no news, the member is not in the world of this round, or has given too much.
+        """Keep a member's value. Return False if it is known, the member is not in the world of this round, or it has given too much.
 
-        The exchange of a world goes on while its members train, also while they hold: a program forms groups of its own.
+        The exchange of a world goes on while its members train or hold, because a program may form groups of its own.
         """
         world, known, member = job.membership.world, job.in_place, job.membership.members.get(name)
         if message.round != known.world_round or not (known.stands or known.stage is Stage.FORM):

@@ -1,6 +1,6 @@
-"""Counts failed decisions about one job, and says what follows: try again, start over, or leave the job undecided for a while.
+"""Count failed decisions about one job, and say what follows: try again, start over, or leave the job undecided for a while.
 
-A decision fails only because of a bug in the engine. This module knows numbers and times alone, and neither the job nor its connections.
+A decision fails only because of a bug in the engine. This module uses only numbers and times, and neither the job nor its connections.
 """
 
 from enum import Enum

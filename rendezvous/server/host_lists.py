@@ -1,7 +1,7 @@
-"""The host lists of all jobs of a server.
+"""Keep the host lists of all jobs of a server.
 
-Feeds what the controller and the launchers say to the decision, wakes it when time alone changes a list, and lets callers wait for the next
-version. It knows neither HTTP nor tokens.
+They change by what the controller and the launchers say, and when time alone changes a list. Callers can wait for the next version. HTTP
+and tokens are not part of this module.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
 log = logging.getLogger(__name__)
 
 RANK_0 = "rank-0"
-"""The member for whom a launcher reports: in its program the rank 0 speaks, whichever host has it."""
+"""The member for which a launcher reports: rank 0 of its program, on any host."""
 LAUNCHER_REPORT_BODY = longest_json(LauncherReport)
 REPORTS_AT_ONCE, LAUNCHER_MESSAGES_PER_S = 2, 64.0
 """Rates of a launcher: the longest reports in a row, and messages of up to 4 KiB per second in the long run."""
@@ -56,7 +56,7 @@ class HostLists:
         return uid in self._jobs
 
     def allows(self, uid: str, length: int) -> bool:
-        """May the job's launcher send so many bytes now? All jobs share the thread that reads them."""
+        """Return whether the job's launcher may send so many bytes now. All jobs share the thread that reads them."""
         rate = self._rates.get(uid)
         if rate is None:
             burst = REPORTS_AT_ONCE * LAUNCHER_REPORT_BODY / BYTES_PER_MESSAGE

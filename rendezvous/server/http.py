@@ -225,7 +225,7 @@ class Face:
             self._streams -= 1
             self._listeners.discard(task)
             if transport is not None and not transport.is_closing():
-                transport.abort()  # who does not read must not keep the connection
+                transport.abort()  # a client that does not read must not keep the connection
         return response
 
     async def _send_worlds(self, response: web.StreamResponse, lines: WorldLines) -> Never:

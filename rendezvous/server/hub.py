@@ -58,7 +58,7 @@ REPLACED = "a newer incarnation of this member has come"
 
 
 class Full(Exception):
-    """The server holds as much as it may."""
+    """The server already holds as much as it may."""
 
 
 UNEXPECTED = 64
@@ -205,7 +205,7 @@ class Hub:
         return active.may_report(self._clock) if active is not None else self.progress.others.may_report(uid)
 
     def take_status(self, uid: str, status: TrainerStatus) -> None:
-        """Keep what the job's program says of itself. A step counts for the world that stands. The end is news at once."""
+        """Keep what the job's program reports. A step counts for the present world. The end of training is passed on at once."""
         if (active := self._jobs.get(uid)) is None:
             self.progress.take_status(uid, status)
             return
@@ -232,7 +232,7 @@ class Hub:
         return [*told, *(self.progress.gone(uid) for uid in gone)]
 
     def _step_reported(self, active: ActiveJob, generation: int, step: int) -> None:
-        """Pass on only what the engine does not know: of a thousand workers that report the same step, one."""
+        """Pass a step on if the engine does not know it: if a thousand workers report the same step, only the first report counts."""
         known, phases = active.job.progress.step_in_world, active.job.timings.phases
         if known is None or step > known or (phases is not None and phases.stepped is None):
             self._apply(active, Stepped(generation, step))

@@ -1,4 +1,4 @@
-"""How much a member may say and a job may use: buckets of messages, joins and bytes, and a protocol that counts bytes as they arrive.
+"""Limit how much members may send: by buckets of messages, joins and bytes, and by a protocol that counts bytes as they arrive.
 
 A member that never ends a message makes the server keep what it sent. So all members of a job together have a limit of unread bytes.
 

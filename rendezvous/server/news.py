@@ -1,11 +1,11 @@
-"""Numbers the changes of jobs, so that each listener gets only those after the last one that it knows."""
+"""Number the changes of jobs, so that each listener gets only those after the last one that it has."""
 
 import asyncio
 import itertools
 
 
 class News:
-    """The newest change of each job, and the newest jobs that are gone. It costs a listener no more than there are changes."""
+    """The newest change of each job, and the newest jobs that are gone. A listener costs work only for changes."""
 
     def __init__(self, *, most_forgotten: int) -> None:
         self.version = 0

@@ -43,7 +43,7 @@ class ProgressFeed:
         return self._news.version
 
     def stepped(self, uid: str) -> None:
-        """Note a step of the job. It is news at once if the last one that became news is long enough ago."""
+        """Note a step of the job. It is published at once if the last published step is long enough ago."""
         self._held.add(uid)
         self._publish_if_due(uid, self._clock())
 
@@ -94,7 +94,7 @@ class ProgressFeed:
 
 
 def progress_of(job: JobState, reports: dict[str, tuple[Report, float]], told: Told, now: float) -> TrainingProgress:
-    """Return the report with the highest step of the world that stands. Others are of workers that lag, or of a former world.
+    """Return the report with the highest step of the present world. Other reports are of workers that lag, or of a former world.
 
     `told` is what the program reports in the form of Kubeflow Trainer. Its step counts if no worker reports one.
     """

@@ -1,4 +1,4 @@
-"""When the leading controller last gave a sign, which shows that this server is not cut off.
+"""Note when the leading controller last gave a sign, which shows that this server is not cut off.
 
 A sign proves that its sender held the Lease a moment ago, so the sender reached the API server. The stream of a standby proves nothing: the
 standby may be on the same cut-off node. A controller of release 0.4 gives no signs of its own. Its open stream counts, as it did there.

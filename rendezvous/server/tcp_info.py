@@ -1,4 +1,4 @@
-"""When the other side of a connection last answered, by what the kernel knows: it acknowledges what is sent, whatever its process does."""
+"""Ask the kernel when the other side of a connection last answered. Its kernel acknowledges what we send, even if its process hangs."""
 
 import math
 import socket

@@ -1,4 +1,4 @@
-"""What the three metrics APIs answer about one namespace, from what a step of a scenario says. Recorder and replay share it."""
+"""Answer for the three metrics APIs about one namespace, from the metrics of a scenario's step. Recorder and replay share it."""
 
 from __future__ import annotations
 

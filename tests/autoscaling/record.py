@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plays scenarios.py on a real control plane and writes what its kube-controller-manager did to recordings/."""
+"""Play scenarios.py on a real control plane, and record the acts of its kube-controller-manager in recordings/."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ LOOK_S, NEXT_LOOK_WITHIN_S = 2.0, 40.0
 AT_A_TIME = 12
 EVENTS_AFTER_S = 4.0
 KNOWN_AFTER_S = 35.0
-"""The controller lists the API's kinds every 30 s."""
+"""Seconds until the controller knows a new kind. It lists the API's kinds every 30 s."""
 
 
 class Metrics:
-    """The three APIs, behind one service. Each namespace's answers are its scenario's."""
+    """The three APIs behind one service. The answers about a namespace are those of its scenario."""
 
     def __init__(self) -> None:
         self.now: dict[str, Object] = {}
@@ -197,7 +197,7 @@ class Recording:
                 await self._next_look()
 
     async def _next_look(self) -> None:
-        """Until the metrics were asked for and the answers had their effect."""
+        """Wait until the controller has asked for the metrics and acted on the answers."""
         asked = self._metrics.asked_again[self._namespace]
         asked.clear()
         async with asyncio.timeout(NEXT_LOOK_WITHIN_S):
@@ -214,7 +214,7 @@ class Recording:
         await self._kube.create(SERVICES, service, namespace=namespace)
 
     async def _refuse_scaling(self) -> None:
-        """Returns when it holds: policies take a while."""
+        """Forbid everybody to change the scale, and wait until the policy holds."""
         rule = {"apiGroups": [GROUP], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["trainers/scale"]}
         here = {"matchLabels": {"kubernetes.io/metadata.name": self._namespace}}
         spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "nobody scales here"}]}
@@ -252,7 +252,7 @@ class Recording:
                 await self._kube.create(PODS, body, namespace=self._namespace)
                 break
             assert time.monotonic() < end, "no pod can be made"
-            await asyncio.sleep(0.3)  # the namespace's account is still to come
+            await asyncio.sleep(0.3)  # the namespace's account does not exist yet
         now = time.time()
         ready = {"type": "Ready", "status": str(wanted["ready"]), "lastTransitionTime": stamp(now - wanted["turned_s"])}
         status = {"phase": wanted["phase"], "startTime": stamp(now - wanted["age_s"]), "conditions": [ready]}
@@ -266,7 +266,7 @@ class Recording:
         return {"metadata": kept, "spec": {"containers": made["spec"]["containers"]}, "status": made["status"]}
 
     async def _follow_target(self) -> None:
-        """Its controller: what the spec asks for is what there is."""
+        """Play the target's controller: its status has the replicas of its spec."""
         last = None
         while True:
             with suppress(KubeError):

@@ -1,4 +1,4 @@
-"""Plays a recording through our own decision: it looks when the real controller looked, and is told what that was told."""
+"""Play a recording through our own decision, which looks when the real controller looked and gets the same answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = Kinds(
 
 
 class Served:
-    """A client to the metrics APIs of one moment."""
+    """A client of the metrics APIs at one moment."""
 
     def __init__(self, metrics: Object, now: float) -> None:
         self._metrics, self._now = metrics, now
@@ -77,14 +77,14 @@ def play(recording: Object, scenario: Scenario) -> Played:
 
 
 def _said(recording: Object, reason: str) -> str:
-    """By the API server, as a condition quotes it."""
+    """Return the API server's message that a condition with this reason quotes."""
     conditions = (condition for each in recording["statuses"] for condition in each["status"]["conditions"])
     message = next((str(condition["message"]) for condition in conditions if condition["reason"] == reason), "")
     return message.partition(": ")[2]
 
 
 def _looks(recording: Object, silent: int) -> Iterator[tuple[float, Object]]:
-    """The times of the real controller's looks, each with the step that it fell into."""
+    """Yield the times of the real controller's looks, each with its step."""
     times = [recording["began"] + LOOK_S * (n + 1) for n in range(silent)]
     for asked in recording["asked"]:
         if not times or asked - times[-1] > TOGETHER_S:

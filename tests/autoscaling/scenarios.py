@@ -1,4 +1,4 @@
-"""What is recorded: each scenario is one autoscaler over one target, in a namespace of its own."""
+"""List the scenarios to record. Each is one autoscaler over one target, in its own namespace."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DOUBLING = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "v
 
 @dataclass(frozen=True)
 class Step:
-    """What the metrics APIs say from now on, for so many looks."""
+    """The answers of the metrics APIs for a number of looks."""
 
     metrics: Object
     looks: int = 2
     replicas: int | None = None
-    """Set by hand as the step begins."""
+    """The number of replicas that a user sets when the step begins, or None."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Scenario:
     selector: str = "app=x"
     target: Object = field(default_factory=lambda: {"apiVersion": f"{GROUP}/v1", "kind": "Trainer", "name": "t"})
     rivals: tuple[str, ...] = ()
-    """Names of other autoscalers of the same target, which have been looked at before this one was made."""
+    """Names of other autoscalers of the same target. The controller looked at them before this one was created."""
     refused: bool = False
     """An admission policy lets nobody change the target's scale."""
     silent: int = 0
-    """Looks at the beginning without a question to a metrics API."""
+    """Number of looks at the beginning that ask no metrics API."""
 
 
 def pod(

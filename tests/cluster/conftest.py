@@ -65,7 +65,7 @@ async def namespace(kube: Kube) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="session")
 def crds(kubeconfig: Path) -> None:
-    """Our CRDs, applied once and served."""
+    """Apply our CRDs once, and wait until they are served."""
     asyncio.run(_apply_crds(kubeconfig))
 
 

@@ -1,4 +1,7 @@
-"""The node agent is a node of a real API server as it is of the laptop's: pods run, find each other, tell their logs, and end."""
+"""Check that the node agent is a node of a real API server, as it is of the laptop's.
+
+Pods run, find each other, give their logs, and end.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ echo $TOKEN; exit 4
 
 @pytest.fixture(scope="module", params=["netns", "loopback"])
 def node(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The agent as a process of its own; yields the name of its node."""
+    """Run the agent as its own process, and yield the name of its node."""
     name, folder = f"laptop-{uuid.uuid4().hex[:6]}", tmp_path_factory.mktemp(request.param)
     ready, log = folder / "ready", folder / "agent.log"
     command = [sys.executable, "-m", "elastic.local.agent", "--kubeconfig", str(kubeconfig), "--node", name]
@@ -55,7 +58,7 @@ def node(request: pytest.FixtureRequest, kubeconfig: Path, tmp_path_factory: pyt
 def pod(name: str, node: str, script: str, **fields: Any) -> Object:
     main = {"name": "main", "image": "any", "command": ["sh", "-c", script], **fields}
     spec = {"nodeName": node, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [main]}
-    # No scheduler is asked: a new node may still carry the taint that a real controller gives it at first.
+    # A new node may still have the taint that a real controller gives it at first. The pod names its node, so no scheduler acts.
     spec["tolerations"] = [{"operator": "Exists"}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
 
@@ -70,7 +73,7 @@ async def phase(kube: Kube, namespace: str, name: str, *wanted: str) -> Object:
 
 
 async def account(kube: Kube, namespace: str) -> None:
-    """Pods need the account that a controller manager makes; where there is none, we make it."""
+    """Create the account that pods need, unless a controller manager has created it."""
     try:
         body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}, "automountServiceAccountToken": False}
         await kube.create(SERVICE_ACCOUNTS, body, namespace=namespace)
@@ -100,7 +103,7 @@ async def test_pods_run_on_the_agents_node_and_tell_how_it_went(kube: Kube, name
 
 
 async def test_a_pod_that_had_another_address_keeps_its_status(kube: Kube, namespace: str, node: str, tmp_path: Path) -> None:
-    """An agent that was started anew with another data folder gave a pod another address: a server merges both, and refuses them."""
+    """An agent that restarted with another data folder gave a pod another address. A server merges both addresses, and refuses them."""
     await account(kube, namespace)
     await kube.create(PODS, pod("moved", node, f"until [ -e {tmp_path}/go ]; do sleep 0.1; done"), namespace=namespace)
     here = (await phase(kube, namespace, "moved", "Running"))["status"]["podIP"]

@@ -51,7 +51,7 @@ async def test_a_strict_server_takes_the_crd(kube: Kube, kind: Kind):
     )
 
 
-def test_what_elastic_crds_prints_can_be_piped_into_kubectl(kubeconfig: Path):
+def test_the_output_of_elastic_crds_can_be_piped_into_kubectl(kubeconfig: Path):
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl")
     printed = CliRunner().invoke(main, ["crds"]).stdout
@@ -81,7 +81,7 @@ async def test_the_server_does_with_each_mistake_what_the_table_says(kube: Kube,
         assert mistake.rule in error.message
 
 
-async def test_whatever_parse_takes_the_server_takes(kube: Kube, served: str):
+async def test_the_server_takes_every_job_that_parse_takes(kube: Kube, served: str):
     chance = random.Random(7)
     taken = 0
     for _ in range(300):
@@ -141,7 +141,7 @@ async def test_the_largest_job_that_parse_takes_has_room_for_the_largest_status(
         parse(body)
 
 
-async def test_who_manages_a_job_and_its_queue_stay_what_they_were(kube: Kube, served: str):
+async def test_the_manager_of_a_job_and_its_queue_stay_unchanged(kube: Kube, served: str):
     path = collection(KINDS["PyTorchJob"], served)
     policy = {"managedBy": "kueue.x-k8s.io/multikueue", "schedulingPolicy": {"queue": "a"}}
     body = placed(job("pytorch-elastic", {"metadata": {"name": "kept"}, "spec": {"runPolicy": policy}}), served)

@@ -169,10 +169,10 @@ async def replicas(standalone: None, kube: Kube, kubeconfig: Path, tmp_path: Pat
 
 
 async def asked_at(kube: Kube, replica: Replica, namespace: str) -> None:
-    """From now on the API server asks this replica, on this machine, and says where it could not.
+    """Let the API server ask this replica, on this machine, and fail if it cannot.
 
-    It learns of a changed configuration a moment later and admits or refuses by the former one until then; so this waits until the replica
-    has refused a job.
+    The server learns of a changed configuration a moment later, and uses the former one until then. So wait until the replica has refused
+    a job.
     """
     client = {"url": f"https://127.0.0.1:{replica.port}{webhook.PATH}", "service": None}
     (hook,) = webhook.configuration(client)["webhooks"]
@@ -293,7 +293,7 @@ async def test_a_certificate_near_its_end_is_renewed_while_both_replicas_serve(
     assert await outcome(kube, named("bad", NOBODY), namespace) is not None
 
 
-async def test_what_the_controllers_wrote_outlives_another_apply(replicas: tuple[Replica, Replica], kube: Kube, kubeconfig: Path) -> None:
+async def test_the_controllers_writes_outlive_another_apply(replicas: tuple[Replica, Replica], kube: Kube, kubeconfig: Path) -> None:
     before = await credentials(kube)
     applied(kubeconfig, ROOT / "deploy" / "overlays" / "standalone")
     assert await credentials(kube) == before
@@ -301,7 +301,7 @@ async def test_what_the_controllers_wrote_outlives_another_apply(replicas: tuple
     assert base64.b64decode(hook["clientConfig"]["caBundle"]) == before["ca.crt"]
 
 
-async def test_pods_of_the_control_plane_are_admitted_where_only_restricted_ones_are(standalone: None, kube: Kube) -> None:
+async def test_pods_of_the_control_plane_are_admitted_if_only_restricted_pods_are(standalone: None, kube: Kube) -> None:
     labels = (await kube.get(NAMESPACES, SYSTEM))["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 
@@ -356,7 +356,7 @@ async def test_a_namespaced_control_plane_without_mpi_runs_its_jobs_and_sees_not
         await until(has_services)
 
 
-async def test_monitors_and_dashboard_are_applied_where_their_kind_exists(
+async def test_monitors_and_dashboard_are_applied_if_their_kind_exists(
     standalone: None, kube: Kube, kubeconfig: Path, namespace: str, tmp_path: Path
 ) -> None:
     for item in yaml.safe_load_all(MONITORS.read_text()):

@@ -92,7 +92,7 @@ async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig:
         await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM)
 
 
-async def test_who_may_not_do_it_is_told_the_right_and_nothing_changes(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
+async def test_a_user_without_the_right_is_told_it_and_nothing_changes(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
     await kube.create(SERVICE_ACCOUNTS, {"metadata": {"name": "poor"}}, namespace="default")
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     token = await kube.create(SERVICE_ACCOUNTS, asked, namespace="default", name="poor", subresource="token")

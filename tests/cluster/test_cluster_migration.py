@@ -48,7 +48,7 @@ def test_the_command_takes_a_cluster_over_and_gives_it_back(typed: Typed, tmp_pa
 
 
 def crd_as_stored(typed: Typed) -> Object:
-    """Ours, with the defaults that the API server adds."""
+    """Return our CRD with the defaults that the API server adds."""
     dry = "kubectl apply --server-side --force-conflicts --dry-run=server -o json -f -"
     stored: Object = json.loads(typed.done(dry, json.dumps(crd(KINDS["PyTorchJob"]))))
     return stored["spec"]
@@ -84,7 +84,7 @@ def test_the_command_takes_mpijobs_over_and_gives_them_back(typed: Typed, tmp_pa
     succeeded = json.dumps({"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
     typed.done(f"kubectl patch mpijobs.v2beta1.kubeflow.org done --subresource=status --type=merge -p '{succeeded}'")
     adopt = f"cd {tmp_path} && elastic adopt --kubeconfig {typed.kubeconfig}"
-    assert "MPIJob default/runs is not over" in typed.run(f"{adopt} --mpi-operator --yes").stderr
+    assert "MPIJob default/runs has not finished" in typed.run(f"{adopt} --mpi-operator --yes").stderr
     typed.done("kubectl delete mpijobs.v2beta1.kubeflow.org runs")
     assert "Nothing was changed" in typed.done(f"{adopt} --mpi-operator")
     assert "now install" in typed.done(f"{adopt} --mpi-operator --yes").lower()
@@ -97,7 +97,7 @@ def test_the_command_takes_mpijobs_over_and_gives_them_back(typed: Typed, tmp_pa
     typed.apply(deployment("elastic-controller", "elastic-system", app="elastic-controller"))
     back = f"{adopt} --back before-adoption.json --yes"
     typed.apply({**mpi_job("new", suspend=False), "apiVersion": "kubeflow.org/v1"})
-    assert "MPIJob default/new is not over" in typed.run(back).stderr
+    assert "MPIJob default/new has not finished" in typed.run(back).stderr
     typed.done("kubectl delete mpijobs.v1.kubeflow.org new")
     typed.done(back)
     assert typed.get("deployment -n elastic-system elastic-controller")["spec"]["replicas"] == 0

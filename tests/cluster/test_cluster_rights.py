@@ -25,7 +25,7 @@ POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level":
 
 
 def is_asked_inside(use: Use) -> bool:
-    """By admission, of which a real server's audit says nothing."""
+    """Return whether admission asks for this right. A real server's audit log does not show that."""
     return use[2].endswith("/finalizers") or use[2] == "pods/exec"
 
 
@@ -101,7 +101,7 @@ async def test_without_a_right_that_no_request_shows_an_mpijob_does_not_begin_an
                 await asyncio.sleep(0.2)
 
 
-def test_what_a_real_servers_audit_does_not_show_is_this_and_no_more() -> None:
+def test_the_rights_that_a_real_servers_audit_does_not_show_are_these_and_no_more() -> None:
     assert {use[2] for use in granted(roles()) if is_asked_inside(use)} == {
         "pods/exec",
         *(f"{kind.plural}/finalizers" for kind in KINDS.values()),

@@ -1,4 +1,4 @@
-"""What happens to a job whose framework cannot go on with fewer when it loses a pod: in place, or all of it anew."""
+"""Kill a pod of a job whose framework cannot go on with fewer: the pod starts again in place, or the whole job starts again."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ WITHIN_S = 500.0
 
 @pytest.mark.torch
 def test_a_static_pytorchjob_starts_again_in_place_when_a_worker_is_killed() -> None:
-    """The others end with an error when their peer is gone; under OnFailure all start again and meet at the master once more."""
+    """The others end with an error when their peer is gone. Under OnFailure all start again and meet at the master once more."""
     job = changed("pytorch-static", env={"STEPS": "1000"})
     with laptop(Ground("netns")) as cluster:
         kill = killing(cluster, "pytorch-static-worker-1", once={"pytorch-static-master-0": "step 100 "}, container="pytorch")
         outcome = run_to_end(cluster, job, within_s=WITHIN_S, meanwhile=kill)
     assert outcome.state == "Succeeded", outcome.story
     assert "over 3 ranks" in outcome.logs["pytorch-static-master-0"]
-    # Perhaps more than once: who comes back while the old master still lives meets it, and fails with it.
+    # A worker may restart more than once: if it comes back while the old master still lives, it meets that one and fails with it.
     assert all(count >= 1 for count in outcome.restarts.values()), outcome.story
 
 
@@ -41,17 +41,17 @@ def of(example: str, framework: str, restart: str, meets: str, **env: str) -> An
 @pytest.mark.parametrize(
     ("example", "framework", "restart", "meets", "env"),
     [
-        # Left alone, its peers notice after 100 s, or when it is back.
+        # Without a restart of the group, its peers notice after 100 s, or when it is back.
         of("jax", "jax", "OnFailure", r"process \d of 3", STEPS="600"),
-        # Left alone, they end with 1, which ExitCode takes for final.
+        # Without a restart of the group, these end with 1, which is final under ExitCode.
         of("tensorflow-multiworker", "tensorflow", "ExitCode", r"worker \d of 2", EPOCHS="20"),
         of("xgboost", "xgboost", "ExitCode", r"rank \d of 3", ROUNDS="200"),
         of("paddle", "paddle", "OnFailure", r"rank \d of 2", STEPS="600"),
-        # Left alone, they wait for ever.
+        # Without a restart of the group, they wait for ever.
         of("mxnet", "mxnet", "OnFailure", r"worker \d of 2", STEPS="800"),
     ],
 )
-def test_a_static_job_of_scope_group_starts_anew_as_a_whole_when_a_worker_is_killed(
+def test_a_static_job_of_scope_group_restarts_as_a_whole_when_a_worker_is_killed(
     example: str, framework: str, restart: str, meets: str, env: dict[str, str]
 ) -> None:
     job = changed(example, env=env, restart=restart)
@@ -90,10 +90,10 @@ def test_lightgbm_goes_on_from_its_saved_model_when_a_worker_is_killed() -> None
 
 
 def changed(example: str, *, env: Mapping[str, str], restart: str = "") -> dict[str, Any]:
-    """The example's job with these variables, little grace, and this restart policy where one is given."""
+    """Return the example's job with these variables, little grace, and this restart policy if it is given."""
     job = read(example)
     for spec in job["spec"][KINDS[job["kind"]].replica_key].values():
-        spec["template"] = copy.deepcopy(spec["template"])  # a file may say the same pod twice by an anchor
+        spec["template"] = copy.deepcopy(spec["template"])  # a file may use one pod twice by an anchor
         spec["restartPolicy"] = restart or spec["restartPolicy"]
         pod = spec["template"]["spec"]
         pod["terminationGracePeriodSeconds"] = 5  # some frameworks swallow SIGTERM
@@ -103,7 +103,7 @@ def changed(example: str, *, env: Mapping[str, str], restart: str = "") -> dict[
 
 
 def killing(cluster: LocalCluster, victim: str, *, once: Mapping[str, str], container: str) -> Meanwhile:
-    """Kills all processes of a pod once each of these pods has said something that matches."""
+    """Return a function that kills all processes of a pod once the logs of these pods match their patterns."""
 
     async def kill(kube: Kube) -> None:
         for pod, words in once.items():

@@ -1,4 +1,4 @@
-"""The laptop cluster's API server as a process of a test: started, killed, started again on the same data folder."""
+"""Run the laptop cluster's API server as a process of a test, which can kill and restart it on the same data folder."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ApiProcess:
 
 
 class Client:
-    """Plain requests with the CA checked; answers are status and JSON."""
+    """A client for plain requests, which checks the CA. Answers are a status and JSON."""
 
     def __init__(self, url: str, ca: Path, headers: dict[str, str]) -> None:
         context = ssl.create_default_context(cafile=ca)
@@ -104,7 +104,7 @@ def running(folder: Path, *flags: str) -> Iterator[ApiProcess]:
 
 
 def closing(answer: web.Response) -> web.Response:
-    """Ends the connection with the answer, so that none is left half closed when the test's loop ends."""
+    """End the connection with the answer, so that no connection is half closed when the test's loop ends."""
     answer.force_close()
     return answer
 

@@ -1,7 +1,7 @@
-"""Where the tests of this folder get their cluster from, and in which order and lanes their modules run.
+"""Give the tests of this folder their clusters, and choose the order and lanes of their modules.
 
-A module whose fixture `cluster` takes `ground` runs on the laptop's own cluster, in each sandbox that its marker `sandboxes` names, and,
-where KUBEBUILDER_ASSETS names the folder of kube-apiserver and its like, once more on a real control plane, under the marker `cluster`.
+A module whose fixture `cluster` takes `ground` runs on the laptop's own cluster, in each sandbox that its marker `sandboxes` names. If
+KUBEBUILDER_ASSETS names the folder of kube-apiserver and its like, it also runs on a real control plane, under the marker `cluster`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parent
 WAITING = """
 gloo_standstill faults_leaders rendezvous_server etcd_members conformance etcd_membership metrics_api_lost silent_connections
 """
-"""Modules that take long and use little of a core, because their tests wait for what the product does after some seconds."""
+"""Modules that take long and use little of a core, because their tests wait for acts of the product after some seconds."""
 ON_SHARED_CLUSTER = """
 faults_workers controller_c10d faults_ends official_client
 """
@@ -46,12 +46,12 @@ laptop_losses autoscale_through_hpa cli_run laptop_up laptop_autoscaling laptop_
 gloo_endings drain_keeps_state discover_hosts rendezvous_hostile examples_light laptop_docs kopf_watch rendezvous_credentials
 autoscale_reads_page laptop_holder laptop_pod_lives laptop_pods controller_rights laptop_usage faults_api
 """
-"""Modules that take long, the longest first. They begin in this order, so that no lane is left alone with one of them."""
+"""Modules that take long, the longest first. They begin in this order, so that no lane ends long after the others."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """`--dist loadfile`, but the modules on the shared cluster are one unit of work, and so are those that wait."""
+    """Return the scheduler of `--dist loadfile`, but make one unit of the modules on the shared cluster, and one of the waiting modules."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return Lanes(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m takes its choice
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == FOLDER and item.get_closest_marker("cluster") is None:
@@ -94,7 +94,7 @@ def _marks(ground: Ground, *, first: Ground) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Ground], LocalCluster]]:
-    """A cluster with its control plane for all modules that kill none of its processes and leave no jobs behind; one for each ground."""
+    """Return a function that gives each ground's cluster to all modules that kill none of its processes and leave no jobs behind."""
     with ExitStack() as open:
         started: dict[Ground, LocalCluster] = {}
 

@@ -1,4 +1,4 @@
-"""Real etcds on loopback for tests: one member or three, with TLS and users or without."""
+"""Run real etcds on loopback for tests: one member or three, with or without TLS and users."""
 
 import base64
 import contextlib
@@ -30,7 +30,7 @@ class Etcd:
     def __init__(
         self, folder: Path, *, members: int = 1, certificate: tuple[Path, Path, Path] | None = None, options: tuple[str, ...] = ()
     ) -> None:
-        """`certificate`: CA, certificate and key, for TLS to clients. `options` of the program, further ones."""
+        """Set up the members. `certificate` is CA, certificate and key for TLS to clients. `options` go to the program too."""
         self.folder = folder
         self.scheme = "https" if certificate is not None else "http"
         self._certificate = certificate
@@ -104,7 +104,7 @@ class Etcd:
         return (self.folder / f"etcd-{index}.log").read_text(errors="replace")[-3000:]
 
     def call(self, path: str, body: dict[str, Any], *, index: int = 0, user: str = "") -> dict[str, Any]:
-        """One call, as an administrator would make it."""
+        """Make one call as an administrator, or as this user."""
         headers = {"Authorization": self._tokens[user]} if user else {}
         connection: http.client.HTTPConnection
         if self._certificate is not None:
@@ -127,7 +127,7 @@ class Etcd:
         self._tokens[user] = self.call("auth/authenticate", {"name": user, "password": password})["token"]
 
     def ask_for_passwords(self, user: str, password: str, prefix: str) -> None:
-        """Enable authentication: root, and one user with a role for one prefix."""
+        """Enable authentication with root, and a user whose role allows one prefix."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         permission = {"permType": "READWRITE", "key": coded(prefix), "range_end": coded(end)}
         for path, body in (
@@ -160,7 +160,7 @@ class Etcd:
         assert self.call("maintenance/alarm", {"action": "GET"}).get("alarms"), "it still takes writes"
 
     def make_room(self) -> None:
-        """What an administrator does about a used up quota."""
+        """Make room after the quota is used up, as an administrator does."""
         self.compact()
         self.call("maintenance/defragment", {})
         for alarm in self.call("maintenance/alarm", {"action": "GET"})["alarms"]:

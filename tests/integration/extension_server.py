@@ -1,4 +1,4 @@
-"""A server of an API service, for tests: it says whom it was asked by, and misbehaves on demand."""
+"""Run a server of an API service for tests. It tells which user asked it, and misbehaves on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION = "v1beta1"
 
 
 class Extension:
-    """Serves the group `GROUP.example` behind a service of the namespace default."""
+    """A server of the group `GROUP.example` behind a service of the namespace default."""
 
     def __init__(self, group: str, address: str) -> None:
         self.group, self.address, self.port = f"{group}.example", address, 0
@@ -32,7 +32,7 @@ class Extension:
         self.asked: list[web.Request] = []
         self.answer: Callable[[web.Request], Any] = self._describe
         self.cut = 0
-        """Answers whose client went before their end."""
+        """Number of answers whose client left before their end."""
         self._ca = certificates.make_ca(f"{group}-ca")
 
     @property
@@ -49,7 +49,7 @@ class Extension:
 
     @contextlib.asynccontextmanager
     async def serving(self, folder: Path, client_ca: str) -> AsyncIterator[None]:
-        """Answers only who has a certificate of `client_ca`."""
+        """Serve clients that have a certificate of `client_ca`."""
         pair = certificates.issue(self._ca, self.service, names=(f"{self.service}.default.svc",))
         (folder / f"{self.service}.pem").write_bytes(pair.certificate + b"\n" + pair.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -85,7 +85,7 @@ class Extension:
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{self.group}/{VERSION}", "resources": [entry]}
 
     async def register(self, admin: Client, **spec: Any) -> None:
-        """A service without a selector, the address behind it, and the API service."""
+        """Create a service without a selector, the address behind it, and the API service."""
         metadata = {"name": self.service}
         ports = [{"name": "https", "port": 443, "targetPort": self.port}]
         await admin.make("/api/v1/namespaces/default/services", {"metadata": metadata, "spec": {"ports": ports}})
@@ -107,7 +107,7 @@ class Extension:
         return any(request.path.startswith(f"{self.path}/") for request in self.asked)
 
     async def touch(self, admin: Client) -> None:
-        """Its API service changes, so that it is asked again soon."""
+        """Change its API service, so that the API server asks it again soon."""
         spec = {"versionPriority": 11}
         await admin.ask("PATCH", f"{API_SERVICES}/{self.name}", {"spec": spec}, media="application/merge-patch+json")
 

@@ -1,4 +1,4 @@
-"""The job of examples/horovod-elastic on a laptop cluster while it trains, for tests that disturb it."""
+"""Run the job of examples/horovod-elastic on a laptop cluster, for tests that disturb it while it trains."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ PATIENCE_S = 300.0
 STEP = re.compile(r"step (\d+) in a world of (\d+)")
 PROGRAM = "examples/horovod-elastic/train.py"
 SLOWEST_START_S = "240"
-"""Without the library a new worker that needs longer than this ends all others: by default 60 s, which a loaded machine may need."""
+"""Seconds after which a slow new worker ends all others if the library is absent. A loaded machine may need more than the default 60 s."""
 LIBRARY = {
     "import horovod.torch as hvd\n": "import horovod.torch as hvd\nfrom elastic_worker import horovod as elastic\n",
     "hvd.init()": "elastic.init(hvd)",
@@ -30,7 +30,7 @@ LIBRARY = {
 }
 """The lines that docs/horovod.md changes in a program."""
 SSHD = "mkdir -p /run/sshd && exec /usr/sbin/sshd -D -e -f /dev/null -o HostKey=/root/.ssh/id_rsa -o StrictModes=no -o PidFile=none"
-"""As in examples/mpi-ssh."""
+"""The command of a worker that runs sshd, as in examples/mpi-ssh."""
 
 has_sshd = shutil.which("sshd") is not None and os.getuid() == 0
 SSH = pytest.param("SSH", marks=pytest.mark.skipif(not has_sshd, reason="sshd of openssh-server is needed, and root to run it"))
@@ -38,7 +38,7 @@ BOTH_WAYS = pytest.mark.parametrize("transport", ["Exec", SSH])
 
 
 class Running:
-    """The job while it trains, as its launcher's log tells."""
+    """A job that trains, as its launcher's log tells."""
 
     def __init__(self, kube: Kube, job: dict[str, Any]) -> None:
         self.kube, self.job, self.name = kube, job, job["metadata"]["name"]
@@ -48,14 +48,14 @@ class Running:
         return f"{self.name}-launcher"
 
     async def steps(self) -> list[tuple[int, int]]:
-        """Every step of the launcher's present run and the size of its world, in the order of the log."""
+        """Return every step of the launcher's present run and the size of its world, in the order of the log."""
         chunks = []
-        with contextlib.suppress(KubeError):  # before the launcher runs it has no log
+        with contextlib.suppress(KubeError):  # a launcher that does not run yet has no log
             chunks = [chunk async for chunk in self.kube.logs(self.launcher, namespace=NAMESPACE, container="mpi")]
         return [(int(step), int(size)) for step, size in STEP.findall(b"".join(chunks).decode(errors="replace"))]
 
     async def until_world(self, size: int, *, after: int = 0) -> int:
-        """Until a step later than `after` was made in a world of this size; returns that step."""
+        """Wait until a world of this size made a step later than `after`, and return the newest such step."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = [step for step, world in await self.steps() if world == size and step > after]
@@ -80,7 +80,7 @@ class Running:
                 await asyncio.sleep(0.2)
 
     async def evict(self, pod: str) -> None:
-        """As soon as the disruption budget lets it go."""
+        """Evict a pod as soon as the disruption budget allows it."""
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -110,7 +110,7 @@ def example(name: str, *, steps: int, workers: int = 1, program: str = PROGRAM, 
 
 
 def without_library(job: dict[str, Any]) -> dict[str, Any]:
-    """Its launcher asks for the hosts by the script, and the flags are the user's own."""
+    """Return the job without the library: its launcher asks for the hosts by the script, with the user's own flags."""
     job["spec"]["elasticPolicy"]["workerLibrary"] = "None"
     launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     launcher["command"] += ["--network-interface", "eth0", "--blacklist-cooldown-range", "1", "60"]
@@ -118,7 +118,7 @@ def without_library(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_library(folder: Path) -> str:
-    """The path of the example's program after the changes that docs/horovod.md names."""
+    """Write the example's program with the changes that docs/horovod.md names, and return its path."""
     text = (ROOT / PROGRAM).read_text()
     for before, after in LIBRARY.items():
         assert text.count(before) == 1, before
@@ -129,10 +129,10 @@ def with_library(folder: Path) -> str:
 
 
 def training(worker: str) -> list[int]:
-    """The training processes that horovodrun has started in this worker and that run now. Over ssh its name has a domain."""
+    """Return the running training processes that horovodrun has started in this worker. Over ssh the worker's name has a domain."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # one that has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
             is_training = command.endswith(b"train.py\0") and b"python" in command.split(b"\0")[0]
             if is_training and re.search(rb"\0HOROVOD_HOSTNAME=" + worker.encode() + rb"[.\0]", b"\0" + environment):
@@ -141,7 +141,7 @@ def training(worker: str) -> list[int]:
 
 
 def kill_training(worker: str) -> None:
-    """The training process that horovodrun started in this worker ends at once."""
+    """Kill the training processes that horovodrun started in this worker."""
     pids = training(worker)
     assert pids, f"no training runs in {worker}"
     for pid in pids:

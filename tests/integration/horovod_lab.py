@@ -206,7 +206,7 @@ class Lab:
         return chosen[0]
 
     def until_steady(self, *, size: int, steps: int = 20, patience_s: float = 120.0) -> None:
-        """Until the newest steps, so many of them, were made in a world of this size."""
+        """Wait until a world of this size made this number of newest steps."""
         began = len(self.steps())
 
         def is_steady() -> bool:

@@ -116,19 +116,12 @@ with open(f"{{folder}}/result-{{name}}-{{os.environ.get('LOCAL_RANK')}}", "w") a
 BUDGET = Budget(max_restarts=8)
 
 
-class Job:
-    """One job and its agents."""
+class Training:
+    """The agents of one job, and the results of its workers."""
 
-    def __init__(
-        self, server: Server, folder: Path, *, steps: int = 5000, pace_s: float = 0.1, library: Path | None = None, **environment: str
-    ) -> None:
-        self.server = server
+    def __init__(self, agents: Agents, **environment: str) -> None:
+        self.agents = agents
         self._environment = environment
-        self.agents = Agents(folder, server, job="0d9f5b1e-job", steps=steps, pace_s=pace_s, script=SCRIPT, library=library)
-
-    def expect(self, *members: str, **fields: object) -> None:
-        expectation = Expectation(members=members, **{"min": 1, "max": 8, "budget": BUDGET, **fields})  # type: ignore[arg-type]
-        self.server.expect(self.agents.job, expectation)
 
     def start(self, *members: str, workers: int = 1) -> float:
         at = time.time()
@@ -155,6 +148,21 @@ class Job:
     def finish(self) -> None:
         """Let the last worker end its loop."""
         (self.agents.folder / "finish").touch()
+
+
+class Job(Training):
+    """One job that meets at a rendezvous server."""
+
+    def __init__(
+        self, server: Server, folder: Path, *, steps: int = 5000, pace_s: float = 0.1, library: Path | None = None, **environment: str
+    ) -> None:
+        agents = Agents(folder, server, job="0d9f5b1e-job", steps=steps, pace_s=pace_s, script=SCRIPT, library=library)
+        super().__init__(agents, **environment)
+        self.server = server
+
+    def expect(self, *members: str, **fields: object) -> None:
+        expectation = Expectation(members=members, **{"min": 1, "max": 8, "budget": BUDGET, **fields})  # type: ignore[arg-type]
+        self.server.expect(self.agents.job, expectation)
 
     def restarts(self) -> dict[str, int]:
         world = self.server.world(self.agents.job)

@@ -1,4 +1,4 @@
-"""The laptop cluster's etcd, as a job's user or its administrator sees it."""
+"""Connect to the laptop cluster's etcd as a job's user or as its administrator."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from elastic.membership.tokens import Role, job_token, load_keys
 
 @contextmanager
 def etcd_on_path() -> Iterator[None]:
-    """A cluster that starts in here offers an etcd."""
+    """Put etcd on PATH, so that a cluster that starts inside the block offers an etcd."""
     with pytest.MonkeyPatch.context() as patch:
         if PROGRAM is not None:
             patch.setenv("PATH", f"{Path(PROGRAM).parent}:{os.environ['PATH']}")
@@ -30,7 +30,7 @@ def etcd_on_path() -> Iterator[None]:
 
 @asynccontextmanager
 async def store_of(cluster: LocalCluster, job: str = "") -> AsyncIterator[GrpcStore]:
-    """With the login of this job's agents; for no job with the administrator's."""
+    """Yield the store with the login of this job's agents, or with the administrator's login if no job is given."""
     folder = cluster.data_dir / "installation"
     access = Access(user=user_of(job) if job else ROOT, password=password_of(cluster, job), ca=(folder / "ca.crt").read_text())
     port = json.loads((cluster.data_dir / "ports.json").read_text())["etcd"]
@@ -50,7 +50,7 @@ def prefix_of(run: ElasticRun) -> str:
 
 
 async def is_clean(cluster: LocalCluster, run: ElasticRun) -> bool:
-    """Whether nothing is left of the job: no record, no user, no role."""
+    """Return whether nothing is left of the job: no record, no user, no role."""
     async with store_of(cluster) as store:
         roles = (await store.call("Auth/RoleList", "AuthRoleListRequest")).roles
         users = await Accounts(store, password="").jobs()

@@ -1,4 +1,4 @@
-"""Helpers for tests on a running laptop cluster: short manifests, and waiting for what a test expects."""
+"""Help tests on a running laptop cluster with short manifests, and with waits for what a test expects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elastic.local import LocalCluster
 
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
-"""Between two looks of a wait. A look is a request to the API server, which has less time for what is waited for."""
+"""Seconds between two looks of a wait. A look is a request to the API server, and takes time from the awaited work."""
 NAMESPACE = "default"
 Object = dict[str, Any]
 
@@ -38,7 +38,7 @@ def service(name: str, selector: dict[str, str], port: int) -> Object:
 
 
 async def until(found: Callable[[], Any], what: str, *, within_s: float = PATIENCE_S) -> Any:
-    """Asks again and again until the answer (or what it awaits) is true; fails with the last one."""
+    """Ask again and again until the answer, or its awaited result, is true. Fail with the last answer."""
     end, pause_s = time.monotonic() + within_s, FIRST_PAUSE_S
     while True:
         answer = found()
@@ -63,7 +63,7 @@ async def get(kube: Kube, name: str, *, resource: Resource = PODS, namespace: st
 
 
 async def phase(kube: Kube, name: str, *wanted: str) -> Object:
-    """The pod, once it is in one of these phases."""
+    """Return the pod once it is in one of these phases."""
     end, pause_s = time.monotonic() + PATIENCE_S, FIRST_PAUSE_S
     while True:
         found = await get(kube, name)
@@ -87,12 +87,12 @@ async def gone(kube: Kube, name: str, *, within_s: float = PATIENCE_S, **where: 
 
 
 async def kill(cluster: LocalCluster, name: str) -> None:
-    """SIGKILL to a process of the cluster, and back when another has taken its place."""
+    """Kill a process of the cluster, and return when another has taken its place."""
     before = cluster.processes()[name]
     cluster.kill(name)
     await until(lambda: cluster.processes()[name] != before, f"{name} runs again")
 
 
 def alive(pids: list[int]) -> list[int]:
-    """A zombie that nobody has asked about yet is as dead as can be."""
+    """Return the processes that still run. A zombie counts as dead."""
     return [pid for pid in pids if Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()]

@@ -35,7 +35,7 @@ def is_running(pod: client.V1Pod) -> bool:
 
 
 def wait_for(listing, holds, **selection) -> list:
-    """Follows a list until an object of it is as wanted; returns the kinds of events on the way."""
+    """Follow a list until one of its objects is as wanted, and return the kinds of the events until then."""
     seen, watcher = [], watch.Watch()
     for event in watcher.stream(listing, timeout_seconds=WAIT_S, **selection):
         seen.append(event["type"])

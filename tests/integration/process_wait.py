@@ -54,7 +54,7 @@ class Wait:
 
 
 def state(pid: int) -> str:
-    """Command, where it waits in the kernel, and its sets of signals as the kernel's masks."""
+    """Return a line with the process's command, its wait in the kernel, and its sets of signals as the kernel's masks."""
     lines = dict(line.split(":\t", 1) for line in _read(pid, "status").splitlines() if ":\t" in line)
     signals = " ".join(f"{name}={lines.get(name, '?').lstrip('0') or '0'}" for name in SIGNALS)
     command = _read(pid, "cmdline").replace("\0", " ").strip()

@@ -86,7 +86,7 @@ class Release:
 
     @property
     def library(self) -> str:
-        """Text that agents with this release's library print."""
+        """Return the text that agents with this release's library print."""
         return library_digest(self.tree / "elastic_worker")
 
     def stand_in(self, folder: Path) -> Path:
@@ -102,7 +102,7 @@ class Release:
         return programs.parent
 
     def command(self, script: str, *arguments: str) -> list[str]:
-        """One of the release's console scripts, as pyproject.toml of that release names it."""
+        """Return the command of one of the release's console scripts, as its pyproject.toml names it."""
         scripts = tomllib.loads((self.tree / "pyproject.toml").read_text())["project"]["scripts"]
         module, _, function = scripts[script].partition(":")
         return [sys.executable, "-c", f"from {module} import {function}; {function}()", *arguments]

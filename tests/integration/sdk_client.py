@@ -1,6 +1,6 @@
-"""Run by the Python of an environment that has the package kubeflow-training and nothing of ours: `sdk_client.py KUBECONFIG`.
+"""Use the package kubeflow-training with a job of each kind, as its users do: `sdk_client.py KUBECONFIG`.
 
-Does with a job of each kind what its users do, and prints one line of JSON for each kind: what it saw.
+It runs in an environment that has that package and nothing of ours. For each kind it prints one line of JSON with what it saw.
 """
 
 import json
@@ -38,7 +38,7 @@ def tell_cluster():
 
 
 def written(kind: str, name: str) -> object:
-    """A job as an object of the package's own types, whose processes only say who they are."""
+    """Return a job as an object of the package's own types. Its processes only print their names."""
     field, counts = REPLICAS[kind]
     container = {"name": CONTAINERS[kind], "image": "example.com/ours", "command": ["sh", "-c", "echo I am $HOSTNAME"]}
     specs = {
@@ -48,7 +48,7 @@ def written(kind: str, name: str) -> object:
     if kind == "MPIJob":
         waiting = {key: value for key, value in container.items() if key != "command"}
         specs["Worker"]["template"] = {"spec": {"containers": [waiting]}}
-    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: specs}  # so that the workers' logs are there to be read
+    spec = {"runPolicy": {"cleanPodPolicy": "None"}, field: specs}  # keeps the pods, so that the workers' logs can be read
     model = getattr(models, f"KubeflowOrgV1{kind}")
     return model(api_version="kubeflow.org/v1", kind=kind, metadata=models.V1ObjectMeta(name=name), spec=spec)
 

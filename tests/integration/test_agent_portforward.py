@@ -1,4 +1,4 @@
-"""Port-forward of the node agent without a cluster: as the Python client asks for it, with a pair of channels for each port."""
+"""Run the node agent's port-forward without a cluster, as the Python client asks for it: with a pair of channels for each port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def serve(port: int) -> tuple[web.AppRunner, int]:
-    """Forwards port 1 to a server, and to nobody any other."""
+    """Serve port-forward. Port 1 leads to this port, and all other ports refuse."""
 
     async def dial(wanted: int) -> socket.socket:
         if wanted != 1:

@@ -1,4 +1,4 @@
-"""What the API server acknowledged is there after kill -9, and versions never go back."""
+"""Kill the API server under load: every acknowledged write is still there, and versions never go back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOST = (aiohttp.ClientError, ConnectionError, asyncio.TimeoutError)
 
 @dataclass
 class Belief:
-    """What one writer knows of its object: the last acknowledged value, and what may have happened since."""
+    """The knowledge of one writer: the last acknowledged value of its object, and the values that it may have by now."""
 
     name: str
     acknowledged: str | None = None
@@ -33,7 +33,7 @@ class Belief:
 
 
 async def write_on(client: Client, belief: Belief, dice: random.Random) -> None:
-    """Creates, changes and deletes one object until the server is gone."""
+    """Create, change and delete one object until the server is gone."""
     step = 0
     with contextlib.suppress(*LOST):
         while True:
@@ -57,7 +57,7 @@ async def write_on(client: Client, belief: Belief, dice: random.Random) -> None:
 
 
 async def check(client: Client, beliefs: list[Belief], newest: int) -> int:
-    """Compares with the restarted server, and takes what it has as known; returns its version."""
+    """Compare the beliefs with the restarted server, update them, and return its version."""
     status, found = await client.ask("GET", CONFIG_MAPS)
     assert status == 200
     version = int(found["metadata"]["resourceVersion"])
@@ -95,7 +95,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_under_load
         server.stop()
 
 
-async def test_a_watch_from_before_a_restart_is_told_to_list_anew(tmp_path: Path) -> None:
+async def test_a_watch_from_before_a_restart_is_told_to_list_again(tmp_path: Path) -> None:
     server = ApiProcess(tmp_path)
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""The API server as a process: who gets in, faults on purpose, logs and exec through a node's agent."""
+"""Run the API server as a process: its access control, its faults on purpose, and logs and exec through a node's agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
         yield started
 
 
-# ---------------------------------------------------------------------- who gets in
+# ---------------------------------------------------------------------- access
 def test_keys_and_kubeconfig_are_readable_by_the_owner_only(server: ApiProcess) -> None:
     for name in ("kubeconfig", "admin.token", "ca.key", "server.key", "sa.key", "objects.db", "objects.db-wal"):
         assert stat.S_IMODE((server.folder / name).stat().st_mode) == 0o600, name
@@ -50,7 +50,7 @@ async def test_without_a_token_only_health_and_version_are_answered(server: ApiP
             assert answer.status == 401
 
 
-def test_a_token_of_bytes_that_are_no_text_is_a_wrong_token(server: ApiProcess) -> None:
+def test_a_token_of_invalid_text_is_a_wrong_token(server: ApiProcess) -> None:
     context = ssl.create_default_context(cafile=server.folder / "ca.crt")
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as plain,
@@ -153,7 +153,7 @@ async def test_an_account_may_do_what_its_role_says_and_no_more(server: ApiProce
 
 
 # ---------------------------------------------------------------------- faults
-async def test_faults_on_purpose_meet_whom_they_should(server: ApiProcess) -> None:
+async def test_faults_on_purpose_meet_the_chosen_requests(server: ApiProcess) -> None:
     async with server.client() as admin, server.client(**{"User-Agent": "victim/1"}) as victim:
 
         async def faults(*rules: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ async def test_faults_on_purpose_meet_whom_they_should(server: ApiProcess) -> No
 # ---------------------------------------------------------------------- logs and exec
 @contextlib.asynccontextmanager
 async def agent(server: ApiProcess) -> AsyncIterator[int]:
-    """A node's agent that lets in only clients with a certificate of the cluster's CA; yields its port."""
+    """Run a node's agent that lets in only clients with a certificate of the cluster's CA, and yield its port."""
     ca = certificates.Pair((server.folder / "ca.crt").read_bytes(), (server.folder / "ca.key").read_bytes())
     pair = certificates.issue(ca, "node", names=("127.0.0.1",))
     (server.folder / "node.crt").write_bytes(pair.certificate)

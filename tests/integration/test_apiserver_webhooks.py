@@ -145,7 +145,7 @@ async def test_a_validating_webhook_refuses_and_warns_as_a_real_server_lets_it(s
             await admin.ask("DELETE", f"{HOOKS}/check")
 
 
-async def test_a_webhook_that_does_not_answer_blocks_only_where_its_policy_says_so(server: ApiProcess, tmp_path: Path) -> None:
+async def test_a_webhook_that_does_not_answer_blocks_only_if_its_policy_says_so(server: ApiProcess, tmp_path: Path) -> None:
     async with server.client() as admin:
         await admin.make(HOOKS, configuration("ValidatingWebhookConfiguration", "https://127.0.0.1:1/review", ""))
         try:

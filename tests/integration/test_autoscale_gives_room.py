@@ -1,6 +1,6 @@
-"""A HorizontalPodAutoscaler carries out the autoscaler's policy: a job grows on its throughput and gives room to a more important pod.
+"""Let a HorizontalPodAutoscaler carry out the autoscaler's policy: a job grows by its throughput, and makes room for a pod of priority.
 
-On the laptop cluster, and with the API server, the autoscaling controller and the scheduler of a real one.
+This runs on the laptop cluster, and with the API server, the autoscaling controller and the scheduler of a real one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def test_a_job_grows_on_its_throughput_and_gives_room_to_a_more_important_
         await kube.create(PODS, pod(f"server-{unique}", server, priorityClassName=f"first-{unique}"), namespace=NAMESPACE)
         await until(lambda: runs(kube, f"server-{unique}"), "the more important pod runs", within_s=200)
         await run.world(3)
-        await run.more_steps(40)  # ten looks of the HorizontalPodAutoscaler: it took the room back at once
+        await run.more_steps(40)  # ten looks of the HorizontalPodAutoscaler, which once took the room back at once
         assert run.training.world == 3
         assert run.training.repeated == 0
         job = await kube.get(run.key.resource, run.key.name, namespace=NAMESPACE)
@@ -69,9 +69,9 @@ async def runs(kube: Kube, name: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def standby(cluster: LocalCluster, kube: Kube, log: Path) -> AsyncIterator[None]:
-    """A replica beside the autoscaler that decides.
+    """Run a replica next to the autoscaler that decides.
 
-    It only serves the metrics API, where a real API server reaches it: another holds the Lease for longer than the test.
+    It only serves the metrics API at an address that a real API server reaches. Somebody else holds the Lease for longer than the test.
     """
     spec = {"holderIdentity": "the cluster's own", "leaseDurationSeconds": 3600, "renewTime": "2030-01-01T00:00:00.000000Z"}
     lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": AUTOSCALER}, "spec": spec}

@@ -1,4 +1,4 @@
-"""Each command about jobs as a user types it, on the laptop cluster: an elastic job of shell processes from its start to its deletion."""
+"""Type each command about jobs on the laptop cluster, for an elastic job of shell processes from its start to its deletion."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ WAIT_S = "90"
 
 
 class Elastic:
-    """The command line with a cluster of its own."""
+    """The command line with its own cluster."""
 
     def __init__(self, data: Path, folder: Path) -> None:
         self.data, self.folder = data, folder
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """What the command prints; where it fails, what it says."""
+        """Run a command, and return its output, or its errors if it fails."""
         command = [sys.executable, "-m", "elastic.cli", *words, "--data-dir", str(self.data)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=self.folder)
         assert done.returncode == code, (words, done.stdout, done.stderr)
@@ -60,7 +60,7 @@ def create(
     command: Sequence[str] = (),
     backend: str = "elastic",
 ) -> None:
-    """A job of shell processes; with a command, one of agents that meet through this backend."""
+    """Create a job of shell processes. With a command it is a job of agents that meet through this backend."""
     container = {"name": "pytorch", "image": "any", "command": list(command) or ["sh", "-c", script], "workingDir": str(elastic.folder)}
     policy = {"minReplicas": 1, "maxReplicas": 4} | ({"maxRestarts": 1, "rdzvBackend": backend} if command else {"rdzvBackend": "c10d"})
     replica = {

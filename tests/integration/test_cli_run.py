@@ -1,4 +1,4 @@
-"""`elastic run` and `elastic node` as typed: what they print, what they return, what they leave behind."""
+"""Type `elastic run` and `elastic node`, and check their output, their exit codes, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_jobs_run_side_by_side_and_the_exit_code_tells_whether_all_succeeded(clu
 
 
 def test_a_script_that_always_fails_before_it_meets_anybody_comes_to_an_end(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Nothing counted its restarts, and it was started for ever."""
+    """Nothing counted the script's restarts, and it was started for ever."""
     (tmp_path / "failing.sh").write_text("exit 4\n")
     done = elastic("run", *at(cluster), "--workers", "4", str(tmp_path / "failing.sh"))
     assert done.returncode == 1, done.stdout + done.stderr
@@ -108,7 +108,7 @@ def test_a_detached_run_returns_at_once_and_its_job_goes_on(cluster: LocalCluste
     assert elastic("wait", "left", "--for", "succeeded", *at(cluster)).returncode == 0
 
 
-def test_what_cannot_run_is_said_as_elastic_validate_says_it(cluster: LocalCluster) -> None:
+def test_a_job_that_cannot_run_is_refused_in_the_words_of_elastic_validate(cluster: LocalCluster) -> None:
     wrong = job("wrong", "true")
     wrong["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "torch"
     ran, checked = elastic("run", *at(cluster), "-", stdin=[wrong]), elastic("validate", "-", stdin=[wrong])
@@ -123,7 +123,7 @@ def test_what_cannot_run_is_said_as_elastic_validate_says_it(cluster: LocalClust
     assert "no cluster runs in /no/such/folder; start it with `elastic up --detach --data-dir /no/such/folder`" in nowhere.stderr
 
 
-async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_ctrl_c_removes_everything_that_the_run_has_made(cluster: LocalCluster, tmp_path: Path) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "passing"}}
     file = tmp_path / "job.json"
     file.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [settings, job("endless", "echo going; sleep 1000")]}))
@@ -137,7 +137,7 @@ async def test_ctrl_c_takes_away_what_the_run_has_made(cluster: LocalCluster, tm
 
 
 async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A shell ignores SIGINT for it, and SIGTERM, which was passed on as SIGINT, did nothing either."""
+    """A shell makes background processes ignore SIGINT. SIGTERM was passed on as SIGINT, so it did nothing either."""
     file = tmp_path / "job.json"
     file.write_text(json.dumps(job("behind", "echo going; sleep 1000")))
     code, said = _ended(*at(cluster), str(file), once="going", by=signal.SIGTERM, sigint=signal.SIG_IGN)
@@ -148,7 +148,7 @@ async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster,
 
 
 def _ended(*words: str, once: str, by: signal.Signals, sigint: signal.Handlers) -> tuple[int, str]:
-    """Ended by a signal as soon as a line says so. `sigint`: how the process finds SIGINT."""
+    """Run a command, and send it a signal once a line has these words. `sigint` is the process's inherited handler of SIGINT."""
     running = subprocess.Popen(
         [*ELASTIC, "run", *words], stdout=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, sigint)
     )

@@ -1,7 +1,7 @@
-"""The laptop cluster's API server and controllers against the recorded answers of a real control plane (tests/conformance).
+"""Compare the laptop cluster's API server and controllers with the recorded answers of a real control plane (tests/conformance).
 
-Every check of level `must` passes, and at least four fifths of those of level `should`; the whole table is printed, so that it is
-known what is left.
+Every check of level `must` passes, and at least four fifths of the checks of level `should`. The whole table is printed, to show what is
+left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh server with the controllers on it, without nodes and scheduler, as the recordings had it; yields the kubeconfig."""
+    """Run a fresh server with the controllers, without nodes and scheduler, as for the recordings. Yield the kubeconfig."""
     folder = tmp_path_factory.mktemp("conformance")
     server = subprocess.Popen(
         [sys.executable, "-m", "elastic.local.apiserver", "--data-dir", str(folder), "--ready-file", str(folder / "ready")]
@@ -95,7 +95,7 @@ def test_every_answer_that_a_client_depends_on_is_as_recorded(report: dict[str, 
     assert failed == []
 
 
-def test_four_fifths_of_what_people_would_notice_is_as_recorded(report: dict[str, Any]) -> None:
+def test_four_fifths_of_the_answers_that_people_notice_are_as_recorded(report: dict[str, Any]) -> None:
     found = [step["ok"] for _, step in steps(report, "should")]
     assert sum(found) >= 0.8 * len(found), f"{sum(found)} of {len(found)}"
 

@@ -68,7 +68,7 @@ async def state(kube: Kube, name: str) -> Object:
 
 
 async def uid(kube: Kube, pod: str) -> str:
-    """Empty while there is no such pod."""
+    """Return a pod's uid, or an empty string while the pod does not exist."""
     try:
         return str((await kube.get(PODS, pod, namespace="default"))["metadata"]["uid"])
     except KubeError:
@@ -82,7 +82,7 @@ async def workers(kube: Kube, job: str) -> dict[str, str]:
 
 
 async def log_of(kube: Kube, pod: str) -> str:
-    """Empty while the pod has none."""
+    """Return a pod's log, or an empty string while it has no log."""
     try:
         return b"".join([chunk async for chunk in kube.logs(pod, namespace="default")]).decode()
     except KubeError:
@@ -101,7 +101,7 @@ async def test_the_loss_of_worker_0_does_not_end_a_job_that_meets_through_c10d(c
         await kube.create(PYTORCH, job(name, restarts=restarts, stop_file=stop_file), namespace="default")
 
         async def trains(*, without: Collection[str] = ()) -> bool:
-            """Two workers run, and those that were not there before train together."""
+            """Return whether two workers run, and the new ones train in a world of two."""
             counts = (await state(kube, name)).get("replicaStatuses", {}).get("Worker", {})
             new = [pod for pod, uid in (await workers(kube, name)).items() if uid not in without]
             return counts.get("active") == 2 and bool(new) and all(["world 2" in await log_of(kube, pod) for pod in new])

@@ -1,4 +1,4 @@
-"""The controller as a pod of deploy/ runs it: by its account's files, as a user whom no password file names, in a bare environment."""
+"""Run the controller as in a pod of deploy/: with its account's files, as a user without a name, in a bare environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from elastic.kube.resources import LEASES, PODS
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(300)]
 
 POD, NAMELESS = "elastic-controller-0", "65532"
-# A machine of its own as far as it goes: the host's name is the pod's, /run holds the account's files, and the user has no name.
+# The namespaces imitate a pod: the host's name is the pod's, /run holds the account's files, and the user has no name.
 ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 OUTER = f'hostname "$1" && mount -t tmpfs tmpfs /run && mkdir -p {Path(ACCOUNT).parent} && cp -r "$2" {ACCOUNT}'
 INNER = f"exec unshare --user --map-user={NAMELESS} --map-group={NAMELESS}"
@@ -40,7 +40,7 @@ def _can_be_apart() -> bool:
 
 
 def account_files(kubeconfig: Path, folder: Path) -> str:
-    """What a kubelet puts into a pod; returns the API server's address."""
+    """Write the account's files as a kubelet does for a pod. Return the API server's address."""
     config = yaml.safe_load(kubeconfig.read_text())
     (user,), (entry,) = config["users"], config["clusters"]
     cluster = entry["cluster"]
@@ -55,7 +55,7 @@ def account_files(kubeconfig: Path, folder: Path) -> str:
 
 
 async def prepared(kubeconfig: Path, folder: Path) -> str:
-    """The account, the controller's own pod, and where the API server is."""
+    """Create the CRDs, the account with its files, and the controller's own pod. Return the API server's address."""
     await install_crds(kubeconfig)
     account = await controller_account(kubeconfig, folder)
     pod = {

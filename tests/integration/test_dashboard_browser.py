@@ -1,4 +1,4 @@
-"""The dashboard of a laptop cluster in Debian's Chromium: what a person sees and does, at a desk and on a phone."""
+"""Use the dashboard of a laptop cluster in Debian's Chromium, as a person does at a desk and on a phone."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch-elastic" / "job.yaml
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
 PATIENCE_S = 300.0
 WORLD = "document.querySelector('.facts dd')?.firstChild.textContent"
-"""The first of a job's facts."""
+"""A JavaScript expression for the first of a job's facts."""
 
 
 def example() -> Object:
-    """Return the example, which trains for as long as the test looks."""
+    """Return the example's job, with enough steps for the whole test."""
     made: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     container["env"] = [{"name": "STEPS", "value": "100000"}, {"name": "STEP_SECONDS", "value": "0.2"}]

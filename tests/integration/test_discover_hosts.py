@@ -41,7 +41,7 @@ class Launcher:
         self._bound_s = bound_s
 
     def _script(self, server: Server, transport: str, bound_s: int) -> str:
-        """As the controller writes it, with the folders of this test."""
+        """Return the script that the controller writes, with the folders of this test."""
         kinds = {"Launcher": replica(kind="MPIJob"), "Worker": replica(1, kind="MPIJob")}
         one = job("MPIJob", **kinds, elasticPolicy={"minReplicas": 1, "maxReplicas": 3}, mpiTransport=transport)
         settings = Settings(rendezvous=Rendezvous(endpoint=f"127.0.0.1:{server.port}", ca=server.ca))

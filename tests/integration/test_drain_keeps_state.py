@@ -1,4 +1,4 @@
-"""The node with all workers of a job is drained: replacements are Ready only once they have the training's state, and no step is lost."""
+"""Drain the node with all workers of a job. Replacements are Ready only once they have the training's state, so no step is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
 DRAINED_WITHIN_S = 240.0
-"""The replacements import torch, and then all start training anew, on a machine that may be busy."""
+"""Seconds for a drain. The replacements import torch, and then all start their training again, on a machine that may be busy."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 async def workers_on(run: ElasticRun, node: str) -> list[str]:
-    """The workers there that are Ready."""
+    """Return the Ready workers on a node."""
     pods = (await run.kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={run.key.name}")).items
     conditions = {pod["metadata"]["name"]: pod["status"].get("conditions") or () for pod in pods if pod["spec"].get("nodeName") == node}
     return [name for name, found in conditions.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in found)]

@@ -55,7 +55,7 @@ def test_the_loss_of_rank_0_gives_made_up_ranks_instead_of_an_error() -> None:
     assert second.broke
 
 
-def test_a_barrier_at_the_end_does_not_wait_for_a_world_that_is_over() -> None:
+def test_a_barrier_at_the_end_does_not_wait_for_a_world_that_has_ended() -> None:
     over = threading.Event()
     first, _ = stores(2, over=over)
     over.set()
@@ -74,7 +74,7 @@ def test_a_time_out_is_a_time_out_while_the_world_stands() -> None:
     assert first.broke
 
 
-def test_a_store_without_libuv_is_used_where_torchs_own_switch_says_so() -> None:
+def test_a_store_without_libuv_is_used_if_torchs_own_switch_says_so() -> None:
     """Some builds of torch lack libuv; their users set the switch, or we find out."""
     timeout = datetime.timedelta(seconds=60)
     opened = [open_tcp_store("127.0.0.1", 0, {"USE_LIBUV": switch}, is_master=True, timeout=timeout) for switch in ("0", "1")]

@@ -5,6 +5,7 @@ Workers come, leave and die while others train. The job's login opens no other j
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from elastic.etcd.store import StoreRefused
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, needs_etcd, pytest.mark.timeout(300)]
+IN_PROCESS = Path(__file__).resolve().parents[2] / "examples/pytorch-in-process/job.yaml"
 ETCD = {"rdzvBackend": "etcd", "readyAfterSeconds": 1}
 OTHERS = "/elastic-training/00000000-1111-2222-3333-444444444444/"
 
@@ -59,6 +61,37 @@ async def test_a_job_grows_loses_a_worker_and_shrinks_without_a_charge_and_leave
         await its_login_opens_nothing_else(cluster, run)
         await run.more_steps(3)
     await until(partial(is_clean, cluster, run), "the job's records, its user and its role are gone")
+
+
+async def test_the_processes_that_stay_live_through_every_change(cluster: LocalCluster, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    async with elastic_run(cluster, "etcd-lives-on", workers=1, steps=20, stop_file=stop, file=IN_PROCESS, **ETCD) as run:
+        await run.step(5, world=1)
+        survivor = run.training_processes(run.pod_name(0))
+        assert survivor
+
+        await run.scale(3)
+        await run.world(3)
+        await run.more_steps(5)
+
+        worlds = run.training.worlds
+        run.crash(run.pod_name(1))
+        await run.new_world(3, after=worlds + 1)  # two train on at once, and the new process joins them
+
+        worlds = run.training.worlds
+        run.kill_worker(run.pod_name(2))
+        await run.new_world(3, after=worlds + 1)
+
+        await run.scale(2)
+        await run.world(2)
+        await run.more_steps(5)
+        assert run.training_processes(run.pod_name(0)) == survivor
+        elastic = await until(partial(told_of_world, run, 2), "the status tells of the world of two")
+        assert (elastic["backend"], elastic["lastRescale"]["rung"]) == ("etcd", "in-process")
+        assert elastic["restarts"] == {"user": 1, "disruption": 1}
+        stop.touch()
+        await run.success()
+        assert run.training.repeated <= 2, "a loss repeats at most the step that was under way"
 
 
 async def its_login_opens_nothing_else(cluster: LocalCluster, run: ElasticRun) -> None:

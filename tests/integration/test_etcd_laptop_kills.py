@@ -61,7 +61,7 @@ async def test_a_crash_is_charged_once_and_an_eviction_is_not(cluster: LocalClus
         assert charged(await run.restarts()) == 1, "only the program's own end counts"
 
 
-async def test_training_that_stands_still_is_started_anew_and_charged_as_a_hang(cluster: LocalCluster) -> None:
+async def test_training_that_stands_still_is_restarted_and_charged_as_a_hang(cluster: LocalCluster) -> None:
     policy = {"maxRestarts": 50, "hangTimeoutSeconds": 8, "scaleInGraceSeconds": 2}
     async with elastic_run(cluster, "etcd-hanging", workers=2, steps=5000, **(ETCD | policy)) as run:
         await run.step(5, world=2)

@@ -12,7 +12,7 @@ from torch_agents import wait_until
 
 from elastic.certificates import issue, make_ca
 from elastic_worker.etcd import settings
-from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import MEMBERS, WORLD, Seal, World
 
 pytestmark = [pytest.mark.integration, needs_etcd, pytest.mark.timeout(240)]
@@ -48,7 +48,7 @@ class Members(contextlib.ExitStack):
                 nodes=(1, self._most),
                 local_address="127.0.0.1",
             )
-            self.followers[name] = Follower(EtcdPresence(own, on_signal=lambda number: None))
+            self.followers[name] = Follower(ChangingPresence(own, on_signal=lambda number: None))
             self.callback(self.followers[name].stop)
 
     def stop(self, name: str) -> None:
@@ -142,7 +142,7 @@ def test_an_etcd_that_was_stopped_ends_all_leases_and_changes_nothing(etcd: Etcd
         assert not before & after, "these are new records, as their leases had ended"
 
 
-def test_compacted_history_is_listed_anew(etcd: Etcd) -> None:
+def test_compacted_history_is_listed_again(etcd: Etcd) -> None:
     with Members(etcd) as members:
         members.start("w0", "w1")
         generation = members.wait_for_world(2)

@@ -103,7 +103,7 @@ def test_the_launchers_exec_client_passes_streams_and_statuses_on_as_kubectl_doe
 
 
 async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
-    """Until the launcher runs, which it does only after all workers do."""
+    """Create the job, and wait until the launcher runs. It starts only after all workers."""
     async with connect(cluster.kubeconfig) as kube, asyncio.timeout(WITHIN_S):
         await kube.create(resource(job), job, namespace=NAMESPACE)
         async for event in kube.watch(PODS, namespace=NAMESPACE, fields="metadata.name=typed-launcher"):
@@ -114,7 +114,7 @@ async def _start(cluster: LocalCluster, job: dict[str, object]) -> None:
 
 
 def _signalled(cluster: LocalCluster, signal: str, folder: Path) -> int:
-    """How our client ends by the signal, once the command that it runs in a worker has been told to end. Pods here see the test's files."""
+    """Send our client a signal, and return its exit status once its command in the worker was told to end. Pods here see our files."""
     ready, told = folder / f"ready-{signal}", folder / f"told-{signal}"
     # Nobody takes its words any more; a shell that says one would end by that.
     remote = f"exec >/dev/null 2>&1; trap 'touch {told}; exit 9' TERM; touch {ready}; while :; do sleep 0.1; done"

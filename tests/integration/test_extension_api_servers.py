@@ -1,4 +1,4 @@
-"""Servers of API services behind the laptop's API server, and behind a real one where there is one (KUBEBUILDER_ASSETS)."""
+"""Run servers of API services behind the laptop's API server, and behind a real one if there is one (KUBEBUILDER_ASSETS)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AUTHENTICATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-
 class Server:
     url: str
     address: str
-    """Where it finds what a test serves."""
+    """The address of this machine at which the API server reaches a test's servers."""
     ca: Path
     token: str = ""
     certificate: Path | None = None
@@ -69,7 +69,7 @@ async def admin(server: Server) -> AsyncIterator[Client]:
 
 @pytest_asyncio.fixture
 async def controllers(server: Server) -> AsyncIterator[None]:
-    """The laptop's, where no real ones run; one that ends fails the test."""
+    """Run the laptop's controllers if no real ones run. A controller that ends fails the test."""
     if server.certificate is not None:
         yield
         return
@@ -84,7 +84,7 @@ async def controllers(server: Server) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def extended(server: Server, admin: Client, folder: Path) -> AsyncIterator[Extension]:
-    """An extension that is available, and is taken away again."""
+    """Register an extension, yield it once it is available, and remove it again."""
     extension = Extension(f"x{uuid.uuid4().hex[:8]}", server.address)
     _, found = await admin.ask("GET", AUTHENTICATION)
     client_ca = found["data"]["requestheader-client-ca-file"]
@@ -102,7 +102,7 @@ async def passed(extension: Extension, admin: Client) -> bool:
     return (condition.get("status"), condition.get("reason"), condition.get("message")) == ("True", "Passed", "all checks passed")
 
 
-async def test_a_request_is_passed_on_with_who_asks_and_without_the_client_s_credentials(
+async def test_a_request_is_passed_on_with_the_user_and_without_the_clients_credentials(
     server: Server, admin: Client, tmp_path: Path
 ) -> None:
     async with extended(server, admin, tmp_path) as extension:
@@ -157,7 +157,7 @@ async def test_discovery_shows_what_the_extension_lists(server: Server, admin: C
 
 
 async def test_an_extension_may_compress_its_long_list(server: Server, admin: Client, tmp_path: Path) -> None:
-    """As those made with Kubernetes' library do with more than 128 KiB, where the client says that it may be."""
+    """Extensions made with Kubernetes' library compress more than 128 KiB if the client accepts it."""
     async with extended(server, admin, tmp_path) as extension:
 
         def compressed(request: web.Request) -> web.Response:
@@ -203,7 +203,7 @@ async def freshness(extension: Extension, admin: Client) -> str:
 
 
 async def going(admin: Client, name: str, kind: str) -> dict[str, str] | None:
-    """That condition of a namespace that is to go, once it is true."""
+    """Return this condition of a namespace that is being deleted, once it is true."""
     _, found = await admin.ask("GET", f"{NAMESPACES}/{name}")
     conditions = (found.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if isinstance(c, dict) and c["type"] == kind and c["status"] == "True"), None)
@@ -214,7 +214,7 @@ async def has_gone(admin: Client, path: str) -> bool:
 
 
 async def is_collected(admin: Client) -> None:
-    """Garbage collection goes on."""
+    """Check that garbage collection still works."""
     owner = await admin.make(CONFIG_MAPS, config_map(f"o{uuid.uuid4().hex[:8]}"))
     dependent = config_map(f"d{uuid.uuid4().hex[:8]}")
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
@@ -228,7 +228,7 @@ async def is_collected(admin: Client) -> None:
 async def test_a_malformed_discovery_document_makes_only_its_group_stale(
     server: Server, admin: Client, controllers: None, tmp_path: Path, wrong: object
 ) -> None:
-    """It ended the laptop's agents: namespaces whose content cannot be known wait, and all else goes on."""
+    """A malformed document ended the laptop's agents. Namespaces whose content cannot be known must wait, and all else must go on."""
     async with extended(server, admin, tmp_path) as extension:
         await until(lambda: _equals(lambda: freshness(extension, admin), "Current"), "it is discovered")
         well = extension.resources()
@@ -248,7 +248,7 @@ async def test_a_malformed_discovery_document_makes_only_its_group_stale(
 
 
 @pytest.mark.parametrize("wrong", [{"items": [5]}, []], ids=str)
-async def test_lists_and_watches_that_make_no_sense_hold_up_only_the_deletion_of_namespaces(
+async def test_invalid_lists_and_watches_hold_up_only_the_deletion_of_namespaces(
     server: Server, admin: Client, controllers: None, tmp_path: Path, wrong: object
 ) -> None:
     async with extended(server, admin, tmp_path) as extension:
@@ -327,10 +327,10 @@ async def test_a_silent_and_an_endless_extension_cost_only_their_own_requests(se
         await asyncio.gather(*silent, return_exceptions=True)
 
 
-async def test_an_extension_that_never_ends_to_say_continue_costs_only_its_own_requests(
+async def test_an_extension_that_says_continue_without_end_costs_only_its_own_requests(
     server: Server, admin: Client, tmp_path: Path
 ) -> None:
-    """The API server read that and answered nobody: others came to no TLS handshake, and nodes were declared unreachable."""
+    """The API server read these answers and answered nobody. Others got no TLS handshake, and nodes were declared unreachable."""
     if server.certificate is not None:
         pytest.skip("a real one passes all of them on to its client")
     async with extended(server, admin, tmp_path) as extension:
@@ -368,7 +368,7 @@ async def _reason(extension: Extension, admin: Client) -> str:
     return str((await extension.condition(admin)).get("reason"))
 
 
-async def test_another_protocol_is_carried_both_ways_with_who_asks(server: Server, admin: Client, tmp_path: Path) -> None:
+async def test_another_protocol_is_carried_both_ways_with_the_user(server: Server, admin: Client, tmp_path: Path) -> None:
     async with extended(server, admin, tmp_path) as extension:
         well = extension.answer
 

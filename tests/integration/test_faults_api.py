@@ -68,7 +68,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def misbehave(cluster: LocalCluster, rules: list[dict[str, Any]]) -> int:
-    """Tells the API server how to treat the controller from now on; returns how many requests met something until now."""
+    """Tell the API server how to treat the controller from now on. Return the number of requests that met a fault until now."""
     context = ssl.create_default_context(cafile=cluster.data_dir / "ca.crt")
     headers = {"Authorization": f"Bearer {Path(cluster.data_dir / 'admin.token').read_text()}"}
     given = [{"agent": OURS, "times": MANY, **rule} for rule in rules]
@@ -88,7 +88,7 @@ async def is_over(kube: Kube, kind: str) -> bool:
 
 
 async def of_job(kube: Kube, kind: str) -> dict[str, int]:
-    """Each pod of a job, and how often its containers were started again."""
+    """Return the number of container restarts of each pod of a job."""
     pods = (await kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={kind.lower()}")).items
     return {p["metadata"]["name"]: sum(c["restartCount"] for c in p["status"].get("containerStatuses") or ()) for p in pods}
 

@@ -50,7 +50,7 @@ def job(name: str, script: str, *, workers: int, **policy: object) -> Object:
 
 
 class Run:
-    """One job and its pods."""
+    """A job and its pods."""
 
     def __init__(self, cluster: LocalCluster, kube: Kube, key: FollowedJob) -> None:
         self.cluster, self.kube, self.key = cluster, kube, key

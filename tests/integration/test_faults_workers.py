@@ -117,7 +117,7 @@ async def test_the_death_of_worker_0_costs_no_more_than_the_step_in_flight(clust
         assert (await run.pods())[run.pod_name(1)] == other
 
 
-async def test_training_that_stands_still_is_started_anew_and_told_as_a_hang(cluster: LocalCluster) -> None:
+async def test_training_that_stands_still_is_restarted_and_told_as_a_hang(cluster: LocalCluster) -> None:
     async with elastic_run(cluster, "hanging", workers=2, steps=5000, maxRestarts=50, hangTimeoutSeconds=8, scaleInGraceSeconds=2) as run:
         await run.step(5, world=2)
         worlds = run.training.worlds

@@ -1,7 +1,7 @@
-"""Jobs whose processes wait for a lost peer for ever come to their end on the laptop cluster, because all of them are started anew.
+"""Restart all processes of a job on the laptop cluster because they would wait for a lost peer for ever.
 
-The processes are stand-ins: in their first life one of them is killed once all are there, and the others do nothing ever after; in their
-second life they end once all are there. Only a restart of all lets such a job succeed.
+The processes are stand-ins. In their first life one of them is killed once all are there, and the others do nothing from then on. In their
+second life they end once all are there. Only a restart of all of them lets the job succeed.
 """
 
 import copy
@@ -49,12 +49,12 @@ def stand_in(kind: str, counts: dict[str, int], lives: Path, **run_policy: Any) 
     ("kind", "counts", "run_policy"),
     [
         ("JAXJob", {"Worker": 3}, {"restartScope": "Group"}),
-        # Its framework is known to wait for ever, so nothing needs to be said.
+        # This kind's framework is known to wait for ever, so the job need not set a scope.
         ("MXJob", {"Scheduler": 1, "Server": 1, "Worker": 2}, {}),
     ],
-    ids=["where the job asks for it", "where the kind needs it"],
+    ids=["if the job asks for it", "if the kind needs it"],
 )
-def test_the_loss_of_one_starts_all_anew(
+def test_the_loss_of_one_restarts_all(
     cluster: LocalCluster, tmp_path: Path, kind: str, counts: dict[str, int], run_policy: dict[str, Any]
 ) -> None:
     outcome = run_to_end(cluster, stand_in(kind, counts, tmp_path, **run_policy), within_s=WITHIN_S)

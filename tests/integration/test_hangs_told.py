@@ -65,7 +65,7 @@ async def test_a_restart_for_a_hang_names_the_stopped_rank(cluster: LocalCluster
 
 
 @pytest.mark.full
-async def test_a_suspected_hang_is_told_everywhere_until_it_is_over(cluster: LocalCluster) -> None:
+async def test_a_suspected_hang_is_told_everywhere_until_it_ends(cluster: LocalCluster) -> None:
     async with elastic_run(cluster, "halted", workers=2, steps=100_000, minReplicas=2, maxReplicas=2) as run:
         await run.step(20, world=2)
         victim = run.pod_name(1)

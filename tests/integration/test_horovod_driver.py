@@ -292,7 +292,7 @@ def test_a_script_of_the_users_own_is_run_as_ever(tmp_path: Path) -> None:
     in_horovod(tmp_path, LEAVES_ALONE)
 
 
-def test_new_hosts_are_reached_as_horovodrun_reaches_them_and_over_ssh_a_watcher_runs_beside_each_worker(tmp_path: Path) -> None:
+def test_new_hosts_are_reached_as_horovodrun_reaches_them_and_over_ssh_a_watcher_runs_next_to_each_worker(tmp_path: Path) -> None:
     in_horovod(tmp_path, SSH + REMOTE)
 
 

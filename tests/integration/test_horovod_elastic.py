@@ -1,4 +1,4 @@
-"""Elastic Horovod on the laptop cluster: real horovodrun and real training, while workers are added, removed and lost."""
+"""Train with elastic Horovod on the laptop cluster, with a real horovodrun, while workers are added, removed and lost."""
 
 import re
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ async def _one_three_two(job: dict[str, Any], kube: Kube) -> None:
 @pytest.mark.framework("horovod")
 @BOTH_WAYS
 def test_a_launcher_without_our_library_asks_for_its_hosts_by_the_script(cluster: LocalCluster, transport: str) -> None:
-    """The status counts pods. Of the two hosts that come, one may be listed while the others meet."""
+    """The status counts pods. One of the two hosts that come may be listed while the others meet."""
     name = f"scripted-{transport.lower()}"
     job = without_library(example(name, steps=600, transport=transport))
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=partial(_one_three_two, job))
@@ -77,6 +77,6 @@ def test_training_goes_on_after_a_worker_was_killed(cluster: LocalCluster) -> No
     outcome = run_to_end(cluster, job, within_s=WITHIN_S, framework="horovod", meanwhile=meanwhile)
     assert outcome.state == "Succeeded", outcome.story
     log = outcome.logs["killed-launcher"]
-    assert re.search(r"Process \d exit with status code 137", log), outcome.story  # which rank it had, is chance
+    assert re.search(r"Process \d exit with status code 137", log), outcome.story  # its rank is chance
     assert len({step for step, _ in STEP.findall(log)}) == 400, outcome.story
     assert losses(outcome, "killed")[-1] < losses(outcome, "killed")[0] / 100

@@ -49,7 +49,7 @@ def until(one: Lab, *, size: int, after: float = 0.0) -> float:
 
 
 def in_order(one: Lab) -> bool:
-    """No step was made twice, and none was left out."""
+    """Return whether no step was made twice, and no step is missing."""
     numbers = [step.number for step in one.steps()]
     return numbers == list(range(1, len(numbers) + 1))
 
@@ -74,7 +74,7 @@ def test_with_the_library_workers_come_go_and_are_lost(begin: Begin) -> None:
 
 
 @BOTH
-def test_a_killed_worker_stops_nobody_also_where_no_peer_can_notice_its_loss(begin: Begin, library: bool) -> None:
+def test_a_killed_worker_stops_nobody_even_if_no_peer_can_notice_its_loss(begin: Begin, library: bool) -> None:
     """Reproduce a stop of 60 s at most `kill -9` of a worker in a world of three.
 
     Only ranks next to the lost one noticed the loss, and rank 0 waited until gloo's timeout. Here no rank can notice: a forked child, like

@@ -1,4 +1,4 @@
-"""Elastic Horovod on the laptop cluster while its launcher, its pods, a node and the control plane are lost, by exec and over ssh."""
+"""Train with elastic Horovod on the laptop cluster, by exec and over ssh, while a launcher, pods, a node and the control plane are lost."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ pytestmark = [
 WITHIN_S, PATIENCE_S = 900.0, 300.0
 BOTH_PROGRAMS = pytest.mark.parametrize("has_library", [False, True], ids=["unmodified", "library"])
 BOTH_LAUNCHERS = pytest.mark.parametrize("observed", ["driver", "pods"])
-"""With our library in the launcher, which reports what its driver does, and without."""
+"""The launcher with our library, which reports what its driver does, and the launcher without it."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_an_evicted_worker_is_replaced_and_nothing_is_charged(cluster: LocalClus
 
 
 def test_a_worker_leaves_a_node_that_is_taken_back_and_nothing_is_lost_or_charged(cluster: LocalCluster) -> None:
-    """The notice comes two minutes before the machine goes; the worker is exchanged at once, and the machine vanishes."""
+    """The notice comes two minutes before the machine goes. The worker is exchanged at once, and then the machine vanishes."""
     job = example("reclaimed", steps=1000)
     job["spec"]["runPolicy"]["backoffLimit"] = 1
 
@@ -214,7 +214,7 @@ def test_a_killed_launcher_starts_again_in_its_pod_and_is_charged_once(
 @BOTH_WAYS
 @BOTH_PROGRAMS
 def test_an_evicted_launcher_is_made_again_uncharged(cluster: LocalCluster, transport: str, has_library: bool, tmp_path: Path) -> None:
-    """Its node, which has none of the workers, is drained."""
+    """The launcher's node is drained. It has none of the workers."""
     job = _job("moved", transport, steps=1000, limit=1, library=tmp_path if has_library else None)
     node = f"of-{job['metadata']['name']}"
     launcher_spec = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
@@ -244,7 +244,7 @@ def _launched(job: Object, observed: str) -> Object:
 
 
 def _job(name: str, transport: str, *, steps: int, limit: int, library: Path | None) -> Object:
-    """One with two workers, which ends at this many charges; with the library where its program may be written."""
+    """Return a job with two workers that fails at this many charges. With a folder for its program, it uses the library."""
     program = with_library(library) if library is not None else PROGRAM
     name = f"{name}-{transport.lower()}-{'library' if library is not None else 'plain'}"
     job = example(name, steps=steps, workers=2, transport=transport, program=program)
@@ -253,7 +253,7 @@ def _job(name: str, transport: str, *, steps: int, limit: int, library: Path | N
 
 
 async def _trains_again(running: Running, disturb: Callable[[], Awaitable[None]], *, has_library: bool) -> None:
-    """The launcher is lost: its workers' processes end, their pods stay, and new processes train, with the library from the last commit."""
+    """Lose the launcher. The workers' processes end, their pods stay, and new processes train, with the library from the last commit."""
     workers = [f"{running.name}-worker-0", f"{running.name}-worker-1"]
     last = await running.until_world(2, after=40)
     pods, old = uids(await running.pods()), [pid for worker in workers for pid in training(worker)]
@@ -272,7 +272,7 @@ def _assert_no_orphans(job: Object) -> None:
 
 def _kill_pod(cluster: LocalCluster, pod: str) -> None:
     for pid in cluster.pids(NAMESPACE, pod):
-        with contextlib.suppress(ProcessLookupError):  # one that ended with its parent
+        with contextlib.suppress(ProcessLookupError):  # the process ended with its parent
             os.kill(pid, signal.SIGKILL)
 
 

@@ -40,7 +40,7 @@ async def refused(kube: Kube, body: Object) -> KubeError:
                 return found.value
 
 
-async def test_a_job_that_cannot_run_is_refused_with_its_fields_whoever_asks(cluster: LocalCluster) -> None:
+async def test_a_job_that_cannot_run_is_refused_with_its_fields_for_every_caller(cluster: LocalCluster) -> None:
     async with connect(cluster.kubeconfig) as kube:
         # This test wants to hear of a late webhook, and users do not.
         patient = {"webhooks": [{"name": "jobs.elastic-training.kubeflow.org", "failurePolicy": "Fail", "timeoutSeconds": 30}]}

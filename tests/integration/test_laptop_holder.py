@@ -47,7 +47,7 @@ def launch(folder: Path, name: str, script: str, **fields: object) -> Launch:
     return Launch(**{"id": name, "pod": "p", **given, **fields})
 
 
-async def test_descriptors_reach_the_one_who_asked_for_them(holder: Path) -> None:
+async def test_descriptors_reach_the_caller_that_asked_for_them(holder: Path) -> None:
     """Answers that came in one read, the last with a descriptor, were once mixed up: the first took it and the last had none."""
     channel = await Channel.open(holder)
     address = await channel.create("p", hostname="p")
@@ -113,7 +113,7 @@ async def test_the_way_out_of_a_pod_stays_the_same_when_others_come(holder: Path
     await channel.close()
 
 
-async def test_what_cannot_start_says_why(holder: Path) -> None:
+async def test_a_program_that_cannot_start_says_why(holder: Path) -> None:
     channel = await Channel.open(holder)
     ended: asyncio.Queue[str] = asyncio.Queue()
     channel.subscribe(ended.put_nowait)
@@ -170,7 +170,7 @@ async def test_the_kernel_ends_a_container_above_its_limit_and_the_record_says_s
     await channel.close()
 
 
-async def test_where_the_kernel_does_not_a_container_is_watched_and_ended_as_a_whole(holder: Path) -> None:
+async def test_if_the_kernel_does_not_a_container_is_watched_and_ended_as_a_whole(holder: Path) -> None:
     channel = await Channel.open(holder)
     ended: asyncio.Queue[str] = asyncio.Queue()
     channel.subscribe(ended.put_nowait)
@@ -189,7 +189,7 @@ async def test_where_the_kernel_does_not_a_container_is_watched_and_ended_as_a_w
     await channel.close()
 
 
-async def test_an_input_outlives_whoever_writes_to_it_until_it_is_ended(holder: Path) -> None:
+async def test_an_input_outlives_its_writers_until_it_is_ended(holder: Path) -> None:
     """As an agent does that is killed and started again, while the container goes on."""
     first = await Channel.open(holder)
     await first.create("p", hostname="p")
@@ -212,7 +212,7 @@ async def test_an_input_outlives_whoever_writes_to_it_until_it_is_ended(holder: 
     await second.close()
 
 
-async def test_what_a_container_does_not_read_is_bounded(holder: Path) -> None:
+async def test_input_that_a_container_does_not_read_is_bounded(holder: Path) -> None:
     channel = await Channel.open(holder)
     await channel.create("p", hostname="p")
     await channel.run(launch(holder, "deaf", "sleep 1000", input=Input.PIPE))
@@ -242,7 +242,7 @@ async def test_a_terminal_is_read_to_its_very_end(holder: Path) -> None:
     await channel.close()
 
 
-async def test_a_program_beside_a_container_ends_when_nobody_wants_it_any_more(holder: Path) -> None:
+async def test_a_program_next_to_a_container_ends_when_nobody_wants_it_any_more(holder: Path) -> None:
     """The program of a probe that took too long went on, and each further probe added one."""
     channel = await Channel.open(holder)
     await channel.create("p", hostname="p")

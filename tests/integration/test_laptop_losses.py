@@ -1,4 +1,4 @@
-"""Machines are lost under an elastic job, with notice and without a word: it goes on elsewhere, and grows again when there is room."""
+"""Lose machines under an elastic job, with and without notice. The job goes on elsewhere, and grows again when there is room."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @contextlib.asynccontextmanager
 async def second_worker_on(node: str, cluster: LocalCluster, job: str) -> AsyncIterator[ElasticRun]:
-    """A job that trains with one worker on node-0, which takes no more, and one on a node of its own, which goes at the end."""
+    """Run a job with one worker on node-0, which takes no more, and one on a node of its own. Check at the end that nothing is charged."""
     async with elastic_run(cluster, job, workers=1, steps=5000, pod={"tolerations": LEAVES_SOON}) as run:
         await run.step(1, world=1)
         await cordon(run.kube, "node-0")
@@ -95,7 +95,7 @@ async def _is_unreachable(run: ElasticRun, name: str) -> bool:
 
 
 async def _is_driven_out(run: ElasticRun, name: str) -> bool:
-    """Nobody on its node can end it, so it stays as one that is being deleted."""
+    """Return whether the pod is being deleted because of a taint. It stays, because nobody on its node can end it."""
     pod: dict[str, Any] = await run.kube.get(PODS, name, namespace=NAMESPACE)
     told = [condition["reason"] for condition in pod["status"]["conditions"] if condition["type"] == "DisruptionTarget"]
     return "deletionTimestamp" in pod["metadata"] and told == ["DeletionByTaintManager"]

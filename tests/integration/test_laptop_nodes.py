@@ -1,4 +1,4 @@
-"""What happens to nodes of the laptop cluster happens to their pods."""
+"""Kill, remove and drain nodes of the laptop cluster, and check the fate of their pods."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_killed_node_takes_its_processes_along_and_a_removed_one_its_pod
     assert found is not None
     assert found["status"]["phase"] == "Running"
     await kube.delete(NODES, node)
-    # A real controller manager waits a minute before it believes that a node is no more.
+    # A real controller manager waits a minute before it believes that a node is gone.
     await gone(kube, name, within_s=2 * PATIENCE_S)
     with pytest.raises(NotDone, match="nodes: node-0, node-1"):
         ask_agents(cluster.data_dir, Kill(name=node))
@@ -132,7 +132,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path_factory: pytest.
 
 
 def test_a_cluster_starts_once_the_last_process_of_a_killed_supervisor_has_ended(tmp_path: Path) -> None:
-    """A server that was still ending would write to the store beside the new one."""
+    """A server that was still ending would write to the store at the same time as the new one."""
     layout, gate = Layout(tmp_path), tmp_path / "gate"
     os.mkfifo(gate)
     dead = subprocess.Popen(["true"])

@@ -24,7 +24,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-async def test_no_process_outlives_its_pod_whatever_session_it_made_for_itself(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+async def test_no_process_outlives_its_pod_even_in_a_session_of_its_own(cluster: LocalCluster, kube: Kube, unique: str) -> None:
     name = f"tree-{unique}"
     stubborn = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1000 & sleep 1000') & while true; do sleep 1000; done"
     await make(kube, pod(name, shell(stubborn)))
@@ -90,7 +90,7 @@ async def test_pods_outlive_the_api_server(cluster: LocalCluster, kube: Kube, un
     await phase(kube, name, "Succeeded")
 
 
-async def test_what_an_owner_leaves_behind_is_collected(kube: Kube, unique: str) -> None:
+async def test_the_dependents_of_a_gone_owner_are_collected(kube: Kube, unique: str) -> None:
     owner, owned = f"owner-{unique}", f"owned-{unique}"
     await make(kube, pod(owner, container("sleep", "1000")))
     made = await phase(kube, owner, "Running")

@@ -45,7 +45,7 @@ def inside(library: Path, folder: Path, program: str, *, address: str = FIRST) -
     return done.stdout.strip()
 
 
-def test_what_listens_everywhere_listens_on_the_pods_address(library: Path, tmp_path: Path) -> None:
+def test_a_program_that_listens_everywhere_listens_on_the_pods_address(library: Path, tmp_path: Path) -> None:
     program = "import socket; s = socket.create_server(('', 0)); print(s.getsockname()[0])"
     assert inside(library, tmp_path, program) == FIRST
     assert inside(library, tmp_path, program, address=SECOND) == SECOND
@@ -77,7 +77,7 @@ def test_the_termination_message_is_the_pods_own(library: Path, tmp_path: Path) 
     assert (tmp_path / "message").read_text() == "said"
 
 
-def test_the_service_account_is_the_pods_own_and_nothing_beside_it(library: Path, tmp_path: Path) -> None:
+def test_the_service_account_is_the_pods_own_and_nothing_else(library: Path, tmp_path: Path) -> None:
     (tmp_path / "account").mkdir()
     (tmp_path / "account/token").write_text("mine")
     program = (

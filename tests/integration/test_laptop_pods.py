@@ -178,7 +178,7 @@ async def test_logs_are_followed_to_the_end_and_read_from_their_tail(kube: Kube,
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-async def test_kubectl_exec_runs_beside_the_container(cluster: LocalCluster, kube: Kube, unique: str) -> None:
+async def test_kubectl_exec_runs_next_to_the_container(cluster: LocalCluster, kube: Kube, unique: str) -> None:
     name = f"beside-{unique}"
     await make(kube, pod(name, container("sleep", "1000", env=[{"name": "MINE", "value": "42"}])))
     await phase(kube, name, "Running")

@@ -1,4 +1,4 @@
-"""The API server reaches pods in their own network, through the agents of their nodes: webhooks that pods serve, and pods/proxy."""
+"""Let the API server reach pods in their own network through their nodes' agents: pods that serve webhooks, and pods/proxy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 async def served(kube: Kube, name: str, pair: Pair | None = None, *, program: str = SERVER) -> None:
-    """A pod and its service by this name, over TLS where it has a certificate; back when the pod is ready."""
+    """Create a pod and its service by this name, and wait until the pod is ready. With a certificate it serves TLS."""
     text = (pair.certificate + b"\n" + pair.key).decode() if pair else ""
     main = container(
         "python", "-c", program, env=[{"name": "PAIR", "value": text}],
@@ -107,7 +107,7 @@ def hook(name: str, ca: Pair) -> Object:
 
 
 async def made(kube: Kube, name: str, by: str) -> str:
-    """What the API server says against it, or nothing."""
+    """Try to create a config map. Return the API server's refusal, or an empty string."""
     labels = {**ASKED, "by": by}
     try:
         await kube.create(CONFIG_MAPS, {"metadata": {"name": name, "labels": labels}}, namespace=NAMESPACE)
@@ -124,7 +124,7 @@ async def test_a_webhook_served_by_a_pod_decides_what_comes_in(cluster: LocalClu
         assert await made(kube, f"good-{unique}", name) == ""
         assert await made(kube, f"bad-{unique}", name) == f'admission webhook "{name}.example.com" denied the request: not good'
         await kube.delete(HOOKS, name)
-        # Who else answers under that name is not believed.
+        # A server with another authority's certificate is not believed.
         await kube.create(HOOKS, hook(name, make_ca("another")))
         assert "certificate verify failed" in await made(kube, f"good-too-{unique}", name)
     finally:
@@ -152,7 +152,7 @@ async def test_requests_are_passed_on_to_pods_and_services(cluster: LocalCluster
 
 
 async def test_a_pod_that_only_says_continue_keeps_the_api_server_from_nothing(cluster: LocalCluster, kube: Kube, unique: str) -> None:
-    """Forty requests to it made others wait, for as long as their client lived."""
+    """Forty requests to such a pod made others wait for as long as the client lived."""
     name = f"endless-{unique}"
     await served(kube, name, program=ENDLESS)
     path = PODS.path(namespace=NAMESPACE, name=name, subresource="proxy")

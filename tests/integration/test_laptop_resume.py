@@ -60,7 +60,9 @@ def starts(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [pytest.param("down", marks=pytest.mark.full), "kill"])
-async def test_what_ran_stays_stopped_until_it_is_asked_for_and_starts_where_it_did(folders: tuple[Path, Path, Path], end: str) -> None:
+async def test_jobs_and_pods_that_ran_stay_stopped_until_they_are_asked_for_and_start_in_their_folder(
+    folders: tuple[Path, Path, Path], end: str
+) -> None:
     data, first, second = folders
     layout = Layout(data)
     elastic("up", "--detach", data=data, cwd=first)
@@ -114,7 +116,7 @@ async def _has(kube: Any, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 
-async def test_a_job_of_which_nobody_knows_where_it_started_is_resumed_only_with_a_folder(folders: tuple[Path, Path, Path]) -> None:
+async def test_a_job_whose_folder_nobody_knows_is_resumed_only_with_a_folder(folders: tuple[Path, Path, Path]) -> None:
     data, first, second = folders
     layout = Layout(data)
     elastic("up", "--detach", data=data, cwd=first)

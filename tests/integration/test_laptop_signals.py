@@ -111,7 +111,7 @@ async def doomed(signal: DisruptionSignal, cluster: LocalCluster) -> AsyncIterat
                 await run.world(2)
                 (there,) = (await kube.list(PODS, namespace=NAMESPACE, fields=f"spec.nodeName={node}")).items
                 yield Doomed(run, signal, there["metadata"]["name"], await run.pods())
-                assert run.training.repeated <= 1  # a worker that leaves may have saved the step in which it stopped the other
+                assert run.training.repeated <= 1  # a leaving worker may have saved the step in which it stopped the other
                 assert not [cause for cause in await run.restarts() if Cause(cause).is_charged]
         finally:
             if await kube.find(NODES, node) is not None:

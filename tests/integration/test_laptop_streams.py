@@ -51,7 +51,7 @@ async def kubectl(cluster: LocalCluster, *arguments: str, given: bytes = b"", **
 
 @contextlib.asynccontextmanager
 async def process(cluster: LocalCluster, *arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Kubectl in the background, for the length of a block."""
+    """Run kubectl in the background during a block."""
     command = ["kubectl", "--kubeconfig", str(cluster.kubeconfig), *arguments]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
     running = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment}, **pipes)
@@ -199,7 +199,7 @@ async def test_logs_know_the_time_of_each_line(cluster: LocalCluster, kube: Kube
 
 @contextlib.asynccontextmanager
 async def forwarded(cluster: LocalCluster, name: str, port: int, environment: dict[str, str]) -> AsyncIterator[int]:
-    """Kubectl port-forward in the background; yields the local port."""
+    """Run kubectl port-forward in the background, and yield the local port."""
     async with process(cluster, "port-forward", f"pod/{name}", f":{port}", **environment) as forwarding:
         assert forwarding.stdout is not None
         async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""`elastic up`, `status` and `down` as a user types them, and what the supervisor promises whatever happens to it or its children."""
+"""Type `elastic up`, `status` and `down`, and check the supervisor's promises when it or its children are killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def eventually(what: Callable[[], object], *, within_s: float = 60.0) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process still runs; one that ended and was not waited for does not."""
+    """Return whether a process still runs. A zombie does not run."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def test_up_status_and_down_tell_the_same_story_and_the_kubeconfig_is_for_nobody
     assert (gone.returncode, gone.stdout) == (1, f"no cluster runs in {folder}\n")
 
 
-async def test_what_was_stored_and_added_is_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
+async def test_stored_objects_and_added_nodes_are_there_after_a_restart_at_the_same_address(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path, nodes=2, control_plane=False) as cluster:
         for name in ("spare", "lost"):
             ask_agents(tmp_path, Add(name=name))
@@ -95,7 +95,7 @@ async def test_every_killed_process_is_started_again(tmp_path: Path) -> None:
 def has_restarted(cluster: LocalCluster, name: str, before: int) -> bool:
     try:
         return cluster.processes()[name] != before
-    except ClusterError:  # the whole cluster starts anew after its holder
+    except ClusterError:  # the whole cluster restarts after its holder
         return False
 
 
@@ -128,7 +128,7 @@ def test_a_taken_port_is_one_clear_sentence(tmp_path: Path) -> None:
 
 
 def test_sandbox_and_folders_for_images_are_those_of_the_last_time(tmp_path: Path) -> None:
-    """`elastic resume` once started jobs without the environment of their image: `up` had remembered nodes and GPUs only."""
+    """`elastic resume` started jobs without the environment of their image, because `up` had remembered only nodes and GPUs."""
     lab, venv = str(tmp_path / "lab"), tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     up = ("up", "--detach", "--cluster-only", "--data-dir", lab)

@@ -1,4 +1,4 @@
-"""What pods and nodes of the laptop use: metrics.k8s.io, and `kubectl top` over it."""
+"""Read the usage of the laptop's pods and nodes from metrics.k8s.io and by `kubectl top`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_cpu_and_memory_of_each_container_are_served_and_kubectl_top_shows
     await kube.create(PODS, pod(idle, container("sleep", "600")), namespace=NAMESPACE)
 
     async def filled() -> Object | None:
-        """A look may be while its processes still start."""
+        """Return the metrics once both processes use their memory, because a look may come while they start."""
         found = await measured(kube, busy)
         used = {c["name"]: parse(c["usage"]["memory"]) for c in (found or {"containers": ()})["containers"]}
         return found if used.get("busy", 0) > 2 * (64 << 20) else None
@@ -54,7 +54,7 @@ async def test_cpu_and_memory_of_each_container_are_served_and_kubectl_top_shows
     await until(lambda: measured(kube, idle), "metrics of the idle pod")
     used = {c["name"]: c["usage"] for c in found["containers"]}
     assert set(used) == {"busy", "quiet"}
-    # Two processes share what cores this machine can spare.
+    # Two processes share the cores that this machine can spare.
     assert 0.05 < parse(used["busy"]["cpu"]) < 2.5
     assert parse(used["quiet"]["cpu"]) < parse("50m")
     assert parse(used["busy"]["memory"]) < 400 << 20, "what both processes share is counted once"

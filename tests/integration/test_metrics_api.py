@@ -305,7 +305,7 @@ async def test_a_group_that_another_adapter_has_is_left_to_it_and_is_ours_again_
     await until("both groups are available again", lambda: available(kube))
 
 
-async def test_what_is_registered_goes_with_the_installation_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
+async def test_registered_services_go_with_the_installation_and_a_namespace_still_goes(kube: Kube, serving: Serving) -> None:
     for one in serving.replicas:
         await one.stop()
     await kube.delete(ROLES, PLACE.name)

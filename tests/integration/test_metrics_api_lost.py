@@ -143,7 +143,7 @@ async def kube(kubeconfig: Path) -> AsyncIterator[Kube]:
 
 @pytest_asyncio.fixture
 async def service(kube: Kube, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Service]:
-    """Two replicas of which one leads, and a job that it has scaled to 3."""
+    """Yield a service with a leading and a standby replica, and a job that the leader has scaled to 3."""
     await furnish(kube)
     service = Service(kube, kubeconfig, tmp_path)
     try:

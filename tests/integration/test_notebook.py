@@ -27,7 +27,7 @@ def cluster(shared: Callable[[Ground], LocalCluster]) -> LocalCluster:
 
 
 def run(cell: str, number: int, names: dict[str, Any]) -> Any:
-    """As IPython: the source can be looked up, and the value of a last expression is returned."""
+    """Run a cell as IPython does: its source can be looked up, and the value of a last expression is returned."""
     file = f"<cell {number}>"
     linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
     parsed = ast.parse(cell)

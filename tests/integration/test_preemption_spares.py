@@ -1,7 +1,6 @@
-"""Pods of higher priority need the room of elastic jobs.
+"""Give pods of higher priority the room of elastic jobs, by the laptop's scheduler and by a real one.
 
-Workers give way, the launcher and the last minReplicas stay where that can be had, and workers come back when there is room again. By the
-laptop's scheduler, and by a real one.
+Workers give way, the launcher and the last minReplicas stay if possible, and workers come back when there is room again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest_asyncio.fixture
 async def important(kube: Kube, unique: str) -> AsyncIterator[str]:
-    """The name of a PriorityClass before which all others give way."""
+    """Create a PriorityClass above all others, and yield its name."""
     name = f"first-{unique}"
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     await kube.create(PRIORITY_CLASSES, {**kind, "metadata": {"name": name}, "value": 1000})
@@ -55,9 +54,10 @@ def wants(gpus: int) -> Object:
 
 
 def launched(name: str, *, workers: int, least: int, node: str) -> Object:
-    """An elastic MPIJob with its workers on node-0, and its launcher, the youngest pod by seconds, on this node.
+    """Return an elastic MPIJob with its workers on node-0, and its launcher on this node.
 
-    That prints the list of its hosts again and again. Each pod has a GPU, and so the launcher is a host itself.
+    The launcher is the youngest pod by seconds, and prints the list of its hosts again and again. Each pod has a GPU, and so the launcher
+    is a host itself.
     """
 
     def template(*command: str, node: str = "node-0", **spec: Any) -> Object:
@@ -78,7 +78,7 @@ def launched(name: str, *, workers: int, least: int, node: str) -> Object:
 
 
 async def pods_of(kube: Kube, job: str) -> dict[str, str]:
-    """The uids of those that run and are not about to go, by name."""
+    """Return the uids of the job's running pods that are not being deleted, by name."""
     found = (await kube.list(PODS, namespace=NAMESPACE, labels=f"{JOB_NAME}={job}")).items
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found if _stays(pod)}
 
@@ -95,7 +95,7 @@ async def dismiss(kube: Kube, *names: str) -> None:
 
 
 async def until_spare(kube: Kube, budgets: Mapping[str, int]) -> None:
-    """Until the cluster knows how many pods of each budget may go."""
+    """Wait until the status of each budget allows this number of disruptions."""
 
     async def are_so() -> bool:
         found = {one["metadata"]["name"]: one for one in (await kube.list(POD_DISRUPTION_BUDGETS, namespace=NAMESPACE)).items}
@@ -105,7 +105,7 @@ async def until_spare(kube: Kube, budgets: Mapping[str, int]) -> None:
 
 
 async def test_workers_give_way_and_the_launcher_goes_on_with_the_last_of_them(kube: Kube, unique: str, important: str) -> None:
-    """Of equal pods a scheduler takes the youngest: it took the launcher, and with it the work of all workers."""
+    """A scheduler takes the youngest of equal pods. It took the launcher, and with it the work of all workers."""
     name, server = f"launched-{unique}", f"server-{unique}"
     submission = Submission(kube, namespace=NAMESPACE)
     key = await submission.create(launched(name, workers=2, least=1, node="node-0"))
@@ -113,7 +113,7 @@ async def test_workers_give_way_and_the_launcher_goes_on_with_the_last_of_them(k
     first, second = (f"{name}-worker-{index}" for index in range(2))
 
     async def lists(*workers: str) -> bool:
-        """The launcher's newest list names it and these hosts."""
+        """Return whether the launcher's newest list names it and these hosts."""
         text = await log_of(kube, launcher, container="mpi") if launcher in await pods_of(kube, name) else ""
         return (text.splitlines() or [""])[-1].split() == [f"{host}:1" for host in sorted([launcher, *workers])]
 
@@ -178,10 +178,10 @@ async def test_a_launcher_is_evicted_only_from_a_node_that_is_cordoned(kube: Kub
 
 
 @pytest.mark.torch
-async def test_the_last_workers_stay_where_others_can_go(cluster: LocalCluster, kube: Kube, unique: str, important: str) -> None:
-    """The first pod takes the worker above minReplicas.
+async def test_the_last_workers_stay_if_others_can_go(cluster: LocalCluster, kube: Kube, unique: str, important: str) -> None:
+    """The first pod displaces the worker above minReplicas.
 
-    The second finds older pods of equal priority on the other node, and takes one of these.
+    The second pod finds older pods of equal priority on the other node, and displaces one of these.
     """
     batch = [f"batch-{index}-{unique}" for index in range(3)]
     servers = [f"server-{index}-{unique}" for index in range(2)]

@@ -1,6 +1,6 @@
 """Run stock torchrun with the store process of the backend c10d.
 
-Workers come and leave, also worker-0, and the job trains on. test_controller_c10d shows the same in pods.
+Workers come and leave, also worker-0, and the job trains on. test_controller_c10d does the same in pods.
 """
 
 import os

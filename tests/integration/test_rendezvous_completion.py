@@ -47,7 +47,7 @@ def finish(agents: Agents, *names: str) -> None:
 
 
 def finished(agents: Agents, server: Server, *names: str) -> None:
-    """They end with 0, and the server knows it."""
+    """Let these agents end with 0, and wait until the server knows it."""
     finish(agents, *names)
     line = f'elastic_rendezvous_members{{phase="finished"}} {len(names)}.0'.encode()
     wait_until(lambda: line in server.call("GET", "/metrics")[1], what=agents.describe)
@@ -79,7 +79,7 @@ def test_a_worker_that_comes_back_after_its_peers_have_finished_ends_with_0(agen
     assert phase(server, agents) == "finishing", "its pod has yet to be seen to have ended"
 
 
-def test_who_works_on_after_its_peers_is_left_alone_and_a_newcomer_waits_for_it(agents: Agents, server: Server) -> None:
+def test_a_worker_that_works_longer_than_its_peers_is_left_alone_and_a_newcomer_waits_for_it(agents: Agents, server: Server) -> None:
     finished(agents, server, "train-worker-0")
     agents.kill_pod("train-worker-1")
     server.expect(agents.job, Expectation(members=(*NAMES, "train-worker-3"), min=2, max=4, budget=Budget(max_restarts=0)))

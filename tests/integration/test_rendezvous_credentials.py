@@ -48,7 +48,7 @@ def shown(server: Server) -> str:
 
 
 def renew(server: Server) -> str:
-    """Another certificate of the same CA, the key first, as a rotation may be seen halfway; returns it."""
+    """Replace the certificate by another of the same CA, and return it. The key comes first, as a rotation may be seen halfway."""
     folder = server.installation
     (folder / "tls.crt").unlink()
     ensure_installation(folder, addresses=())

@@ -37,7 +37,7 @@ def play(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def test_a_cut_off_server_decides_nothing_though_a_standby_controller_beside_it_listens(tmp_path: Path) -> None:
+def test_a_cut_off_server_decides_nothing_though_a_standby_controller_next_to_it_listens(tmp_path: Path) -> None:
     """On real nodes, the standby's open stream counted as a sign of the leader.
 
     The server gave up the worker on the other node 19 s after the cut, and formed a world of one. Its successor formed a world of two.

@@ -114,7 +114,7 @@ def resident_kb(server: Server) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")))
 
 
-def test_a_hostile_member_does_not_touch_the_job_beside_it(server: Server) -> None:
+def test_a_hostile_member_does_not_touch_the_other_job(server: Server) -> None:
     seed = int(time.time())
     print(f"seed {seed}")
     hostile, heard, opened = Hostile(server, seed), list[WorldReport](), list[float]()

@@ -61,7 +61,7 @@ def test_one_job_can_neither_read_nor_join_nor_steer_another(server: Server) -> 
         intruder.stop()
 
 
-def test_what_comes_in_is_bounded_and_refused_in_words(server: Server) -> None:
+def test_requests_are_bounded_and_refused_in_words(server: Server) -> None:
     control, agent = control_token(server.key), job_token(server.key, "job")
     status, text = server.call("PUT", "/v1/jobs/job/expectation", token=control, body=b'{"min": 0}')
     assert status == 400
@@ -303,7 +303,7 @@ def test_a_member_whose_network_was_cut_is_replaced_at_once_and_welcomed_back(se
         proxy.close()
 
 
-def test_where_nobody_answers_the_client_says_so(tmp_path: Path) -> None:
+def test_if_nobody_answers_the_client_says_so(tmp_path: Path) -> None:
     ensure_installation(tmp_path, addresses=())
     ca = (tmp_path / "ca.crt").read_text()
 

@@ -123,7 +123,7 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
         assert "Traceback" not in after, "torchrun's says no more"
 
 
-def test_an_agent_whose_job_is_over_ends_without_an_error(server: Server, agents: Agents) -> None:
+def test_an_agent_whose_job_has_finished_ends_without_an_error(server: Server, agents: Agents) -> None:
     """It ended with torchrun's traceback of fifty lines, and then with a line that looked like an error."""
     server.expect(agents.job, Expectation(members=names(1), min=1, max=2))
     agents.start("train-worker-0")
@@ -238,7 +238,7 @@ def test_an_agent_that_was_cut_off_comes_back_and_nobody_is_charged(server: Serv
         proxy.close()
 
 
-def test_a_static_job_runs_beside_an_elastic_one(server: Server, agents: Agents, tmp_path: Path) -> None:
+def test_a_static_job_runs_next_to_an_elastic_one(server: Server, agents: Agents, tmp_path: Path) -> None:
     server.expect(agents.job, Expectation(members=names(1), min=1, max=1))
     agents.start("train-worker-0")
     script = tmp_path / "train.py"

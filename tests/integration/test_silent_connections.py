@@ -1,4 +1,4 @@
-"""Who may keep a connection to our servers, and for how long, with short times; and both servers under a crowd that says nothing."""
+"""Check which clients may keep a connection to our servers, and for how long. The servers go on under a crowd of silent clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Server:
-    """An application behind a listener; /long is answered when it is let."""
+    """An application behind a listener. It answers /long once the test lets it."""
 
     def __init__(self, folder: Path) -> None:
         authority = certificates.make_ca("test")
@@ -87,7 +87,7 @@ class Server:
         return made
 
     async def silent(self, source: str = "127.0.0.1") -> Streams:
-        """Connects, and does not even begin a handshake."""
+        """Connect without beginning a handshake."""
         made = await asyncio.open_connection(*self.address, local_addr=(source, 0))
         self._stack.callback(made[1].close)
         return made
@@ -113,7 +113,7 @@ async def ended(streams: Streams) -> bool:
         return True
 
 
-async def test_a_peer_that_begins_no_handshake_or_no_request_or_no_whole_one_is_left(server: Server) -> None:
+async def test_a_peer_without_a_handshake_or_a_whole_request_is_disconnected(server: Server) -> None:
     await server.serve(replace(WIDE, first_request_s=0.3))
     half = await server.connect()
     half[1].write(ASK[:-2])
@@ -121,7 +121,7 @@ async def test_a_peer_that_begins_no_handshake_or_no_request_or_no_whole_one_is_
         assert await ended(streams)
 
 
-async def test_a_request_that_does_not_come_to_its_end_is_left(server: Server) -> None:
+async def test_a_peer_whose_request_does_not_end_is_disconnected(server: Server) -> None:
     await server.serve(replace(WIDE, body_s=0.3))
     streams = await server.connect()
     streams[1].write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab")
@@ -140,7 +140,7 @@ async def test_a_pause_between_two_requests_has_its_time_and_a_long_answer_takes
     assert b"200 OK" in await asyncio.wait_for(long[0].readuntil(b"done"), SOON_S)
 
 
-async def test_a_peer_that_takes_nothing_of_its_answer_is_left_and_a_slow_one_gets_it_whole(server: Server) -> None:
+async def test_a_peer_that_does_not_read_its_answer_is_disconnected_and_a_slow_one_gets_it_whole(server: Server) -> None:
     await server.serve(replace(WIDE, pause_s=2.0))
     deaf, slow = await server.connect(), await server.connect()
     for streams in (deaf, slow):
@@ -156,7 +156,7 @@ async def test_a_peer_that_takes_nothing_of_its_answer_is_left_and_a_slow_one_ge
     assert rest < 20 << 20
 
 
-async def test_silent_peers_give_their_places_to_those_who_come_and_those_who_speak_keep_theirs(
+async def test_silent_peers_give_their_places_to_newcomers_and_speaking_peers_keep_theirs(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "MOMENT_S", 0.2)
@@ -173,7 +173,7 @@ async def test_silent_peers_give_their_places_to_those_who_come_and_those_who_sp
         assert b"200 OK" in await asyncio.wait_for(streams[0].readuntil(b"done"), SOON_S)
 
 
-async def test_who_pauses_gives_way_only_where_all_places_are_taken(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pausing_peer_gives_way_only_if_all_places_are_taken(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "MOMENT_S", 0.2)
     await server.serve(replace(WIDE, most=4, strangers=2))
     pausing = []
@@ -205,10 +205,10 @@ async def test_one_address_does_not_get_all_places(server: Server) -> None:
 
 
 @pytest.mark.parametrize("has_spoken", [True, False])
-async def test_who_only_holds_the_places_of_an_address_gives_way_to_its_next_caller(
+async def test_an_idle_peer_gives_its_place_to_the_next_caller_from_its_address(
     server: Server, monkeypatch: pytest.MonkeyPatch, has_spoken: bool
 ) -> None:
-    """Let the next caller in although one address holds all places.
+    """The next caller comes in although its address has taken all its places.
 
     All callers of a dashboard come from the loopback or from one proxy. 384 connections without a session locked everybody out, as long as
     each of them asked for a page now and then.
@@ -229,7 +229,7 @@ async def test_who_only_holds_the_places_of_an_address_gives_way_to_its_next_cal
     assert b"200 OK" in await asyncio.wait_for(busy[0].readuntil(b"done"), SOON_S)
 
 
-async def test_whoever_has_gone_leaves_a_place(server: Server) -> None:
+async def test_a_peer_that_has_gone_leaves_its_place(server: Server) -> None:
     await server.serve(replace(WIDE, most=2, strangers=2))
     for _ in range(10):
         streams = await asyncio.wait_for(server.connect(), SOON_S)
@@ -240,7 +240,7 @@ async def test_whoever_has_gone_leaves_a_place(server: Server) -> None:
 AT_ONCE = replace(WIDE, most=6, of_one_address=4, oldest_goes_at_once=True)
 
 
-async def test_where_the_oldest_goes_at_once_nobody_waits_for_a_silent_peer(server: Server) -> None:
+async def test_if_the_oldest_goes_at_once_nobody_waits_for_a_silent_peer(server: Server) -> None:
     await server.serve(AT_ONCE)
     speaking = await server.connect("127.0.0.2")
     speaking[1].write(LONG)
@@ -251,12 +251,12 @@ async def test_where_the_oldest_goes_at_once_nobody_waits_for_a_silent_peer(serv
     assert b"200 OK" in await asyncio.wait_for(speaking[0].readuntil(b"done"), SOON_S)
 
 
-async def test_where_the_oldest_goes_at_once_one_that_is_being_answered_goes_last(server: Server) -> None:
+async def test_if_the_oldest_goes_at_once_a_peer_that_is_being_answered_goes_last(server: Server) -> None:
     await server.serve(AT_ONCE)
     speaking = [await server.connect("127.0.0.2") for _ in range(4)]
     for streams in speaking:
         streams[1].write(LONG)
-    await asked(await server.connect("127.0.0.3"))  # by now the server has read the requests
+    await asked(await server.connect("127.0.0.3"))  # this answer shows that the server has read the requests
     assert b"200 OK" in await asked(await server.connect("127.0.0.2"))
     ends = [asyncio.create_task(ended(streams)) for streams in speaking]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -265,7 +265,7 @@ async def test_where_the_oldest_goes_at_once_one_that_is_being_answered_goes_las
 
 
 async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> Streams:
-    """Opens so many connections and returns the first."""
+    """Open this number of connections, and return the first one."""
     made = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(count)]
     for streams in made:
         stack.callback(streams[1].close)
@@ -273,7 +273,7 @@ async def silent_at(port: int, count: int, stack: contextlib.AsyncExitStack) -> 
 
 
 async def test_probes_are_answered_while_a_crowd_says_nothing() -> None:
-    """Each silent connection stayed for good, and took one of the controller's file descriptors."""
+    """Each silent connection stayed for ever, and took one of the controller's file descriptors."""
     port = free_port()
     async with (
         contextlib.AsyncExitStack() as stack,
@@ -311,7 +311,7 @@ SILENT, OPEN_FILES = 1400, 1024
 
 @pytest.fixture
 def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is started with this Python may have only so many files open."""
+    """Limit the number of open files of processes that a test starts with this Python."""
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nulimit -n {OPEN_FILES}\nexec {sys.executable} "$@"\n')
     script.chmod(0o755)
@@ -320,7 +320,7 @@ def few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def crowd(port: int) -> Iterator[None]:
-    """They connect, and say nothing."""
+    """Connect many sockets, and say nothing."""
     with contextlib.ExitStack() as stack:
         for _ in range(SILENT):
             silent = stack.enter_context(socket.socket())

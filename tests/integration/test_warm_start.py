@@ -1,4 +1,4 @@
-"""The life of warm workers and of their fork server, and when workers start plainly instead."""
+"""Check the life of warm workers and of their fork server, and the cases in which workers start plainly."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Warm]:
-    """A server of this test's own, for tests that break it."""
+    """Run a fork server for a test that breaks it."""
     server = Warm(tmp_path, {}, is_torchrun=True)
     yield server
     server.stop()
@@ -54,7 +54,7 @@ while True:
 
 
 def ordinary() -> None:
-    """Nothing is done to the new process."""
+    """Do nothing to the new process."""
 
 
 def hang_up_ignored() -> None:
@@ -71,7 +71,7 @@ def user_signal_blocked() -> None:
 
 @pytest.mark.parametrize("before", [ordinary, hang_up_ignored, user_signal_blocked])
 def test_signals_reach_the_worker(warm: Warm, before: Callable[[], None]) -> None:
-    """Under nohup, where all processes begin with SIGHUP ignored, a stub never forwarded it to a worker that handled it."""
+    """All processes under nohup begin with SIGHUP ignored. A stub never forwarded it to a worker that handled it."""
     worker = warm.start(write(warm.folder, "signalled.py", SIGNALLED), preexec_fn=before)
     assert line_of(worker) == "ready True\n"
     for name in ("SIGUSR1", "SIGHUP", "SIGWINCH", "SIGTERM"):
@@ -94,7 +94,7 @@ os.setsid = slow
 
 
 def test_a_signal_to_a_worker_that_was_just_forked_is_not_lost(tmp_path: Path) -> None:
-    """It still had the fork server's signals, and ignored what that ignored. The signal ends it like an interpreter that starts."""
+    """The worker still had the fork server's handlers and ignored signals. A signal must end it as it ends a new interpreter."""
     write(tmp_path, "site/sitecustomize.py", SLOW_TO_BECOME.format(folder=str(tmp_path)))
     server = Warm(tmp_path, {"PYTHONPATH": str(tmp_path / "site")}, preexec_fn=user_signal_ignored)
     try:
@@ -149,7 +149,7 @@ def test_the_death_of_the_server_ends_its_workers_and_the_next_start_is_plain(ow
 
 
 def test_an_agent_joins_the_rendezvous_once_the_server_can_fork(own: Warm) -> None:
-    """A newcomer was taken into a world while its server still imported: the others stood still for 8 to 20 s."""
+    """A newcomer joined a world while its server still imported, so the others stood still for 8 to 20 s."""
     own.until(lambda: own.server() != 0, "the server runs")
     server, done = own.server(), threading.Event()
     os.kill(server, signal.SIGSTOP)
@@ -191,7 +191,7 @@ def test_other_limits_and_closed_descriptors_start_plainly(warm: Warm) -> None:
 
 
 def test_a_temporary_folder_with_a_long_name_is_no_obstacle(tmp_path: Path) -> None:
-    """A pod's own TMPDIR on the laptop cluster was longer than a socket's address may be, so all workers there started plainly."""
+    """A pod's own TMPDIR on the laptop cluster was longer than a socket's address may be. All workers there started plainly."""
     long = tmp_path / ("a" * 120)
     long.mkdir()
     server = Warm(tmp_path, {"TMPDIR": str(long)})
@@ -219,8 +219,8 @@ def test_torchrun_finds_in_the_shared_interpreter_what_it_finds_in_its_own(own: 
     assert shared == expected
 
 
-def test_where_the_shared_interpreter_cannot_fork_torchrun_and_its_workers_start_plainly(tmp_path: Path) -> None:
-    """A torch that keeps a thread, which no child would have."""
+def test_if_the_shared_interpreter_cannot_fork_torchrun_and_its_workers_start_plainly(tmp_path: Path) -> None:
+    """The torch of this test keeps a thread, which no child would have."""
     write(
         tmp_path, "site/torch/__init__.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()"
     )
@@ -249,7 +249,7 @@ def test_it_can_be_turned_off(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_torchruns_workers_are_warm_through_every_change_and_none_of_them_loses_the_job(tmp_path: Path) -> None:
-    """The benchmark's sequence: start, crash, add, SIGTERM, SIGKILL, loss of the first member."""
+    """It plays the benchmark's sequence: start, crash, add, SIGTERM, SIGKILL, loss of the first member."""
     raw = tmp_path / "raw.json"
     command = [sys.executable, "-m", "benchmarks.rescale", "--settings", "warm", "--raw", str(raw)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
@@ -273,14 +273,14 @@ print('trained', flush=True)
 
 @pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "sys.exit()"])
 def test_an_abort_after_the_program_has_ended_with_0_counts_as_ended_with_0(warm: Warm, end: str) -> None:
-    """A thread of torch that wants the interpreter's lock while the interpreter goes down aborts it now and then."""
+    """Now and then a thread of torch aborts the interpreter, because it wants the lock while the interpreter goes down."""
     ended = end_of(warm.start(write(warm.folder, "aborts.py", ABORTS.format(end))))
     assert (ended.status, ended.out) == (0, "trained\n")
     assert "aborted (SIGABRT) after the program had ended with 0" in ended.error
 
 
 @pytest.mark.parametrize("end", ["os.abort()", "sys.exit(3)", "atexit.register(os.abort)", "raise ValueError('no')"])
-def test_an_abort_before_the_program_has_ended_with_0_stays_one(warm: Warm, end: str) -> None:
+def test_an_abort_before_the_program_has_ended_with_0_stays_an_abort(warm: Warm, end: str) -> None:
     ended = end_of(warm.start(write(warm.folder, "aborts.py", ABORTS.format(end))))
     assert ended.status == -signal.SIGABRT
     assert "had ended with 0" not in ended.error

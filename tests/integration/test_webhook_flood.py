@@ -165,7 +165,7 @@ async def test_a_job_that_ends_the_process_which_judges_it_is_refused_in_words(n
         assert (await asked.response(review()))["allowed"]
 
 
-async def test_who_finds_nobody_free_is_told_to_try_again_and_those_that_left_are_not_judged():
+async def test_callers_without_a_free_place_are_told_to_try_again_and_those_that_left_are_not_judged():
     async with webhook(ODD, size=1, limit_s=PATIENCE_S, wait_s=0.2) as asked:
         long = asyncio.create_task(asked.response(review("slow-6")))
         while (await asked.said(review()))[0] != 503:

@@ -118,7 +118,7 @@ class Server:
             self.process.wait(20)
 
     def log(self) -> str:
-        """Nothing where the server was never started."""
+        """Return the server's log, which is empty if it was never started."""
         path = self._folder / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -130,7 +130,7 @@ class Server:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Meanwhile a controller listens, and so shows the server that it is not cut off: the kernel answers, even if nobody reads."""
+        """Listen like a controller during a block, to show the server that it is not cut off. The kernel answers even if nobody reads."""
         tls = ssl.create_default_context(cadata=self.ca)
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=tls, timeout=20)
         try:
@@ -141,7 +141,7 @@ class Server:
             connection.close()
 
     def call(self, method: str, path: str, *, token: str = "", body: bytes = b"") -> tuple[int, bytes]:
-        """One plain request."""
+        """Make one plain request, and return the status and the body."""
         tls = ssl.create_default_context(cadata=self.ca)
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=tls, timeout=20)
         try:
@@ -176,9 +176,9 @@ class Agents:
         python: str = sys.executable,
         library: Path | None = None,
     ) -> None:
-        """With a folder for the library it is delivered there, and agents start as in a pod: warm, through the wrapper.
+        """Set up the agents of a job. With a folder for the library they start as in a pod: warm, through the wrapper.
 
-        A subclass meets elsewhere than at a server.
+        The agents of a subclass meet at another place than a server.
         """
         self._python = python
         self._library = library
@@ -239,11 +239,11 @@ class Agents:
         return (self.folder / f"{name}.out").read_text(errors="replace")
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """To the agent alone, as a kubelet does with the first process of a container."""
+        """Signal only the agent, as a kubelet signals the first process of a container."""
         os.kill(self.processes[name].pid, number)
 
     def kill_pod(self, name: str) -> None:
-        """Everything of this agent at once, as when a node is gone; how each process is related to the agent does not matter."""
+        """Kill all processes of this agent at once, as the loss of a node does. Their relation to the agent does not matter."""
 
         def is_gone() -> bool:
             pids = self._pod_pids(name)
@@ -373,7 +373,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Server]:
 
 
 def grow_and_lose_worker_0(agents: Agents, env: Mapping[str, str]) -> None:
-    """One agent, then two, then the second one alone; each world takes its first step."""
+    """Run one agent, then two, then the second one alone. Each world takes its first step."""
     agents.start("w0", nnodes="1:2", **env)
     agents.wait_for_world(1)
     at = time.time()

@@ -1,4 +1,4 @@
-"""A fork server for warm workers beside a process that stands for torchrun's agent, and workers started through it or plainly."""
+"""Run a fork server for warm workers, a process that plays torchrun's agent, and workers that start through the server or plainly."""
 
 import json
 import os
@@ -31,7 +31,7 @@ warm=$("$0" -IS {launch} $$ "$@") && eval "$warm"
 printf '%s\\n%s\\n' "$PYTHON_EXEC" "$ELASTIC_WARM" > {told}.new && mv {told}.new {told}
 exec "$@"
 """
-"""As the wrapper around a container's command does."""
+"""The shell script of the agent, which starts the server as the wrapper around a container's command does."""
 TORCHRUN = """
 import json, os, sys, time
 facts = dict(argv=sys.argv, orig=sys.orig_argv, name=__name__, file=__file__, path=sys.path, cwd=os.getcwd(), environment=dict(os.environ),
@@ -41,17 +41,17 @@ with open('facts.new', 'w') as file:
 os.rename('facts.new', 'facts.json')
 time.sleep(600)
 """
-"""Not torch's own, which would want to train: it tells what it finds, and stays."""
+"""A stand-in for torchrun, which would want to train. It tells what it finds, and stays."""
 
 
 class Worker(subprocess.Popen[str]):
-    """A worker, or its stub. Its temporary folder is its server's."""
+    """A worker or its stub, with its server's temporary folder."""
 
     folder: Path
 
 
 class Warm:
-    """A fork server and the agent that it serves, which is played. It shares the server's interpreter where it is torchrun itself."""
+    """A fork server, and a process that plays the agent. If that process is torchrun itself, it shares the server's interpreter."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, is_torchrun: bool = False, preexec_fn: Callable[[], None] | None = None
@@ -73,7 +73,7 @@ class Warm:
         self.until(lambda: (server / "socket").exists() or not server.exists(), "the server listens, or there is none")
 
     def facts(self) -> dict[str, object]:
-        """What the played torchrun found."""
+        """Return what the played torchrun found."""
         path = self.folder / "facts.json"
         self.until(path.exists, "torchrun runs")
         found: dict[str, object] = json.loads(path.read_text())
@@ -111,7 +111,7 @@ class Warm:
             time.sleep(0.02)
 
     def server(self) -> int:
-        """The pid of the fork server."""
+        """Return the pid of the fork server, or 0."""
         title = f"elastic_worker: fork server of {self.agent.pid}"
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -128,12 +128,12 @@ class Warm:
 
 
 def line_of(worker: Worker) -> str:
-    """The next line on its standard output."""
+    """Return the next line on the worker's standard output."""
     assert worker.stdout is not None
     line, wait = b"", Wait(worker.folder, "the worker prints a line")
     while not line.endswith(b"\n"):
         if select.select([worker.stdout], [], [], 0.2)[0]:
-            letter = os.read(worker.stdout.fileno(), 1)  # no more, for `communicate` reads on
+            letter = os.read(worker.stdout.fileno(), 1)  # one byte only, because `communicate` reads on
             assert letter, f"its output ends after {line!r}"
             line += letter
         else:

@@ -45,7 +45,7 @@ class Connection:
             call()
 
     def carry(self, call: Callable[[], object]) -> None:
-        """One message, in either direction, in order."""
+        """Carry one message in either direction, in order."""
         if self.is_silent:
             self.held_up.append(call)
         else:
@@ -76,7 +76,7 @@ class Connection:
         self.down(self.agent.cut)
 
     def breaks(self, hub: Hub) -> None:
-        """Both sides notice, unless one of them is not there any more."""
+        """Break the connection. Both sides notice, unless one of them is gone."""
         self.is_open = False
         if hub is self.hub:
             self.leave()
@@ -166,7 +166,7 @@ class Agent:
             self._later(self.draw.choice([0.05, 0.5, 3.0]), self._come, self._generation)
 
     def _begin_training(self, view: View) -> None:
-        """When all are there, everybody gets the newest state that one of them has."""
+        """Give all agents the newest state that one of them has, once all are there."""
         if not self.is_training(view.id):
             return
         group = self.server.groups.setdefault((self.job_uid, view.id), {})

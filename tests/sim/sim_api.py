@@ -125,7 +125,7 @@ class Api:
         return copied(new)
 
     def change(self, resource: Resource, name: str, change: Callable[[Object], object], *, actor: str = "cluster") -> None:
-        """Somebody's write without conditions; nothing if the object is not there."""
+        """Write without conditions. Do nothing if the object does not exist."""
         old = self.find(resource, name)
         if old is not None:
             new = copied(old)
@@ -168,7 +168,7 @@ class Api:
                 self.delete(resource, name, actor="garbage collector")
 
     def compact(self) -> None:
-        """Old versions are forgotten; a watch that starts from one of them must list again."""
+        """Forget old versions. A watch that starts from one of them must list again."""
         self.compacted = self.version
         self.logs.clear()
 
@@ -207,7 +207,7 @@ def copied(item: Object | None) -> Object:
 
 
 def set_workers(job: Object, count: int, *, manager: str) -> None:
-    """As the subresource scale does; the API server keeps who did."""
+    """Set the number of workers as the subresource scale does. The API server keeps the manager."""
     key = KINDS[job["kind"]].replica_key
     job["spec"][key][WORKER]["replicas"] = count
     fields = {"f:spec": {f"f:{key}": {f"f:{WORKER}": {"f:replicas": {}}}}}

@@ -60,13 +60,13 @@ class Autoscaler:
             self._tasks.append(task)
 
     def kill(self) -> None:
-        """As by SIGKILL: nothing more is sent."""
+        """End as by SIGKILL: nothing more is sent."""
         self._kube.die()
         for task in self._tasks:
             task.cancel()
 
     async def progress(self) -> AsyncIterator[TrainingProgress]:
-        """As RendezvousClient does, over all restarts of the server."""
+        """Yield progress over all restarts of the server, as RendezvousClient does."""
         hub, version = self._server.hub, -1
         while True:
             if self._server.is_out_of_reach or hub is not self._server.hub:

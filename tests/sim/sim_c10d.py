@@ -1,8 +1,8 @@
-"""Agents of stock torchrun at a c10d store.
+"""Simulate agents of stock torchrun at a c10d store.
 
-Torch's own decisions about rounds, on the clock of the simulated world, and what its agents make of them. An agent restarts its workers
-when others wait, counts each failure of its workers against its own maxRestarts, also those that follow from a peer's, and closes the
-rendezvous for good when it gives up or has done its work.
+Torch's own code decides about rounds, on the clock of the simulated world. An agent restarts its workers when others wait. It counts each
+failure of its workers against its own maxRestarts, also a failure that follows from a peer's. When it gives up or has finished, it closes
+the rendezvous for good.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from rendezvous.c10d import COMPONENT, COMPONENT_VALUE
 
 TURN_S = 0.5
 BEGINS_S = 1.0, 4.0
-"""Until the workers of a round have started and use collectives."""
+"""Shortest and longest time until the workers of a round have started and use collectives."""
 FALLS_S = 0.1, 1.0
-"""Until gloo shows the end of a peer."""
+"""Shortest and longest time until gloo shows the end of a peer."""
 STORE_GONE_S = 3.0
-"""Until an agent ends whose store is gone."""
+"""Seconds until an agent ends after its store is gone."""
 BARRIER_S = 300.0
-"""So long an agent that has done its work waits for its peers."""
+"""Seconds that a finished agent waits for its peers."""
 Action = torch_rendezvous._Action
 
 
 class Store:
-    """One run of a store pod, with the state of each rendezvous by its id, and the agents that came to it."""
+    """One run of a store pod, with the state of each rendezvous by its id, and the agents that connected to it."""
 
     def __init__(self, pod: str) -> None:
         self.pod = pod
@@ -47,17 +47,17 @@ class Store:
 
 
 class Stores:
-    """All stores that there have been."""
+    """All runs of store pods so far."""
 
     def __init__(self, api: Api) -> None:
         self.silent: set[str] = set()
-        """The uids of pods on machines that are lost: nothing comes from them, also no end of a connection."""
+        """The uids of pods on lost machines. Nothing comes from them, not even the end of a connection."""
         self.pids = itertools.count(1)
         self._api = api
         self._stores: dict[tuple[str, int], Store] = {}
 
     def find(self, name: str) -> Store | None:
-        """The one that answers under this name now."""
+        """Return the store that answers under this name now, or None."""
         pod = self._api.find(PODS, name)
         if pod is None or pod["metadata"]["labels"].get(COMPONENT) != COMPONENT_VALUE or pod["status"]["phase"] != "Running":
             return None
@@ -68,7 +68,7 @@ class Stores:
         return self._stores.setdefault((uid, restarts), Store(uid))
 
     def agent(self, pod: Object, env: dict[str, str], *, draw: random.Random, ended: Callable[[int], None]) -> "TorchAgent":
-        """The agent in this pod, as its environment asks for."""
+        """Return the agent in this pod, as its environment asks for."""
         return TorchAgent(pod["metadata"]["name"], env, self, draw, ended, has_pod=partial(self._is_there, pod))
 
     def _is_there(self, pod: Object) -> bool:
@@ -83,7 +83,7 @@ class Stores:
         return any(agent.stage is Stage.FINISHING for agent in self.agents())
 
     def wrongs(self, workers: set[str]) -> Iterator[str]:
-        """Why these pods do not train together."""
+        """Yield the reason if these pods do not train together."""
         worlds = {(agent.store.pod, agent.round, agent.world) for agent in self.agents() if agent.is_working and agent.store is not None}
         names = {name.partition("/")[0] for _, _, world in worlds for name in world}
         if len(worlds) != 1 or names != workers:
@@ -99,7 +99,7 @@ class Stage(Enum):
 
 
 class TorchAgent:
-    """`torchrun` in one run of a container. `ended` hears the exit code when it ends by itself."""
+    """`torchrun` in one run of a container. `ended` gets the exit code if it ends by itself."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class TorchAgent:
         self.name = f"{name}/{next(stores.pids)}"
         self.stage = Stage.CONNECTING
         self.is_over = self.has_ended = False
-        """Gone, and gone in a way that its peers notice: not with its machine."""
+        """Whether the agent is gone, and whether its peers can notice that. They cannot if it is gone with its machine."""
         self.entered: list[int] = []
         self.world: frozenset[str] = frozenset()
         self.store: Store | None = None
@@ -139,18 +139,18 @@ class TorchAgent:
         asyncio.get_running_loop().call_later(self._draw.uniform(0.5, 2.0), self._turn)
 
     def stop(self, *, says_so: bool) -> None:
-        """The process is ended from outside: by SIGTERM too it leaves the rendezvous open, and does not say that it leaves."""
+        """End the process from outside. Even after a SIGTERM it leaves the rendezvous open, and does not say that it leaves."""
         self.is_over = self.has_ended = True
 
     def fail(self, *, generation: int | None = None) -> bool:
-        """A worker process ends by itself. False where none is at work (then)."""
+        """Let a worker process fail. Return False if none is working, or not in that generation."""
         if self.stage is not Stage.WORKING or self.is_over or self._fails_at is not None or generation not in (None, self.round):
             return False
         self._fails_at = _time()
         return True
 
     def finish(self) -> None:
-        """The training program has done its work."""
+        """Let the training program finish its work."""
         if self.stage is Stage.WORKING and not self.is_over and self._fails_at is None and _time() >= self._since:
             self.stage, self._since = Stage.FINISHING, _time()
 
@@ -181,7 +181,7 @@ class TorchAgent:
                 self._finish(self.store)
 
     def _connect(self, store: Store | None) -> None:
-        """The store is away, or another one: what this agent knew of its group is gone with the former."""
+        """Connect to the first store. If it is gone or replaced, end the agent after a while, because the group's state is lost with it."""
         if self.store is None and store is not None:
             self.store = store
             store.agents[self.name] = self
@@ -220,7 +220,7 @@ class TorchAgent:
             self._fails_at = _time() + self._draw.uniform(*FALLS_S)
 
     def _has_left(self, peer: "TorchAgent") -> bool:
-        """Has its process ended, or does it work in this round no more? A machine that is lost says nothing."""
+        """Return whether the peer's process has ended, or does not work in this round any more. A lost machine says nothing."""
         return peer.has_ended or (not peer.is_over and (peer.round != self.round or not peer.is_working))
 
     def _failed(self) -> None:
@@ -236,7 +236,7 @@ class TorchAgent:
             self._exit(0, closes=True)
 
     def _run(self, op: Callable[[object, float], object], deadline: float) -> object:
-        """Torch's loop until there is nothing more to do now; all agents see what one of them has written."""
+        """Run torch's loop until there is nothing more to do now. All agents share one state."""
         self._executor._state = self._state
         while True:
             self._holder.sync()
@@ -258,7 +258,7 @@ class TorchAgent:
 
 
 class _Executor(torch_rendezvous._DistributedRendezvousOpExecutor):
-    """Without torch's record of events, which looks through the stack for each."""
+    """Torch's executor without its record of events, which walks the stack for each event."""
 
     def _record(self, message: str, node_state: object = None) -> None:
         return
@@ -275,7 +275,7 @@ class _NoBackend(torch_rendezvous.RendezvousBackend):
 
 
 class _Holder(torch_rendezvous._BackendRendezvousStateHolder):
-    """One state for all, and no copies of it."""
+    """A holder with one state for all agents, without copies."""
 
     def __init__(self, state: torch_rendezvous._RendezvousState, settings: torch_rendezvous.RendezvousSettings) -> None:
         super().__init__(_NoBackend(), settings)
@@ -309,7 +309,7 @@ def _virtual_time() -> Iterator[None]:
 
 
 def _settings(env: dict[str, str]) -> tuple[torch_rendezvous.RendezvousSettings, float]:
-    """As torch reads them from what the controller gives a worker, and how long it waits for its store."""
+    """Return torch's settings from a worker's environment, and the seconds that torch waits for its store."""
     conf = dict(pair.split("=", 1) for pair in env.get("PET_RDZV_CONF", "").split(",") if pair)
     least, _, most = env["PET_NNODES"].partition(":")
     timeout = torch_rendezvous.RendezvousTimeout(

@@ -54,7 +54,7 @@ class Sky:
 
 
 async def or_none(answer: Awaitable[Object]) -> Object | None:
-    """None where the object is not there, as Kube.find says it."""
+    """Return None if the object does not exist, as Kube.find does."""
     try:
         return await answer
     except KubeError as error:
@@ -84,7 +84,7 @@ class SimKube:
         self.reach.set()
 
     def die(self) -> None:
-        """Nothing more is sent, and nobody hears an answer."""
+        """Send nothing more, and hear no answer."""
         self._is_dead = True
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None, subresource: str | None = None) -> Object:
@@ -235,7 +235,7 @@ class SimKube:
         return answer
 
     def _do_late(self, act: Callable[[], Any]) -> None:
-        """Done after its sender gave up: no law can be asked of when it lands, only of what is made of it."""
+        """Do a request after its sender gave up. No law holds for its time of arrival, only for its consequences."""
         name, self.actor = self.actor, f"late {self.actor}"
         try:
             act()

@@ -187,7 +187,7 @@ class Cluster:
 
     @property
     def user_failures(self) -> int:
-        """How often a program of the user's failed, or could not start."""
+        """Return how often a user's program failed or could not start."""
         living = self._server.living
         return self._user_failures + self.kubelets.usage_errors + (living.failures if living is not None else 0)
 
@@ -198,7 +198,7 @@ class Cluster:
         return [p for p in self.pods() if is_running(p) and p["spec"].get("nodeName") not in self._dead]
 
     def disrupt(self, pod: Object, reason: str, *, phase: str | None = None) -> None:
-        """Says in the pod's status that the cluster ends it."""
+        """Write into the pod's status that the cluster ends it."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
         self._loses(pod)
 

@@ -82,7 +82,7 @@ class Deeds(Scene):
         self.server.isolate(seconds, beside=beside)
 
     def _signal(self) -> None:
-        """In some lives clouds announce much, and take most of it back, soon or at the last moment."""
+        """Announce disruptions in some lives, as clouds do. Most are taken back, soon or at the last moment."""
         cluster, draw = self.cluster, self.signal_draw
         if not self.has_signals or draw.random() > 0.15:
             return
@@ -101,7 +101,7 @@ class Deeds(Scene):
             self.cluster.take_back(node)
 
     def _break_command(self) -> None:
-        """In some lives torchrun has a wrong argument for a while, as where it comes from a ConfigMap."""
+        """Give torchrun a wrong argument for a while in some lives. The argument may come from a ConfigMap."""
         kubelets, draw = self.cluster.kubelets, self.usage_draw
         if not self.has_wrong_commands or kubelets.is_command_wrong or draw.random() > 0.05:
             return
@@ -120,7 +120,7 @@ class Deeds(Scene):
             self.start_autoscaler()
 
     def _trouble_etcd(self) -> None:
-        """Drawn apart, so that lives without an etcd stay as they were."""
+        """Trouble the etcd. The draws come from their own source, so that lives without an etcd stay unchanged."""
         etcds, draw = self.server.etcds, self.etcd_draw
         if not etcds.all() or draw.random() > 0.2:
             return
@@ -189,7 +189,7 @@ class Deeds(Scene):
         self.draw.choice(self.controllers).skew = timedelta(seconds=self.draw.randint(-90, 90))
 
     async def _lose_some_at_the_end(self) -> None:
-        """Workers are lost while others of their world have finished already, and come back when there is nothing left to do."""
+        """Lose workers while others of their world have finished. They come back when no work is left."""
         cluster, draw = self.cluster, self._after
         failures: list[tuple[str, Callable[[], object]]] = [
             ("a container is killed", lambda: self._befalls(lambda pod: cluster.crash(pod, code=137))),

@@ -1,4 +1,4 @@
-"""How agents of the simulation end by themselves, and one that does so at once, for its command is wrong."""
+"""Define how simulated agents end by themselves, and an agent that ends at once because its command is wrong."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from rendezvous.delivery import USAGE
 
 class Ended(Protocol):
     def __call__(self, code: int, *, unmet: str = "") -> None:
-        """The agent has ended by itself with this code; `unmet` begins what it says where it did not meet the others."""
+        """Hear that the agent ended by itself with this code. `unmet` begins its message if it did not meet the others."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +32,7 @@ class WrongCommand:
         return False
 
     def finish(self) -> None:
-        """It does not train."""
+        """Do nothing, because it does not train."""
 
     def _exit(self) -> None:
         if not self.is_over:

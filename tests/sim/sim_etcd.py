@@ -22,7 +22,7 @@ from elastic.etcd.store import Away
 from elastic.membership.tokens import Role
 from elastic.membership.wire import Expectation, WorldReport
 from elastic_worker.agent.view import View
-from elastic_worker.etcd.presence import EtcdPresence
+from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import WORLD, Seal
 from elastic_worker.etcd.records import World as Sealed
 from elastic_worker.etcd.settings import Settings, read
@@ -135,7 +135,7 @@ class EtcdAgent:
         self._etcd, self._etcds, self._draw, self._ended = etcds.of(settings.job), etcds, draw, ended
         self._link = Link(self._etcd)
         self._is_cut = False
-        self._presence = EtcdPresence(settings, on_signal=lambda number: None, clock=asyncio.get_running_loop().time, etcd=self._link)
+        self._presence = ChangingPresence(settings, on_signal=lambda number: None, clock=asyncio.get_running_loop().time, etcd=self._link)
         self._presence._process = incarnation
         self._name, self._away_s = settings.member, settings.away_s
         self._turn_at: asyncio.TimerHandle | None = None

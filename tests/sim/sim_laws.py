@@ -130,7 +130,7 @@ class Laws:
             self._bad_since.pop(write.name, None)
 
     def _see_lease(self, write: Write) -> None:
-        """While it has no holder, messages of the last holder may still arrive."""
+        """Note the holder of the Lease. While it has no holder, messages of the last one may still arrive."""
         self._holder = write.after["spec"]["holderIdentity"] or self._holder if write.after is not None else ""
 
     def _breach(self, law: str, words: str) -> None:
@@ -141,7 +141,7 @@ class Laws:
         self._suspected.append((_time(), pod, f"[{_time():.1f} s] {law}: {words}"))
 
     def judge(self) -> None:
-        """Suspicions that have stood long enough are breaches."""
+        """Turn suspicions that have stood long enough into breaches."""
         for suspicion in list(self._suspected):
             at, pod, words = suspicion
             if self._is_another_group(pod):
@@ -190,7 +190,7 @@ class Laws:
             self._breach("the autoscaler stays within minReplicas and maxReplicas", f"{was} became {job.workers}, not {least} to {most}")
 
     def turns_since(self, at: float) -> int:
-        """How often the autoscaler has changed its mind since then."""
+        """Return how often the autoscaler has changed its direction since then."""
         signs = [change > 0 for when, change in self.scaled if when >= at]
         return sum(one != other for one, other in pairwise(signs))
 
@@ -206,9 +206,10 @@ class Laws:
 
     @property
     def _losses(self) -> int:
-        """Pods that the cluster took; agents that gave up where their server was away.
+        """Count the lost workers.
 
-        And members that were silent for long, which the rendezvous server takes for lost.
+        They are pods that the cluster took, agents that gave up while their server was away, and members that were silent for so long that
+        the rendezvous server dropped them.
         """
         return len(self._cluster.lost) + self._cluster.kubelets.turned_away + self._server.cut_off + self._server.etcds.cut_off
 
@@ -289,7 +290,7 @@ class Laws:
         return _time() - max(ended if began <= at < ended else at, self._sky.down_until) < UNSEEN_S
 
     def _is_soon_lost(self, pod: Object) -> bool:
-        """Its node has announced when it is lost, and of that time at most three quarters are left, in which it may end in order."""
+        """Return whether the pod's node has announced its loss, and at most three quarters of that time are left."""
         node = self._api.find(NODES, pod["spec"].get("nodeName") or "")
         if node is None:
             return False

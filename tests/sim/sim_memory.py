@@ -1,4 +1,4 @@
-"""Finds what a controller still remembers of a job, by walking the attributes of its parts: a new map is covered by itself."""
+"""Find what a controller still remembers of a job. It walks the attributes of the controller's parts, so a new map is covered too."""
 
 import re
 from collections import deque
@@ -13,7 +13,7 @@ PARTS = ("observer", "queue", "_link", "_membership", "_reconciler", "_election"
 
 
 def remembered(controller: Controller, words: set[str]) -> list[str]:
-    """Where in the controller's parts any of these words (names, uids) stands."""
+    """Return the places in the controller's parts that hold any of these words (names or uids)."""
     seen: set[int] = set()
     whole = re.compile(rf"(?<![a-z])({'|'.join(map(re.escape, words))})(?![a-z])")
     return [place for part in PARTS for place in _search(getattr(controller, part), whole, part, seen)]

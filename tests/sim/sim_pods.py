@@ -1,4 +1,4 @@
-"""What a pod of the simulation says of itself."""
+"""Read the facts of a simulated pod."""
 
 from controller.deciding.objects.elsewhere import PREFERRED
 from elastic.kube.resources import Object
@@ -7,7 +7,7 @@ ENDLESS = {("mpijob-controller", "worker"), ("tfjob-controller", "ps"), ("mxjob-
 
 
 def avoided(pod: Object) -> set[str]:
-    """The nodes that this pod would rather not be on."""
+    """Return the nodes that this pod prefers to avoid."""
     wishes = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(PREFERRED) or ()
     return {field["values"][0] for wish in wishes for field in wish["preference"].get("matchFields") or ()}
 
@@ -35,7 +35,7 @@ def selected(pod: Object, labels: Object) -> bool:
 
 
 def ends(pod: Object) -> bool:
-    """Servers and MPI's workers wait for ever; everything else ends when the training does."""
+    """Return whether the pod ends when the training does. Servers and MPI's workers wait for ever."""
     labels = pod["metadata"]["labels"]
     kind, type = labels.get("training.kubeflow.org/operator-name"), labels.get("training.kubeflow.org/replica-type")
     return type is not None and (kind, type) not in ENDLESS

@@ -118,25 +118,25 @@ class Controller:
         self._reconciler.changed(key)
 
     def kill(self) -> None:
-        """As by SIGKILL: nothing is given back, and nothing more is sent."""
+        """End as by SIGKILL: give nothing back, and send nothing more."""
         self.is_alive = False
         self.kube.die()
         for task in self._tasks:
             task.cancel()
 
     def stop(self) -> None:
-        """As by SIGTERM: what is under way is broken off, and the Lease is given back."""
+        """End as by SIGTERM: break off all work, and give the Lease back."""
         self.is_alive = False
         for task in self._tasks:
             task.cancel()
 
     async def finish(self) -> None:
-        """As by SIGTERM where there is time for rounds that have begun."""
+        """End as by SIGTERM after the rounds that have begun."""
         await self._reconciler.finish(within_s=60.0)
         self.stop()
 
     def stand_still(self, seconds: float) -> None:
-        """As by SIGSTOP, and SIGCONT later. The process sees no time pass meanwhile, and then all of it at once."""
+        """Stand still as by SIGSTOP, until a SIGCONT. The process sees no time pass meanwhile, and then all of it at once."""
         if self._stood_still_at is None:
             self._stood_still_at = asyncio.get_running_loop().time()
             self.stood_still = (self._stood_still_at, self._stood_still_at + seconds)
@@ -154,14 +154,14 @@ class Controller:
 
     @property
     def leads(self) -> bool:
-        """Whether it holds the Lease."""
+        """Return whether the process holds the Lease."""
         return self._election is not None and self._left_s() > 0
 
     def _time(self) -> float:
         return self._stood_still_at if self._stood_still_at is not None else asyncio.get_running_loop().time()
 
     def _now(self) -> datetime:
-        """By the clock of its machine, which may be set wrong. All that the process does goes by it."""
+        """Return the time by the clock of its machine, which may be wrong. The whole process uses this clock."""
         return now() + self.skew
 
     def _applier(self) -> Applier:
@@ -170,7 +170,7 @@ class Controller:
         return Applier(kube, EventRecorder(kube), self._link)
 
     def _left_s(self) -> float:
-        """By true time: a process that stands still asks nothing, and here its tasks go from one request that fails to the next."""
+        """Return the rest of the Lease by true time, because a process that stands still does not look at its clock."""
         if self._election is None:
             return math.inf
         return self._election.left_s() - (asyncio.get_running_loop().time() - self._time())

@@ -63,7 +63,7 @@ class SimHub(Hub):
             asyncio.get_running_loop().call_later(seconds, self._go_on)
 
     def _go_on(self) -> None:
-        """Timers first, the worst case: they decide before any message is read."""
+        """Go on after standing still. The timers run first, as the worst case: they decide before any message is read."""
         self.runs.set()
         late, self._late = self._late, []
         unread, self._unread = self._unread, []
@@ -72,7 +72,7 @@ class SimHub(Hub):
         asyncio.get_running_loop().call_later(REACH_S, _run_all, unread)  # in order, as each connection keeps it
 
     def hears(self, call: Callable[[], object]) -> None:
-        """Something has come through a connection."""
+        """Take a message from a connection, or keep it while the server stands still."""
         if self.runs.is_set():
             call()
         else:
@@ -137,7 +137,7 @@ class SimServer:
         self._break_all()
 
     def go_down(self) -> None:
-        """Out of reach: it knows what it knew, but nobody can tell it anything."""
+        """Go out of reach. The server keeps its knowledge, but nobody can tell it anything."""
         self.is_down = True
         self.cut_off += len(self.links)
         self._break_all()
@@ -175,7 +175,7 @@ class SimServer:
         return self.is_down or self.is_isolated
 
     def silence(self, link: "Connection", seconds: float) -> None:
-        """Nothing passes through this connection, and neither side hears that; what was sent arrives when it passes again."""
+        """Hold up this connection without either side noticing. Messages arrive once it passes again."""
         self.cut_off += 1
         link.falls_silent(seconds)
 

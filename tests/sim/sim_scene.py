@@ -136,7 +136,7 @@ class Scene:
         return dies
 
     def keep_controllers(self) -> None:
-        """As a Deployment does."""
+        """Replace dead controllers, as a Deployment does."""
         for gone in [c for c in self.controllers if not c.is_alive]:
             self.note(f"{gone.name} is dead")
             if gone.broken is not None:

@@ -64,7 +64,7 @@ class Storm(Deeds):
             self.check()
 
     async def _calm(self) -> None:
-        """No more faults: everything must become right, and then nothing more may be written."""
+        """End all faults. Everything must become right, and then nothing more may be written."""
         self.note("calm")
         self.sky.weather, self.sky.down_until = CALM, 0.0
         self.server.come_up()
@@ -112,7 +112,7 @@ class Storm(Deeds):
             raise AssertionError(f"a plan for a right world is empty: {self.laws.newest} was written")
 
     def _pauses(self) -> bool:
-        """Are pods missing because a place lost its pods again and again, or the job failed as a whole? They are made after a pause."""
+        """Return whether missing pods come after a pause, because one place lost its pods again and again or the whole job failed."""
         conditions = ((self.job or {}).get("status") or {}).get("conditions") or ()
         if any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in conditions):
             return False
@@ -154,7 +154,7 @@ class Storm(Deeds):
             raise AssertionError(f"a job whose programs have ended is over: {ends}")
 
     async def _delete(self) -> None:
-        """Nothing is left of a job that is gone."""
+        """Delete the job, and check that nothing is left of it."""
         if self.job is not None:
             self.note("delete")
             self.api.remove(self.resource, NAME, actor="user")
@@ -170,7 +170,7 @@ class Storm(Deeds):
 
 
 def play(seed: int, options: Options | None = None, manifest: Object | None = None) -> Storm:
-    """Plays one life to its end and returns it; whatever is wrong names the seed and tells the story."""
+    """Play one life to its end, and return it. An error names the seed and tells the story."""
     storms: list[Storm] = []
 
     async def life() -> None:

@@ -1,6 +1,6 @@
-"""An event loop whose clock jumps to the next timer instead of waiting for it, so that hours of a cluster's life pass in a moment.
+"""Run an event loop whose clock jumps to the next timer instead of waiting for it, so that hours of a cluster's life pass in a moment.
 
-Nothing here may wait for the outside: no threads, no sockets. What runs on it twice from the same seed runs the same way twice.
+Nothing here may wait for the outside: no threads, no sockets. Two runs from the same seed are equal.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 BUSIEST_MOMENT = 20_000
-"""Turns of the loop without a step of the clock."""
+"""Most turns of the loop without a step of the clock."""
 BUSY_MOMENT = 1_000
-"""After so many turns even a simulated clock has gone on by a moment."""
+"""Turns after which the simulated clock goes on by a moment."""
 JUST_AFTER_S = 1e-6
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Stalled(AssertionError):
-    """Everybody waits for somebody, and no timer is set."""
+    """All tasks wait for each other, and no timer is set."""
 
 
 class _Skipping(selectors.SelectSelector):
-    """Moves the clock where another selector would wait."""
+    """A selector that moves the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class _Skipping(selectors.SelectSelector):
         self._at_this_moment = 0 if timeout > 0 else self._at_this_moment + 1
         if self._at_this_moment > BUSIEST_MOMENT:
             raise Stalled(f"something turns round and round at {self.now:.1f} s")
-        # A little further than requested, as on a real machine, so that a woken task finds that its time has come. The loop calls a timer
-        # that is due within its resolution; the next reading of the clock must be later, or that timer would be set for ever.
+        # Move the clock a little further than requested, as on a real machine, so that a woken task finds that its time has come. The
+        # loop calls a timer that is due within its resolution. The next reading must be later, or that timer would be set for ever.
         is_turning = self._at_this_moment % BUSY_MOMENT == BUSY_MOMENT - 1
         self.now += timeout + JUST_AFTER_S if timeout > 0 else JUST_AFTER_S * is_turning
         return []
@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs to the end in virtual time, and cancels what is left over."""
+    """Run to the end in virtual time, and cancel the tasks that are left."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(main)
@@ -70,10 +70,10 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def now() -> datetime:
-    """The true time of the simulated world."""
+    """Return the true time of the simulated world."""
     return START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 def stamp(moment: datetime) -> str:
-    """As the API server writes times."""
+    """Return a time as the API server writes it."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

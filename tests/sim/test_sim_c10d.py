@@ -1,7 +1,7 @@
-"""Lives of jobs whose agents meet at c10d's store by torch's own rules.
+"""Simulate lives of jobs whose agents meet at c10d's store by torch's own rules.
 
-Whatever befalls them, those who are there train together, and the job fails only where its workers used up their restarts. `SEEDS`, `FROM`
-and `SEED` choose the lives, as in test_sim_lives.
+Under any faults the agents that are there train together, and the job fails only if its workers have used up their restarts. `SEEDS`,
+`FROM` and `SEED` choose the lives, as in test_sim_lives.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import REPLICA_TYPE
 
 ENDLESS = 1000
-"""So many restarts are used up by nobody in one life."""
+"""More restarts than any agent uses up in one life."""
 
 
 def c10d_job(draw: random.Random) -> Object:
@@ -45,7 +45,7 @@ class AtStore(Storm):
         self.stores = self.cluster.kubelets.stores = Stores(self.api)
 
     def _pauses(self) -> bool:
-        """An agent that has done its work waits for its peers."""
+        """Return whether changes come after a pause. A finished agent waits for its peers."""
         return super()._pauses() or self.stores.is_waiting()
 
     async def _settled(self) -> None:
@@ -61,14 +61,17 @@ class AtStore(Storm):
             raise AssertionError(f"no worker used up its restarts, and the job failed: {self.job['status']['conditions'][-1]['message']}")
 
     def _cannot_fail(self) -> bool:
-        """Where containers restart in place, the agents' restarts must be used up; else one failure of a program is enough."""
+        """Return whether the job has no reason to fail.
+
+        If containers restart in place, the agents' restarts must be used up. Otherwise one failure of a program is enough.
+        """
         policy, replica = self.manifest["spec"]["elasticPolicy"], self.manifest["spec"]["pytorchReplicaSpecs"][WORKER]
         has_failed = self.cluster.user_failures > 0
         return not has_failed or (replica["restartPolicy"] == "OnFailure" and policy["maxRestarts"] == ENDLESS)
 
 
 class NoRoomForLong(AtStore):
-    """Four places for a job that needs five pods with its store, for longer than torch's agents wait by themselves."""
+    """A cluster with four places for a job that needs five pods with its store, for longer than torch's agents wait by themselves."""
 
     async def _storm(self) -> None:
         for name in self.cluster.nodes()[1:]:
@@ -86,13 +89,13 @@ def test_a_job_that_finds_room_after_a_long_time_trains() -> None:
 
 
 @pytest.mark.parametrize("seed", CALM_SEEDS)
-def test_a_job_at_a_c10d_store_trains_whatever_befalls_it(seed: int) -> None:
+def test_a_job_at_a_c10d_store_trains_under_any_faults(seed: int) -> None:
     play_at_store(lambda: AtStore(seed, Options()))
 
 
 @pytest.mark.parametrize("seed", CALM_SEEDS)
 def test_a_job_at_a_c10d_store_whose_program_never_fails_does_not_fail(seed: int) -> None:
-    """With restartPolicy Never and ExitCode the first end of an agent that is laid at the program's door ends the job."""
+    """The first end of an agent that counts as the program's failure ends a job with restartPolicy Never or ExitCode."""
     play_at_store(lambda: AtStore(seed, Options(programs_fail=False)))
 
 

@@ -1,7 +1,7 @@
-"""A node is drained under a job that runs at its minimum.
+"""Drain a node under a job that runs at its minimum.
 
-The drain ends, where workers can go on without one of them, as many stay, and what training has reached stays in one of them: a drain loses
-no steps.
+The drain ends. If workers can go on without one of them, the minimum stays. A worker with the training's state always stays, so that a
+drain loses no steps.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ STATEFUL = {
     "two, only two": (2, {**JUST_2, "allowedSizes": [2]}),
     "three, only threes": (3, {"minReplicas": 3, "maxReplicas": 3, "sizeStep": 3}),
 }
-"""Jobs whose workers all stand on the drained node, by how many there are."""
+"""Jobs whose workers all run on the drained node: their number of workers, and their policy."""
 
 
 class Drained(Storm):
-    """A short life in fair weather, in which every node that a worker runs on is drained in its turn."""
+    """A short life without other faults, in which each node with a worker is drained in turn."""
 
     def __init__(self, manifest: Object, *, seed: int, is_quick: bool, is_together: bool) -> None:
         super().__init__(seed, QUIET, manifest)
@@ -92,8 +92,8 @@ class Drained(Storm):
 @pytest.mark.parametrize("is_together", [False, True], ids=["anywhere", "on one node"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("job", JOBS)
-def test_a_drain_ends_also_where_a_job_runs_at_its_minimum(job: str, seed: int, *, is_quick: bool, is_together: bool) -> None:
-    """Kubectl evicts by name: a group that was made anew under the same names, on another node, was evicted in place of the former."""
+def test_a_drain_ends_also_if_a_job_runs_at_its_minimum(job: str, seed: int, *, is_quick: bool, is_together: bool) -> None:
+    """Kubectl evicts by name. It evicted a new group that had the former group's names but was on another node."""
     storms: list[Drained] = []
 
     async def life() -> None:
@@ -102,14 +102,14 @@ def test_a_drain_ends_also_where_a_job_runs_at_its_minimum(job: str, seed: int, 
 
     try:
         sim_time.run(life())
-        # Where a place is a rank, a group that starts anew has the names of the former; its budget has one to spare, so the drain ends.
+        # If a pod's index is its rank, a new group has the names of the former one. Its budget has a pod to spare, so the drain ends.
         assert storms[0].cluster.evicted_astray == [] or job.startswith("whole")
     except AssertionError as error:
         raise AssertionError(f"{job}: {error}\n" + "\n".join(storms[0].history)) from error
 
 
 class DrainedTogether(Drained):
-    """All workers stand on one node, which is drained while nothing else happens, or while a process of the control plane is restarted."""
+    """All workers run on one node. It is drained while nothing else happens, or while a process of the control plane restarts."""
 
     def __init__(self, workers: int, policy: Object, *, seed: int, hears_steps: bool, restarts: str) -> None:
         job = job_of(KINDS["PyTorchJob"], {"Worker": workers}, policy=policy, run_policy=KEEP)

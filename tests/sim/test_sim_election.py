@@ -189,7 +189,7 @@ def test_a_renewal_whose_answer_is_lost_counts_from_when_it_was_sent() -> None:
     played(story())
 
 
-def test_a_standby_says_once_for_whom_it_waits_and_a_broken_api_server_costs_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_standby_says_once_which_holder_it_waits_for_and_a_broken_api_server_costs_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "elastic.runtime.election")
 
     async def story() -> None:

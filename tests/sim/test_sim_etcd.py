@@ -10,7 +10,7 @@ from sim_storm import Storm, play
 
 
 def in_etcd(storm: Storm) -> int:
-    """How many worlds the job's agents have sealed in the etcd."""
+    """Return the number of worlds that the job's agents have sealed in the etcd."""
     assert storm.manifest["spec"]["elasticPolicy"]["rdzvBackend"] == "etcd"
     return sum(max((generation for agent in etcd.met for generation in agent.entered), default=0) for etcd in storm.server.etcds.all())
 

@@ -16,7 +16,7 @@ from sim_trainer import At, Trainer
 from sim_worlds import LivingWorlds
 
 
-def test_a_group_that_failed_again_and_again_is_waited_for_until_its_pause_is_over() -> None:
+def test_a_group_that_failed_again_and_again_is_waited_for_until_its_pause_ends() -> None:
     """Its last failure came when the programs ended; the pause was longer than the quiet after which everything must be right."""
     play(21604, Options(twins=True))
 
@@ -31,7 +31,7 @@ def test_a_pod_bound_to_a_node_that_goes_is_lost_to_the_cluster() -> None:
     play(21860)
 
 
-def test_a_worker_may_go_just_before_its_node_is_lost_also_where_fewer_than_the_minimum_stay() -> None:
+def test_a_worker_may_go_just_before_its_node_is_lost_even_if_fewer_than_the_minimum_stay() -> None:
     """Its replacement could not be made: a pod of the former job still had the name."""
     play(20478, Options(twins=True))
 

@@ -71,7 +71,7 @@ class Scripted(Storm):
         self._workers(1)
 
     def _lose(self) -> None:
-        """One crashes and one is evicted, where so many run."""
+        """Crash a running pod and evict another, if there are two."""
         for pod, mishap in zip(self.cluster.running(), (partial(self.cluster.crash, code=137), self.cluster.evict), strict=False):
             mishap(pod)
 
@@ -103,7 +103,7 @@ class ScaledIn(Scripted):
 
 
 def live(begin: Callable[[], Life]) -> Life:
-    """Plays the life of a storm that `begin` makes."""
+    """Play the life of a storm that `begin` makes."""
     storms: list[Life] = []
 
     async def life() -> None:

@@ -1,4 +1,4 @@
-"""Elastic MPIJobs with their launchers, under faults: hosts come and go, and at each change one that has the training state stays."""
+"""Simulate elastic MPIJobs with their launchers under faults. Hosts come and go, and a host with the training state always stays."""
 
 import random
 
@@ -29,5 +29,5 @@ def launched(draw: random.Random) -> Object:
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_a_launcher_can_go_on_through_every_change_of_its_hosts(seed: int) -> None:
-    """Seeds 0 and 3: a new server took the last host with the state off the list, for it knew nothing of the driver's assignments."""
+    """A new server did not know the driver's assignments. In seeds 0 and 3 it took the last host with the state off the list."""
     play(seed, manifest=launched(random.Random(f"mpi {seed}")))

@@ -10,7 +10,7 @@ from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS, SERVICES
 
 
-def test_a_job_made_anew_under_its_name_takes_nothing_over_from_the_former() -> None:
+def test_a_job_made_again_under_its_name_takes_nothing_over_from_the_former() -> None:
     async def story() -> None:
         scene = Scene()
         scene.api.create(JOBS[KIND], named("again"), actor="user")

@@ -94,7 +94,7 @@ def test_role_then_binding_then_launcher() -> None:
     [(ROLES, LAUNCHER), (ROLE_BINDINGS, LAUNCHER), (SERVICE_ACCOUNTS, LAUNCHER), (CONFIG_MAPS, f"{NAME}-config")],
     ids=lambda value: getattr(value, "kind", ""),
 )
-def test_what_another_has_by_a_name_that_the_launcher_needs_is_neither_used_nor_changed(resource: Resource, name: str) -> None:
+def test_an_object_of_another_by_a_name_that_the_launcher_needs_is_neither_used_nor_changed(resource: Resource, name: str) -> None:
     async def story() -> None:
         scene = Scene(MPI)
         owner = {"apiVersion": "kubeflow.org/v1", "kind": MPI, "name": "other", "uid": "other-uid", "controller": True}

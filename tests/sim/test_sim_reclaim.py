@@ -137,12 +137,12 @@ def test_with_a_minute_or_more_the_state_of_the_last_workers_passes_on(signal: D
 
 
 @pytest.mark.parametrize("job", STATEFUL)
-def test_the_state_passes_on_whatever_sizes_the_job_may_have(job: str) -> None:
+def test_the_state_passes_on_for_any_allowed_sizes(job: str) -> None:
     reclaimed(Kept, job, PLAYABLE["aws-spot"], seed=6)
 
 
 @pytest.mark.parametrize("job", STATEFUL)
-def test_it_passes_on_also_where_training_reports_no_steps(job: str) -> None:
+def test_it_passes_on_even_if_training_reports_no_steps(job: str) -> None:
     """30 s after the replacements have joined: 120 s of notice are enough."""
     reclaimed(Kept, job, PLAYABLE["aws-spot"], seed=2, hears_steps=False)
 
@@ -161,7 +161,7 @@ def test_with_seconds_the_others_are_called_at_once(signal: DisruptionSignal) ->
 
 
 @pytest.mark.parametrize("signal", QUICK, ids=lambda row: row.name)
-def test_where_there_is_no_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: DisruptionSignal) -> None:
+def test_without_enough_time_the_job_goes_on_from_its_checkpoint_and_nothing_is_charged(signal: DisruptionSignal) -> None:
     reclaimed(Reclaimed, "two of two", signal, seed=5)
 
 
@@ -174,7 +174,7 @@ def test_a_replacement_that_starts_slowly_still_gets_the_state(job: str, start_s
 
 @pytest.mark.parametrize("start_s", [115, NEVER_S], ids=["too late", "never"])
 @pytest.mark.parametrize("signal", ["aws-spot", "aks-preempt", "gke-termination"])
-def test_where_no_replacement_can_come_in_time_the_workers_are_asked_to_save(signal: str, start_s: float) -> None:
+def test_if_no_replacement_can_come_in_time_the_workers_are_asked_to_save(signal: str, start_s: float) -> None:
     storm = reclaimed(Reclaimed, "two of two", PLAYABLE[signal], seed=8, start_s=start_s)
     assert len(storm.asked_to_save) == 1
     assert signal in storm.asked_to_save[0]

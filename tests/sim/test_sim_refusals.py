@@ -150,7 +150,7 @@ def test_while_one_waits_all_else_goes_on() -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_what_the_api_server_refuses_is_tried_again_within_a_minute_and_said(how: str) -> None:
+def test_a_request_that_the_api_server_refuses_is_tried_again_within_a_minute_and_told(how: str) -> None:
     async def story(scene: Refused) -> None:
         scene.api.quota = 2
         tries = 0

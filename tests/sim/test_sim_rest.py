@@ -69,7 +69,7 @@ class Scene:
         return [c["reason"] for c in (job.get("status") or {}).get("conditions") or ()]
 
     def written_of(self, name: str) -> list[str]:
-        """By kind, what was written about one job."""
+        """Return the kinds of the objects that were written about one job."""
         return sorted(write.resource.kind for write in self.writes if write.name.startswith(name))
 
 

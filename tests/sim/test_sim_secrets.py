@@ -40,7 +40,7 @@ class Secretive(Scene):
 
     @property
     def reads(self) -> list[str]:
-        """Secrets that the present controller asked for."""
+        """Return the Secrets that the present controller asked for."""
         return [name for resource, name in self.controller.kube.gets if resource == SECRETS]
 
     @property
@@ -70,7 +70,7 @@ def test_a_new_job_asks_for_no_secret_and_one_at_rest_neither() -> None:
     played(story)
 
 
-def test_who_starts_anew_asks_once_and_writes_nothing() -> None:
+def test_a_controller_that_restarts_asks_once_and_writes_nothing() -> None:
     async def story(scene: Secretive) -> None:
         await scene.begin()
         scene.restart()
@@ -141,7 +141,7 @@ def test_the_keys_of_a_job_stay_what_they_are_when_the_controller_dies_before_it
     sim_time.run(story())
 
 
-def test_a_secret_that_a_container_waits_for_is_made_anew() -> None:
+def test_a_secret_that_a_container_waits_for_is_made_again() -> None:
     """A container that is started again in its pod reads the Secret again."""
 
     async def story(scene: Secretive) -> None:

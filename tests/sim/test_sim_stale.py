@@ -1,4 +1,7 @@
-"""A c10d group whose store is lost is replaced as a whole: no pod of the next group comes beside one that is not being deleted yet."""
+"""Check that a c10d group is replaced as a whole after its store is lost.
+
+No pod of the next group comes while a former pod is not yet being deleted.
+"""
 
 import asyncio
 from typing import Any
@@ -13,7 +16,7 @@ from elastic.kube.resources import PODS, Resource
 
 
 def test_a_pod_that_cannot_be_deleted_after_its_store_was_lost_keeps_its_successor_waiting() -> None:
-    """One deletion of a former group's pods was answered with 504, and the next group was created in full: four pods worked for three."""
+    """A deletion of a former group's pod got the answer 504, but the next group was created in full. Four pods did the work of three."""
 
     async def story(scene: Refused) -> None:
         await scene.begin()

@@ -1,4 +1,4 @@
-"""An agent that cannot start because its command is wrong uses up its job's restarts; one whose rendezvous is away uses up none."""
+"""Check the restarts of agents that cannot start. A wrong command uses up the job's restarts, and an absent rendezvous uses none."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ def job(*, workers: int, most_restarts: int, **policy: Any) -> Any:
 
 
 class Told(Storm):
-    """What the job's status says once its story is over."""
+    """A life that keeps the job's status from its end."""
 
     end = ""
     said: frozenset[str] = frozenset()
-    """The messages of its conditions before."""
+    """The messages of its conditions before the end."""
     restarts: dict[str, int]
     ended: Sequence[int] = ()
     """The last exit codes of workers."""
@@ -54,7 +54,7 @@ class Told(Storm):
 
 
 class WrongFromTheStart(Told):
-    """The command is wrong; if asked, the server restarts again and again, and the controller with it."""
+    """The command is wrong. If asked, the server and the controller restart again and again."""
 
     kills = False
 
@@ -82,7 +82,7 @@ class WrongAfterAWorld(Told):
 
 
 class ServerAway(Told):
-    """For so long that agents give up more than once."""
+    """The rendezvous is away for so long that agents give up more than once."""
 
     async def _story(self) -> None:
         self.server.go_down()
@@ -95,7 +95,7 @@ class ServerAway(Told):
 
 
 class StoreAway(Told):
-    """Its node is silent for so long that agents give up."""
+    """The node of the store is silent for so long that agents give up."""
 
     async def _story(self) -> None:
         stores = self.cluster.kubelets.stores

@@ -32,7 +32,7 @@ class Life(Scene):
         self.api.observers.append(self._start)
 
     async def _tick(self) -> None:
-        """No node takes the pods: the story tells what becomes of them."""
+        """Do nothing. The story moves the pods, not the nodes."""
 
     def _start(self, write: Write) -> None:
         if write.resource == PODS and write.before is None:
@@ -55,7 +55,7 @@ class Life(Scene):
         assert self.conditions(NAME) == [f"{KIND}Created", f"{KIND}Running", f"{KIND}Succeeded"]
 
     def cost(self) -> Counter[str]:
-        """By what was written: the kind of an object, the reason of an Event."""
+        """Count the writes by the kind of an object or the reason of an Event."""
         made = Counter(write.after["reason"] if write.after and "reason" in write.after else write.resource.kind for write in self.writes)
         assert made.total() == self.controller.kube.calls, "every request was one that changed something"
         return made
@@ -87,7 +87,7 @@ def test_pods_that_start_and_end_one_by_one_cost_a_patch_each_and_each_end_an_ev
     sim_time.run(story())
 
 
-def test_a_job_is_said_to_be_accepted_a_second_after_it_came_whatever_its_pods_do() -> None:
+def test_a_job_is_said_to_be_accepted_a_second_after_it_came_for_any_state_of_its_pods() -> None:
     async def story() -> None:
         life = Life(apart_s=100.0)
         job = job_of(KINDS[KIND], {"Worker": 2}, run_policy={})

@@ -1,4 +1,4 @@
-"""What kustomize makes of deploy/: builds of an overlay as a user's own kustomization has it, and what tests look for in one."""
+"""Build the overlays of deploy/ from a user's kustomization, and find the objects that tests look at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Build = Callable[..., list[Object]]
 
 
 def builds(root: Path) -> Build:
-    """Builds overlays with what a user adds in a kustomization, each once; without the CRDs, which take long."""
+    """Return a function that builds overlays with a user's additions. Each is built once, and without the CRDs, which take long."""
     made: dict[str, list[Object]] = {}
     shutil.copytree(DEPLOY, root / "deploy", ignore=shutil.ignore_patterns("crds"))
     standalone = root / "deploy" / "overlays" / "standalone" / "kustomization.yaml"
@@ -50,12 +50,12 @@ def only(found: list[Object], kind: str, name: str) -> Object:
 
 
 def containers(found: list[Object]) -> Iterator[tuple[Object, Object]]:
-    """Pod spec and container of each Deployment."""
+    """Yield the pod spec and the container of each Deployment."""
     for item in found:
         if item["kind"] == "Deployment":
             yield item["spec"]["template"]["spec"], item["spec"]["template"]["spec"]["containers"][0]
 
 
 def pods(found: list[Object]) -> list[Object]:
-    """The template of each Deployment."""
+    """Return the pod template of each Deployment."""
     return [item["spec"]["template"] for item in found if item["kind"] == "Deployment"]

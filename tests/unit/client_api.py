@@ -31,7 +31,7 @@ class Api(Served):
 
     @property
     def deleted(self) -> list[tuple[str, str]]:
-        """The paths of the objects that were deleted, and the uids that the requests named."""
+        """Return the paths of the deleted objects, and the uids that the requests named."""
         return [(path, body["preconditions"]["uid"]) for method, path, body in self.asked if method == "DELETE"]
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:

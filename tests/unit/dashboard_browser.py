@@ -1,4 +1,4 @@
-"""Debian's Chromium before a page of the dashboard, for tests of pages."""
+"""Open a page of the dashboard in Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOB = "#/jobs/default/train?kind=PyTorchJob"
 
 @contextlib.asynccontextmanager
 async def looked_at(shown: Scene, folder: Path, place: str, **options: Any) -> AsyncIterator[Page]:
-    """A browser that is logged in and shows a page."""
+    """Log in, open a page, and yield it."""
     async with shown.served(folder, is_logged_in=False, **options) as browser, chromium.opened(folder / "chromium") as page:
         await page.open(f"{str(browser._base_url).rstrip('/')}/login?token={OneTimeToken(folder / 'token').current()}")
         await page.wait("document.querySelector('h1')")

@@ -89,7 +89,7 @@ def drip_head(request: Request) -> None:
 
 
 def flood(request: Request) -> None:
-    """More bytes than anybody should read."""
+    """Answer with more bytes than anybody should read."""
     request.begin_stream()
     while True:
         request.chunk(b"x" * 1_000_000)

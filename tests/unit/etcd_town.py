@@ -48,7 +48,7 @@ class Town:
         await self.membership.expect(JOB, PLACE, wire.Expectation(members=members, **{"min": 1, "max": 3, **fields}))
 
     async def live(self, seconds: float) -> None:
-        """Agents and etcd live on in the same time."""
+        """Let agents and etcd live on in the same time."""
         until = self.now() + seconds
         while self.now() < until:
             self.job.etcd.advance(0.1)

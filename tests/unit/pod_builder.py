@@ -1,4 +1,4 @@
-"""Pods, runs and nodes for the laptop cluster's unit tests; callers give only what differs."""
+"""Build pods, runs and nodes for the laptop cluster's unit tests from their differences."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def node(
 
 
 def asking(name: str = "p", *, priority: int = 0, **requests: str) -> Object:
-    """A pod with these requests; underscores stand for what Python's names cannot have."""
+    """Return a pod with these requests. In a resource's name `_` stands for a dot, and `__` for a slash."""
     amounts = {key.replace("__", "/").replace("_", "."): value for key, value in requests.items()}
     return pod(container(resources={"requests": amounts}), metadata={"name": name, "uid": f"uid-{name}"}, priority=priority)

@@ -247,7 +247,7 @@ class Group:
     # --- the members' processes, if they can change worlds
 
     def hello(self, name: str, *, workers: int = 1, step: int | None = None) -> None:
-        """All workers of a member wait at their first boundary."""
+        """Tell that all workers of a member wait at their first boundary."""
         agent = self.agents[name]
         agent.workers, agent.trained = workers, step
         if agent.is_provisional:
@@ -318,13 +318,13 @@ class Group:
         self.say(name, Finished(generation=self.agents[name].generation))
 
     def come_all(self) -> None:
-        """Everybody who is asked back, comes; and whose worker failed, comes by itself."""
+        """Bring all agents that are asked back, and those whose worker failed."""
         for name, agent in list(self.agents.items()):
             if (agent.is_working or agent.is_provisional or agent.alive) and (agent.view.reform or agent.failed):
                 self.come(name)
 
     def world(self) -> dict[str, int]:
-        """Name to rank of the agents that work in the current world."""
+        """Return the rank of each agent that works in the current world, by name."""
         standing = self.job.membership.world
         if standing is None:
             return {}

@@ -29,7 +29,7 @@ def env_of(*entries, subject=None, **fields):
     ("text", "expected"),
     [("$(A)", "1"), ("x$(A)y$(B)", "x1y2"), ("$(MISSING)", "$(MISSING)"), ("$$(A)", "$(A)"), ("$A", "$A"), ("$(A", "$(A"), ("$$", "$")],
 )
-def test_references_are_replaced_where_they_have_a_value(text, expected):
+def test_references_are_replaced_if_they_have_a_value(text, expected):
     assert expand(text, {"A": "1", "B": "2"}) == expected
 
 

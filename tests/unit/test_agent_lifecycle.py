@@ -1,4 +1,4 @@
-"""What the node agent does next with a pod."""
+"""Check the node agent's next action for a pod."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     assert (decision.phase, decision.over) == (Phase.FAILED, True)
 
 
-def test_a_failed_init_container_is_tried_again_where_the_pod_restarts():
+def test_a_failed_init_container_is_tried_again_if_the_pod_restarts():
     subject = pod(init=(container("prepare"),), restartPolicy="Always")
     assert look(subject, runs={"prepare": run(finished=1.0, code=3)}).start == ("prepare",)
     assert look(subject, runs={"prepare": run(finished=1.0)}).start == ("main",)
 
 
-def test_a_sidecar_runs_beside_the_main_container_and_ends_after_it():
+def test_a_sidecar_runs_next_to_the_main_container_and_ends_after_it():
     subject = pod(container("main"), init=(container("proxy", restartPolicy="Always"),))
     assert look(subject).start == ("proxy",)
     assert look(subject, runs={"proxy": run()}).start == ("main",)
@@ -84,7 +84,7 @@ def test_a_run_that_lasted_is_forgiven():
     assert look(pod(restartPolicy="Always"), at=700.0, runs={"main": runs}).start == ("main",)
 
 
-def test_a_deleted_pod_is_asked_to_end_and_killed_when_its_grace_is_over():
+def test_a_deleted_pod_is_asked_to_end_and_killed_after_its_grace():
     ending = Ending(kill_at=130.0)
     asked = look(pod(), runs={"main": run()}, ending=ending)
     assert asked.stop == (Stop("main", 130.0),)
@@ -99,7 +99,7 @@ def test_a_second_deletion_with_less_grace_kills_sooner():
     assert late.stop[0].kill_at is None
 
 
-def test_a_pod_deleted_before_it_began_is_over_at_once():
+def test_a_pod_deleted_before_it_began_ends_at_once():
     assert look(pod(), ending=Ending(kill_at=130.0)).over
 
 
@@ -145,7 +145,7 @@ RUNS = st.one_of(
     policy=st.sampled_from(["Always", "OnFailure", "Never"]),
     ending=st.sampled_from([None, Ending(kill_at=90.0), Ending(kill_at=200.0)]),
 )
-def test_whatever_has_happened_nothing_that_runs_is_started_and_nothing_that_ended_is_stopped(first, second, prepare, policy, ending):
+def test_after_any_history_no_running_container_is_started_and_no_ended_one_is_stopped(first, second, prepare, policy, ending):
     runs = {"a": first, "b": second, "prepare": prepare}
     decision = look(pod(container("a"), container("b"), init=(container("prepare"),), restartPolicy=policy), runs=runs, ending=ending)
     running = {name for name, of in runs.items() if of and of[-1].running}

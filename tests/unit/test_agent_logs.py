@@ -1,4 +1,4 @@
-"""Logs as kubectl asks for them: by lines from the end, by bytes, by time, with the time of each line, and followed while more comes."""
+"""Read logs as kubectl asks for them: the last lines, some bytes, since a time, with the time of each line, and followed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from elastic.local.agent.logtimes import ENTRY, LogClock, Times, beside
 
 
 async def text_of(path: Path, wanted: Wanted) -> bytes:
-    """Of a container that has ended."""
+    """Return the log of a container that has ended."""
     return b"".join([chunk async for chunk in read(path, wanted, running=lambda: False)])
 
 
 def written(path: Path, *parts: tuple[float, bytes]) -> Path:
-    """A log whose parts were written at these times."""
+    """Write a log whose parts have these times."""
     path.write_bytes(b"".join(part for _, part in parts))
     ends, end = [], 0
     for at, part in parts:

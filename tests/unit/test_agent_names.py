@@ -30,7 +30,7 @@ def test_the_short_name_is_for_the_own_namespace_only():
     assert "w.default.svc" in names(Directory([service()], [a_pod()], fixed={}), namespace="other")
 
 
-def test_a_pod_that_is_not_ready_is_named_only_where_the_service_says_so():
+def test_a_pod_that_is_not_ready_is_named_only_if_the_service_says_so():
     waiting = [a_pod(ready=False)]
     assert not names(Directory([service()], waiting, fixed={}))
     assert names(Directory([service(not_ready_too=True)], waiting, fixed={}))

@@ -20,7 +20,7 @@ HEADERS = st.dictionaries(st.text("abcdefgh-", min_size=1, max_size=12), st.text
 
 
 def merged(frames: list[Frame]) -> list[Frame]:
-    """Pieces of one stream's data put together, for how they are cut means nothing."""
+    """Join the pieces of each stream's data, because their borders mean nothing."""
     out: list[Frame] = []
     for frame in frames:
         last = out[-1] if out else None
@@ -55,7 +55,7 @@ def test_the_headers_of_answers_keep_both_compressors_in_step() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_whatever_arrives_is_frames_or_an_error(received: bytes) -> None:
+def test_any_bytes_are_frames_or_an_error(received: bytes) -> None:
     with contextlib.suppress(SpdyError):
         Decoder().feed(received)
 
@@ -69,7 +69,7 @@ def test_whatever_arrives_is_frames_or_an_error(received: bytes) -> None:
         (struct.pack(">II", 1 << 31 | 3 << 16 | 1, 14) + bytes(10) + b"abcd", "headers that cannot be read"),
     ],
 )
-def test_what_breaks_the_protocol_is_named(sent: bytes, words: str) -> None:
+def test_a_breach_of_the_protocol_is_named(sent: bytes, words: str) -> None:
     with pytest.raises(SpdyError, match=words):
         Decoder().feed(sent)
 

@@ -64,7 +64,7 @@ def test_a_running_container_remembers_how_it_ended_before():
     assert "running" in main["state"]
 
 
-def test_what_keeps_a_container_from_starting_is_in_its_status():
+def test_the_problem_that_keeps_a_container_from_starting_is_in_its_status():
     waiting = told(pod(), problems={"main": 'secret "s" not found'})["containerStatuses"][0]["state"]["waiting"]
     assert waiting == {"reason": "CreateContainerConfigError", "message": 'secret "s" not found'}
 

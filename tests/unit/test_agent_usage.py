@@ -1,4 +1,4 @@
-"""CPU rates from readings of /proc."""
+"""Check CPU rates from readings of /proc."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_time_of_a_child_that_has_ended_stays_with_its_parent() -> None:
 
 
 async def measured(**started_s_ago: float) -> list[str]:
-    """The containers in the summary of a pod whose containers started so long before the first reading."""
+    """Return the containers in a pod's summary. They started these numbers of seconds before the first reading."""
     now = time.time()
     running = [(name, SimpleNamespace(id=name, pid=os.getpid(), started_at=now - ago)) for name, ago in started_s_ago.items()]
     metadata = {"name": "pair", "namespace": "default", "uid": "u"}
@@ -55,6 +55,6 @@ async def measured(**started_s_ago: float) -> list[str]:
 
 
 async def test_a_pod_is_told_of_once_each_of_its_containers_is_measured() -> None:
-    """A reading between the starts of two containers measured one, and an autoscaler took its CPU for that of the pod."""
+    """A reading between the starts of two containers measured only one. An autoscaler took its CPU time for the pod's."""
     assert await measured(first=5.0, second=5.0) == ["first", "second"]
     assert await measured(first=5.0, second=0.0) == []

@@ -65,7 +65,7 @@ VALIDATORS = {name: jsonschema.Draft202012Validator(schema_of(name)) for name in
 
 
 @KIND_PARAMS
-def test_what_lies_under_deploy_is_what_the_model_makes(kind):
+def test_the_crds_under_deploy_are_those_of_the_model(kind):
     assert yaml.load((FOLDER / f"{kind.crd_name}.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) == crd(kind)
 
 
@@ -161,7 +161,7 @@ def served(kind: str) -> Custom:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_what_parse_takes_the_schema_takes(data):
+def test_the_schema_takes_every_job_that_parse_takes(data):
     good = job(data.draw(st.sampled_from(job_names())))
     at = data.draw(st.sampled_from([at for at in places(good) if at[:1] == ("spec",)]))
     bad = planted(good, at, data.draw(anything))

@@ -1,4 +1,4 @@
-"""What the author of a bad job reads, word by word; the table is tests/fixtures/mistakes.yaml."""
+"""Compare the messages for the author of a bad job with the table in tests/fixtures/mistakes.yaml."""
 
 from __future__ import annotations
 

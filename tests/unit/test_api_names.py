@@ -47,7 +47,7 @@ def test_the_selector_reads_as_upstreams():
     )
 
 
-def test_the_kinds_port_is_opened_where_the_user_named_none():
+def test_the_kinds_port_is_opened_if_the_user_named_none():
     kind = KINDS["PyTorchJob"]
     bare = parse(job("pytorch-elastic"))[0].replicas["Worker"].template
     before = copy.deepcopy(bare)

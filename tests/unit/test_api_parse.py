@@ -27,7 +27,7 @@ def test_the_object_is_never_changed(name):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_what_nobody_set_has_upstreams_defaults(kind):
+def test_unset_fields_have_upstreams_defaults(kind):
     containers = [{"name": kind.container, "image": "x"}]
     types = {*kind.required, "Worker"}
     spec = {kind.replica_key: {name: {"template": {"spec": {"containers": containers}}} for name in types}}
@@ -191,7 +191,7 @@ def test_each_place_that_is_named_is_one_of_the_kinds_schema(kind):
         assert place.endswith(f".{name}")
 
 
-def test_what_lets_no_pod_be_made_is_only_a_warning_and_names_the_place():
+def test_a_template_without_possible_pods_is_only_a_warning_and_names_the_place():
     container = {
         "name": "pytorch",
         "image": "x",
@@ -374,7 +374,7 @@ def test_a_window_that_asks_for_what_the_job_may_not_have_is_warned_of(count, el
     assert warning == f"spec.elasticPolicy.scalingPolicy.windows[1].replicas: {says}"
 
 
-def test_what_needs_a_scaling_policy_or_another_one_is_warned_of():
+def test_a_field_that_needs_a_scaling_policy_or_another_one_is_warned_of():
     source = {"logPattern": "step {step}"}
     (alone,) = warned(job("pytorch-elastic", {"spec": {"elasticPolicy": {"progress": source}}}))
     assert alone == "spec.elasticPolicy.progress: progress has no effect without scalingPolicy; add one or remove progress"

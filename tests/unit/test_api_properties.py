@@ -29,7 +29,7 @@ def parsed(obj: Any, *, stored: bool = False) -> Job | None:
 
 
 @given(anything, st.booleans())
-def test_whatever_it_is_given_parse_fails_with_nothing_but_a_spec_error(obj, stored):
+def test_parse_fails_with_nothing_but_a_spec_error_for_any_input(obj, stored):
     parsed(obj, stored=stored)
 
 
@@ -85,7 +85,7 @@ def test_more_problems_than_are_told_of_hide_nothing_that_stops_the_reader(data)
 @pytest.mark.parametrize(
     "spec", [{"initContainers": [1]}, {"volumes": 1}, {"containers": [{"name": "pytorch", "image": "x", "ports": [{}]}]}], ids=str
 )
-def test_what_is_malformed_beside_more_problems_than_are_told_of(spec):
+def test_a_malformed_template_with_more_problems_than_are_told(spec):
     broken = {"spec": {"containers": [{"name": 1, "image": "x"}] * 100}}
     malformed = {"spec": {"containers": [{"name": "pytorch", "image": "x"}]} | spec}
     for templates in ({"Master": broken, "Worker": malformed}, {"Worker": malformed, "Master": broken}):
@@ -113,7 +113,7 @@ def with_value(value: Any) -> dict[str, Any]:
     ],
     ids=["values", "characters", "key", "surrogate"],
 )
-def test_what_is_too_large_is_refused_before_it_is_read(value, says):
+def test_a_job_that_is_too_large_is_refused_before_it_is_read(value, says):
     with pytest.raises(SpecError) as caught:
         parse(with_value(value))
     assert str(caught.value) == says

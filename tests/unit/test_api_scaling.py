@@ -1,4 +1,4 @@
-"""What the author of a scaling policy or a source of progress reads about what cannot be meant so."""
+"""Check the errors and warnings for the author of a scaling policy or a source of progress."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ PATH = "write what follows the port in the page's address, such as /metrics, of 
 @pytest.mark.parametrize(
     ("start", "shown"), [("8:00", '"8:00"'), ("24:00", '"24:00"'), (1200, "1200"), ("", '""'), ("08:00:00", '"08:00:00"'), ([], "a list")]
 )
-def test_a_time_of_day_that_is_none_is_told_with_how_to_write_one(start: Any, shown: str):
-    """The remedy was a regular expression, or to put the number 1200, as YAML of old reads 20:00, into quotes."""
+def test_an_invalid_time_of_day_is_told_with_how_to_write_one(start: Any, shown: str):
+    """The remedy was a regular expression, or advice to put the number 1200 into quotes. YAML 1.1 reads 20:00 as 1200."""
     assert refused(scalingPolicy=schedule({"start": start})) == [f"{AT}scalingPolicy.windows[0].start: start is {shown}; {TIME}"]
 
 
@@ -68,7 +68,7 @@ def test_a_time_of_day_that_is_none_is_told_with_how_to_write_one(start: Any, sh
         ("port", 0, "port is 0; the least is 1"),
     ],
 )
-def test_a_part_of_a_page_that_is_none_is_told_with_how_to_write_one(field: str, value: Any, says: str):
+def test_an_invalid_part_of_a_page_is_told_with_how_to_write_one(field: str, value: Any, says: str):
     page = {"port": 8000, "step": "steps"} | {field: value}
     assert refused(scalingPolicy={}, progress={"prometheus": page}) == [f"{AT}progress.prometheus.{field}: {says}"]
 
@@ -149,7 +149,7 @@ def test_an_unknown_field_of_a_window_is_told_by_the_name_of_the_list():
         ),
     ],
 )
-def test_what_is_taken_and_has_no_effect_is_warned_of_once(policy: dict[str, Any], says: str):
+def test_a_field_without_effect_is_warned_of_once(policy: dict[str, Any], says: str):
     assert warned(**policy) == [AT + says]
 
 
@@ -165,7 +165,7 @@ def test_what_is_taken_and_has_no_effect_is_warned_of_once(policy: dict[str, Any
         {"allowedSizes": [1, 2, 8], "maxReplicas": None},
     ],
 )
-def test_what_may_be_meant_so_is_not_warned_of(policy: dict[str, Any]):
+def test_a_field_that_may_be_intended_is_not_warned_of(policy: dict[str, Any]):
     assert warned(**policy) == []
 
 

@@ -22,7 +22,7 @@ HOME = str(Path(elastic.api.__file__).parent)
 
 
 def work(obj: Any) -> int:
-    """Lines of elastic.api that are run, and all functions in Python that are called, while the object is read."""
+    """Return the number of elastic.api's lines that are run, and of all Python functions that are called, to read the object."""
     count = 0
 
     def each(frame: FrameType, event: str, arg: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Who gets in and what they may do: tokens, roles and bindings, and faults on purpose."""
+"""Check the API server's tokens, roles and bindings, and its faults on purpose."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_nobody_hands_out_more_than_they_have(store: Store) -> None:
 
 
 # ---------------------------------------------------------------------- faults
-def test_a_fault_meets_whom_it_concerns_and_no_longer_than_asked() -> None:
+def test_a_fault_meets_only_the_chosen_requests_and_no_longer_than_asked() -> None:
     faults = Faults(seed=1)
     faults.replace(json.dumps([{"method": "GET", "path": "/api/v1/pods", "agent": "kopf", "status": 409, "times": 2}]).encode())
     assert faults.meet("GET", "/api/v1/pods", "kubectl/1").error is None
@@ -154,6 +154,6 @@ def test_the_same_seed_meets_the_same_requests() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b'[{"colour": 1}]', b'[{"path": "("}]', b"", b"[1]"])
-def test_rules_that_make_no_sense_are_refused(body: bytes) -> None:
+def test_invalid_rules_are_refused(body: bytes) -> None:
     with pytest.raises(StatusError, match="expected a list of rules"):
         Faults(seed=1).replace(body)

@@ -1,4 +1,4 @@
-"""API services: what is discovered of other servers, what they hear about a user, and what a namespace waits for that they may fill."""
+"""Check API services: their discovery, the user's headers for their servers, and the wait of a deleted namespace for them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_fault_of_a_discovery_document_is_named_with_its_place() -> None:
         "resources[1]: Expected `object`, got `int`; "
         "resources[2]: Expected `array | null`, got `int` - at `$.verbs`; "
         "resources[3]: Expected `str | null`, got `array` - at `$.kind`; "
-        "resources[4]: name is '../pods', which is no part of a path; "
+        "resources[4]: name is '../pods', which cannot be a part of a path; "
         "resources[5]: Object missing required field `name`; and 1 more"
     )
 
@@ -93,8 +93,8 @@ def test_a_server_that_serves_nothing_may_write_null() -> None:
 
 
 @given(data=st.data())
-def test_what_another_server_says_of_itself_is_refused_or_can_be_served(data: st.DataObject) -> None:
-    """Whatever JSON it sends: the agents read what is served of it, and ended with it."""
+def test_another_servers_discovery_document_is_refused_or_can_be_served(data: st.DataObject) -> None:
+    """The server may send any JSON. The agents read the discovery that we make of it, and invalid JSON ended them."""
     document = planted(LIST, data.draw(st.sampled_from(places(LIST))), data.draw(anything))
     try:
         found = listed.read(json.dumps(document).encode())
@@ -106,7 +106,7 @@ def test_what_another_server_says_of_itself_is_refused_or_can_be_served(data: st
     assert ("apps", "Deployment") in kinds.every
 
 
-def test_who_asks_is_told_in_headers_that_no_client_can_write() -> None:
+def test_the_user_is_told_in_headers_that_no_client_can_write() -> None:
     user = User("ann", ("lab", "all"), "u-1", {"scopes/x": ("a b",)})
     told = about(user)
     assert told == [
@@ -160,7 +160,7 @@ class Everybody:
 
 @asynccontextmanager
 async def passing_to(server: str) -> AsyncIterator[tuple[aiohttp.ClientSession, Remote]]:
-    """Passes what this session asks on to that server."""
+    """Yield a session whose requests are passed on to that server."""
     async with aiohttp.ClientSession(server) as session:
         url, known = URL(server), remote("a.example", available=True)
         asking: Any = SimpleNamespace(
@@ -184,7 +184,7 @@ async def passing_to(server: str) -> AsyncIterator[tuple[aiohttp.ClientSession, 
 async def test_a_long_answer_that_is_silent_is_not_cut_once_it_has_begun(
     monkeypatch: pytest.MonkeyPatch, query: str, subresource: str
 ) -> None:
-    """Watches were, after a minute: one of few objects, such as of a queue that is seldom changed, began again and again."""
+    """Watches were cut after a minute. A watch of objects that seldom change began again and again."""
     monkeypatch.setattr(passing, "REQUEST_S", 0.2)
     say, path = asyncio.Event(), f"/apis/a.example/v1/namespaces/n/things{'/t' if subresource else ''}{subresource}"
 
@@ -218,7 +218,7 @@ THINGS = "/apis/a.example/v1/namespaces/n/things"
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 @pytest.mark.parametrize("body", [b"{}", b"x" * 300_000], ids=len)
 async def test_a_request_that_offers_another_protocol_keeps_its_body(method: str, body: bytes) -> None:
-    """As clients do that would rather speak HTTP/2; the body was dropped, silently."""
+    """Clients that prefer HTTP/2 offer it like this. The body was dropped silently."""
     heard: list[tuple[str, bytes]] = []
 
     async def extension(request: web.Request) -> web.StreamResponse:
@@ -277,7 +277,7 @@ async def test_an_answer_to_an_upgrade_that_is_no_http_is_an_error_with_words(he
 
 
 @pytest.mark.parametrize("bundle", ["no base64", base64.b64encode(b"no certificate").decode()])
-async def test_a_server_whose_ca_is_none_is_not_dialled(bundle: str) -> None:
+async def test_a_server_with_an_invalid_ca_is_not_dialled(bundle: str) -> None:
     """The connection stayed open until it was collected as garbage."""
     dialled: list[str] = []
 

@@ -64,12 +64,12 @@ def test_a_target_of_nothing_is_refused(target: Object, words: str) -> None:
         ({"tolerance": "-1"}, "tolerance: Invalid value"),
     ],
 )
-def test_rules_of_no_sense_are_refused(rules: Object, words: str) -> None:
+def test_invalid_rules_are_refused(rules: Object, words: str) -> None:
     (found,) = causes(hpa(cpu(type="Utilization", averageUtilization=80), scaleUp=rules))
     assert words in found
 
 
-def test_what_makes_sense_is_taken() -> None:
+def test_valid_rules_are_taken() -> None:
     rules = {"stabilizationWindowSeconds": 0, "selectPolicy": "Disabled", "tolerance": "0.05"}
     assert causes(hpa(cpu(type="AverageValue", averageValue="100m"), scaleUp=rules, scaleDown={"tolerance": "0"})) == []
 
@@ -97,7 +97,7 @@ async def test_an_autoscaler_that_cannot_be_looked_at_is_logged_and_looked_at_ag
     assert caplog.text.count("autoscaler default/web cannot be looked at") == 2
 
 
-def test_what_was_added_counts_for_the_longer_period_of_the_way_down() -> None:
+def test_added_replicas_count_for_the_longer_period_of_the_way_down() -> None:
     """The real controller replaces one event that is too old, and keeps the others."""
     obj = hpa(
         cpu(type="Utilization", averageUtilization=80),

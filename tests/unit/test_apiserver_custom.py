@@ -55,7 +55,7 @@ def complaints(new: Json, old: Json | None = None) -> list[tuple[str, str]]:
     return [(c.field, c.message) for c in found]
 
 
-def test_unknown_fields_are_pruned_and_told_but_not_where_they_are_kept() -> None:
+def test_unknown_fields_are_pruned_and_told_unless_they_are_kept() -> None:
     obj, unknown = shaped(replicas=1, frob=1, free={"any": {"thing": 1}}, run={"x": 1})
     assert unknown == ["spec.frob", "spec.run.x"]
     assert obj["spec"]["free"] == {"any": {"thing": 1}}
@@ -79,7 +79,7 @@ def test_defaults_fill_what_is_missing_or_null_and_only_inside_what_is_there() -
         ({"replicas": 1, "minReplicas": 2}, "spec", "Invalid value: minReplicas must not exceed replicas"),
     ],
 )
-def test_what_breaks_the_schema_is_told_with_its_field(spec: Json, field: str, message: str) -> None:
+def test_a_breach_of_the_schema_is_told_with_its_field(spec: Json, field: str, message: str) -> None:
     found = complaints(thing(**spec))
     assert found[0][0] == field
     assert message in found[0][1]
@@ -91,7 +91,7 @@ def test_rules_are_not_run_on_an_object_of_wrong_types_and_that_is_said() -> Non
     assert "some validation rules were not checked" in found[1][1]
 
 
-def test_a_rule_about_the_old_value_runs_only_where_there_is_one() -> None:
+def test_a_rule_about_the_old_value_runs_only_if_there_is_one() -> None:
     assert complaints(thing(replicas=1, queue="a")) == []
     assert complaints(thing(replicas=1, queue="a"), thing(replicas=1)) == []
     assert complaints(thing(replicas=1, queue="b"), thing(replicas=1, queue="a")) == [
@@ -207,5 +207,5 @@ def test_a_plain_definition_is_accepted() -> None:
         ),
     ],
 )
-def test_a_definition_that_makes_no_sense_is_refused_at_its_field(obj: Json, field: str) -> None:
+def test_an_invalid_definition_is_refused_at_its_field(obj: Json, field: str) -> None:
     assert field in [c.field for c in crdchecks.causes(obj)]

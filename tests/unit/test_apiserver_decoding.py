@@ -36,7 +36,7 @@ def refusal(body: bytes, media: str) -> str:
     ],
     ids=["open", "closed", "blocks", "itself", "objects", "unfinished", "within orjson's bound"],
 )
-def test_what_is_nested_too_deep_is_refused_in_words(body: bytes, media: str):
+def test_a_document_that_is_nested_too_deep_is_refused_in_words(body: bytes, media: str):
     assert f"this is nested more than {MOST_DEPTH} deep" in refusal(body, media)
 
 
@@ -46,13 +46,13 @@ def test_a_body_may_be_as_deep_as_is_said_and_no_deeper(media: str):
     refusal(b"[" * (MOST_DEPTH + 1) + b"]" * (MOST_DEPTH + 1), media)
 
 
-def test_aliases_of_aliases_are_refused_where_they_would_fill_any_memory_written_out():
+def test_aliases_of_aliases_are_refused_if_they_would_fill_any_memory_written_out():
     lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 60))]
     assert "its aliases stand for more than" in refusal("\n".join(lines).encode(), YAML)
 
 
 @pytest.mark.parametrize("body", [b"a: 2024-13-41", b"a: " + b"1" * 5000, b"{1: 2", b"? [a]\n: b", b"a: \xff"])
-def test_what_pyyaml_stumbles_over_is_refused_in_words(body: bytes):
+def test_documents_that_break_pyyaml_are_refused_in_words(body: bytes):
     media = YAML if not body.startswith(b"{") else JSON
     assert refusal(body, media)
 
@@ -71,7 +71,7 @@ def test_repeated_keys_are_told_as_far_as_a_real_server_tells_them():
 
 
 def work(body: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Lines that are run and keys that are compared."""
+    """Return the number of lines that are run and of keys that are compared."""
     count = 0
 
     class Key(str):

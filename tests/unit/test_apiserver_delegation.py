@@ -1,4 +1,4 @@
-"""What accounts may bring about through others: rights that they hand out, and owners whose deletion they hold up."""
+"""Check the indirect powers of accounts: the rights that they hand out, and the owners whose deletion they hold up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def owned(*owners: Json) -> Json:
     return {"metadata": {"name": "x", "ownerReferences": list(owners)}}
 
 
-def test_who_may_not_set_finalizers_of_an_owner_may_not_hold_up_its_deletion(server: Server) -> None:
+def test_an_account_that_may_not_set_finalizers_of_an_owner_may_not_hold_up_its_deletion(server: Server) -> None:
     assert "a resource you can't set finalizers on" in server.refuses(owned(OWNER))
     grant(server.store, FINALIZERS)
     server.check(owned(OWNER))
@@ -77,7 +77,7 @@ def test_an_owner_of_a_kind_that_nobody_serves_is_refused(server: Server) -> Non
     )
 
 
-def test_who_may_not_delete_an_object_may_not_give_it_to_another_owner(server: Server) -> None:
+def test_an_account_that_may_not_delete_an_object_may_not_give_it_to_another_owner(server: Server) -> None:
     grant(server.store, FINALIZERS)
     assert "an ownerRef on a resource you can't delete" in server.refuses(owned(OWNER), owned())
     server.check(owned(OWNER) | {"data": {"a": "b"}}, owned(OWNER))
@@ -85,7 +85,7 @@ def test_who_may_not_delete_an_object_may_not_give_it_to_another_owner(server: S
     server.check(owned(OWNER), owned())
 
 
-def test_owners_are_guarded_only_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_owners_are_guarded_only_if_that_was_asked_for(tmp_path: Path) -> None:
     server = Server(tmp_path, guards_owners=False)
     server.check(owned(OWNER))
     server.store.close()

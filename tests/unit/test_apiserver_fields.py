@@ -1,4 +1,4 @@
-"""Who owns which field: server-side apply and the bookkeeping of plain writes."""
+"""Check the owners of fields after server-side apply and after plain writes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_field_that_is_no_longer_applied_goes_unless_somebody_else_owns_it() -
     assert "labels" not in live["metadata"]
 
 
-def test_what_another_manager_owns_is_a_conflict_until_forced() -> None:
+def test_a_field_of_another_manager_is_a_conflict_until_forced() -> None:
     live = managed.apply(call("one"), None, config({"app": "a"}))
     with pytest.raises(StatusError) as refused:
         managed.apply(call("two"), live, config({"app": "b"}))
@@ -140,7 +140,7 @@ def test_a_set_of_fields_survives_its_encoding(wanted: Json) -> None:
 
 
 def work(made: Callable[[], Json]) -> tuple[int, Json]:
-    """Lines of the API server that are run meanwhile, and what was made."""
+    """Return the number of the API server's lines that a call runs, and its result."""
     count = 0
 
     def each(frame: FrameType, event: str, arg: Any) -> Any:
@@ -162,7 +162,7 @@ def variables(names: Iterable[str]) -> Json:
 
 
 def applied_in_turn(managers: int, *, fields: int) -> list[int]:
-    """The work of each apply, where all apply the same."""
+    """Return the work of each apply if all managers apply the same."""
     live, taken = None, []
     names = [f"e{index}" for index in range(fields)]
     for index in range(managers):
@@ -171,7 +171,7 @@ def applied_in_turn(managers: int, *, fields: int) -> list[int]:
     return taken
 
 
-def test_to_apply_takes_no_more_work_where_many_managers_own_the_same_fields() -> None:
+def test_to_apply_takes_no_more_work_if_many_managers_own_the_same_fields() -> None:
     taken = applied_in_turn(20, fields=100)
     assert taken[-1] - taken[1] < 20 * 60, "a few lines for each other manager, and none for each of its fields"
 
@@ -182,7 +182,7 @@ def test_to_apply_twice_the_fields_takes_at_most_twice_the_work() -> None:
 
 
 def test_to_apply_a_list_in_another_order_takes_work_in_proportion_to_its_length() -> None:
-    """For each item that had moved forward, all that were still to come were looked through."""
+    """For each item that had moved forward, all remaining items were looked through."""
     taken = []
     for size in (200, 400):
         there, more = [f"e{index}" for index in range(size)], [f"f{index}" for index in range(size)]
@@ -194,7 +194,7 @@ def test_to_apply_a_list_in_another_order_takes_work_in_proportion_to_its_length
     assert taken[1] <= 2 * taken[0] + 200
 
 
-def test_what_another_takes_away_is_gone_from_those_who_owned_it_and_nothing_else() -> None:
+def test_a_field_that_another_manager_takes_away_is_gone_from_its_owners_and_nothing_else() -> None:
     live = managed.apply(call("one"), None, config({"app": "a", "tier": "x"}))
     live = managed.apply(call("two"), live, config({"app": "a"}))
     live = managed.apply(call("three", force=True), live, config({"app": "b"}))

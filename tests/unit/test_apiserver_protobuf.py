@@ -119,7 +119,7 @@ def test_every_field_that_is_numbered_is_one_of_its_component() -> None:
     st.sampled_from([("v1", "Pod"), ("batch/v1", "Job"), ("v1", "Event"), ("autoscaling/v2", "HorizontalPodAutoscaler")]),
     st.binary(max_size=200),
 )
-def test_whatever_the_body_holds_is_an_object_or_a_refusal(kind: tuple[str, str], body: bytes) -> None:
+def test_any_body_is_an_object_or_a_refusal(kind: tuple[str, str], body: bytes) -> None:
     whole = (envelope(*kind, body), envelope(*kind, field(2, body)), envelope(*kind, field(2, field(2, body))))
     for sent in (body, b"k8s\x00" + body, *whole):
         with contextlib.suppress(StatusError):

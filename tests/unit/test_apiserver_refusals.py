@@ -86,7 +86,7 @@ async def test_objects_have_a_largest_size_however_they_grow(server: ApiServer) 
     assert await refused(server, "create", big) == (422, 'ConfigMap "one" is invalid: []: Too long: may not be more than 1048576 bytes')
     role = {"metadata": {"name": "one"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["x" * (2 << 20)]}]}
     code, words = await refused(server, "create", role, kind="rbac.authorization.k8s.io/v1 Role")
-    assert (code, "1572864 is the most that is stored" in words) == (413, True)
+    assert (code, "at most 1572864 can be stored" in words) == (413, True)
 
 
 def test_copies_of_copies_do_not_fill_the_memory() -> None:

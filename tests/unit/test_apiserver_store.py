@@ -190,7 +190,7 @@ print([entry.name for entry in store.entries("things")])
 """
 
 
-def test_objects_can_be_deleted_where_the_disk_is_full_and_with_room_others_are_taken_again(tmp_path: Path) -> None:
+def test_objects_can_be_deleted_if_the_disk_is_full_and_with_room_others_are_taken_again(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this machine allows no namespaces")
     command = ["unshare", "-rm", sys.executable, "-c", FULL_DISK, str(tmp_path)]

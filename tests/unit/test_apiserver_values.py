@@ -35,7 +35,7 @@ def test_quantities_take_the_form_that_a_server_answers(given_text: str, canonic
 
 
 @pytest.mark.parametrize("text", ["", "lots", "1 Gi", "Gi", "--1"])
-def test_what_is_no_quantity_is_told_so(text: str) -> None:
+def test_an_invalid_quantity_is_told(text: str) -> None:
     assert quantities.canonical(text) is None
 
 
@@ -65,7 +65,7 @@ def test_label_selectors(text: str, matches: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["app ~ web", "app=not ok", "a in (b", "=x", "n>x"])
-def test_what_is_no_selector_is_refused(text: str) -> None:
+def test_an_invalid_selector_is_refused(text: str) -> None:
     with pytest.raises(StatusError) as refused:
         selectors.label_selector(text)
     assert refused.value.code == 400
@@ -172,7 +172,7 @@ def test_the_first_form_that_can_be_served_wins(accept: str, form: Form) -> None
     assert negotiation.chosen(accept) is form
 
 
-def test_what_cannot_be_served_is_406() -> None:
+def test_a_format_that_cannot_be_served_is_406() -> None:
     with pytest.raises(StatusError) as refused:
         negotiation.chosen("application/xml")
     assert refused.value.code == 406

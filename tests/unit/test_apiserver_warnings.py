@@ -1,4 +1,4 @@
-"""What the API server says beside its answers stays within what a client can read."""
+"""Check that the API server's warnings stay within the limits of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic.local.apiserver.store import is_version
 
 
 def test_many_warnings_are_cut_as_a_real_server_cuts_them():
-    """An object in which each key stood twice was answered with 40,000 headers, more than any client takes."""
+    """The answer to an object with each key twice had 40,000 headers, more than any client takes."""
     headers = list(warning_headers(f'duplicate field "data.{"k" * 300}{n}"' for n in range(40_000)))
     assert 0 < len(headers) <= MOST_WARNED / MOST_OF_ONE_WARNING
     assert sum(map(len, headers)) < 2 * MOST_WARNED
@@ -20,7 +20,7 @@ def test_few_warnings_are_said_whole_and_once():
     assert list(warning_headers(["a", long, "a"])) == ['299 - "a"', f'299 - "{long}"']
 
 
-def test_what_no_header_may_hold_is_not_said_and_all_else_is():
+def test_text_that_no_header_may_hold_is_left_out_and_all_else_is_said():
     assert list(warning_headers(['unknown field "a\nSet-Cookie: b"', 'unknown "c"'])) == ['299 - "unknown \\"c\\""']
 
 

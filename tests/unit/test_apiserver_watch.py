@@ -110,7 +110,7 @@ def put_large(store: Store, name: str, size: int = 100_000) -> None:
     store.put("configmaps", "default", name, obj=obj, expected=store.get("configmaps", "default", name))
 
 
-async def test_what_many_wait_for_counts_once_and_those_most_behind_are_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_for_many_watches_counts_once_and_those_most_behind_are_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ALL_QUEUES_BYTES", 1_000_000)
     shared, aborted = Shared(), list[list[bool]]()
     watchers = []
@@ -132,7 +132,7 @@ async def test_what_many_wait_for_counts_once_and_those_most_behind_are_cut(stor
     assert shared.waiting == 0
 
 
-async def test_a_long_list_is_not_copied_for_those_who_do_not_read(store: Store) -> None:
+async def test_a_long_list_is_not_copied_for_clients_that_do_not_read(store: Store) -> None:
     for i in range(50):
         put_large(store, f"a{i}", 10_000)
     shared = Shared()
@@ -154,7 +154,7 @@ async def test_a_closed_watcher_hears_nothing_more(store: Store) -> None:
     assert await seen(w) == []
 
 
-async def test_what_is_stored_in_one_turn_of_the_loop_is_sent_together(store: Store) -> None:
+async def test_writes_of_one_turn_of_the_loop_are_sent_together(store: Store) -> None:
     w, sent = watcher(store, resourceVersion=str(store.revision)), list[bytes]()
 
     def send(text: bytes) -> bool:
@@ -170,7 +170,7 @@ async def test_what_is_stored_in_one_turn_of_the_loop_is_sent_together(store: St
     assert [text.count(b"\n") for text in sent] == [2, 1]
 
 
-async def test_what_a_slow_client_does_not_take_waits_in_order(store: Store) -> None:
+async def test_events_that_a_slow_client_does_not_take_wait_in_order(store: Store) -> None:
     w, sent, takes = watcher(store, resourceVersion=str(store.revision)), list[bytes](), True
 
     def send(text: bytes) -> bool:

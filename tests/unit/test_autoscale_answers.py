@@ -180,7 +180,7 @@ def test_a_selector_that_cannot_be_read_is_refused_with_its_field(field: str, na
         (f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/loss", "there is no metric loss"),
     ],
 )
-def test_what_is_not_there_is_said_in_words(path: str, words: str) -> None:
+def test_a_missing_metric_is_told_in_words(path: str, words: str) -> None:
     found = ask(path)
     assert found.status == 404
     assert words in found.body["message"]
@@ -214,7 +214,7 @@ def test_a_time_that_is_not_known_or_to_come_is_the_present(at: float | None) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_measured_of_a_job_that_has_fallen_silent_is_no_value_any_more(name: str) -> None:
+def test_the_measures_of_a_job_that_has_fallen_silent_are_no_values_any_more(name: str) -> None:
     silent, pods = Book([replace(WHOLE, is_silent=True)]), [worker("one-0")]
     external = ask(f"/apis/{EXTERNAL}/v1beta1/namespaces/ns/{name}", silent)
     assert len(external.body["items"]) == (0 if name in MEASURED else 1)

@@ -103,7 +103,7 @@ def test_growth_that_never_finds_room_is_tried_ever_more_rarely() -> None:
     assert len([at for at, _ in job.sizes if at > DAY_S / 2]) <= 2
 
 
-def test_a_job_that_changes_its_mind_is_damped_also_where_others_take_room_between() -> None:
+def test_a_job_that_changes_its_mind_is_damped_even_if_others_take_room_between() -> None:
     taken = bursts(gives_room)
 
     def world(at: float, replicas: int) -> dict[str, Any]:

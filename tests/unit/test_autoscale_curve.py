@@ -1,4 +1,4 @@
-"""What the autoscaler knows of a job's throughput: measured means, honest bounds, a model between and beyond."""
+"""Check the curve of a job's throughput: measured means, their bounds, and the model between and beyond them."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def test_when_the_work_itself_changes_all_sizes_move_with_it():
     assert moved[2].count <= LEAST_COUNT
 
 
-def test_of_many_sizes_those_that_were_measured_least_are_forgotten():
+def test_the_sizes_that_were_measured_least_are_forgotten_first():
     known: Sizes = ()
     for size in range(1, 30):
         known = with_rate(known, size=size, rate=float(size), now=NOON)
@@ -106,7 +106,7 @@ NONSENSE = [{1: 1e-3, 2: 1e9, 3: 1e14}, {1: 1.0, 2: 2.01 * MOST_EFFICIENCY}, {1:
 
 @pytest.mark.parametrize("rates", NONSENSE)
 def test_a_job_whose_workers_are_said_to_do_the_impossible_counts_as_one_that_reports_nothing(rates: dict[int, float]):
-    """Whatever was reported beyond a linear speed-up came before all that was true."""
+    """A job that reported more than a linear speed-up came before all jobs that told the truth."""
     curve = Curve(measured(rates), least=1, now=NOON)
     for size in range(1, 9):
         assert speedup(curve, size, 1) == speedup(SILENT, size, 1)
@@ -118,7 +118,7 @@ def test_a_job_with_somewhat_more_than_linear_speedup_is_believed_and_counts_as_
     assert speedup(curve, 4, 1) < 0.7
 
 
-def test_what_was_measured_below_the_minimum_says_nothing_against_a_job():
+def test_measures_below_the_minimum_say_nothing_against_a_job():
     curve = Curve(measured({1: 100.0, 8: 200.0, 9: 220.0}), least=8, now=NOON)
     assert speedup(curve, 9, 8) == pytest.approx(0.1)
 
@@ -127,7 +127,7 @@ rates = st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1e12), max_size=8)
 
 
 @given(rates, st.floats(0, 3), st.integers(1, 200))
-def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread: float, size: int):
+def test_bounds_are_bounds_for_any_measures(found: dict[int, float], spread: float, size: int):
     curve = Curve(measured(found, spread=spread), least=1, now=NOON)
     if curve.is_known:
         rate = curve.rate(size)
@@ -137,7 +137,7 @@ def test_bounds_are_bounds_whatever_was_measured(found: dict[int, float], spread
 
 
 def test_rates_that_cannot_be_true_leave_no_size_beyond_what_numbers_hold() -> None:
-    """A job may report anything with any number of workers, and its figures are computed together with those of all other jobs."""
+    """A job may report anything with any number of workers, and its figures are computed together with all other jobs' figures."""
     known: Sizes = ()
     for turn in range(60):
         size, rate = (1, 1e-9) if turn % 2 else (2, 1e15)

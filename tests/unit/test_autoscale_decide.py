@@ -30,7 +30,7 @@ def test_a_number_set_by_hand_stays_for_as_long_as_the_policy_says():
 
 
 @pytest.mark.parametrize("who", ["kube-controller-manager", "horizontal-pod-autoscaler"])
-def test_a_users_autoscaler_beside_a_policy_is_named_with_what_to_do(who: str):
+def test_a_users_autoscaler_next_to_a_policy_is_named_with_what_to_do(who: str):
     hand = Memory(hand=Hand(count=4, until=NOON + 600, who=who))
     decision = decide(signals(LINEAR, working=4, memory=hand), 4, NOON)
     assert decision.count == 4

@@ -1,4 +1,4 @@
-"""Who gives room back to pods that have more claim to it, whatever jobs report."""
+"""Check which jobs give room back to pods with more claim to it, for any reports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def full(*surplus: Surplus, gpus: int) -> Room:
     return Room([node("n", gpus)], running)
 
 
-def test_pods_of_higher_priority_get_room_from_whom_it_costs_least() -> None:
+def test_pods_of_higher_priority_get_room_from_the_jobs_that_lose_least() -> None:
     cheap, dear = workers("cheap", 3, gain=0.1), workers("dear", 3, gain=0.9)
     waiting = [Waiting(pod(f"inference-{i}", priority=10, since=0.0)) for i in range(2)]
     assert given_back(full(cheap, dear, gpus=6), waiting, [cheap, dear]) == {key("cheap"): (2, "a/inference-0")}
 
 
-def test_what_is_given_back_brings_least_together() -> None:
-    """Two workers of one job were dearer than one of another, however little they did."""
+def test_the_workers_that_are_given_back_are_worth_least_together() -> None:
+    """Two workers of one job counted more than one worker of another, however little they did."""
     idle = Surplus(key=key("idle"), uid="idle", priority=0, pods=[pod("i-2", node="n"), pod("i-1", node="n")], held=3, gain=lambda n: 0.1)
     two = Shape("two", {"gpu": 2.0}, {"spec": {}})
     busy = Surplus(key=key("busy"), uid="busy", priority=0, pods=[replace(pod("b-1", node="m"), shape=two)], held=2, gain=lambda n: 0.9)
@@ -40,7 +40,7 @@ def test_what_is_given_back_brings_least_together() -> None:
     assert given_back(room, [Waiting(waiting)], [busy, idle]) == {key("idle"): (2, "a/waits")}
 
 
-def test_the_lowest_class_gives_first_whatever_it_loses() -> None:
+def test_the_lowest_class_gives_first_even_if_it_loses_most() -> None:
     low, high = workers("low", 3, gain=0.9), workers("high", 3, gain=0.1, priority=5)
     waiting = [Waiting(pod(f"inference-{i}", priority=10, since=0.0)) for i in range(3)]
     assert given_back(full(low, high, gpus=6), waiting, [high, low]) == {
@@ -50,7 +50,7 @@ def test_the_lowest_class_gives_first_whatever_it_loses() -> None:
 
 
 def test_a_namespace_that_lies_gives_down_to_what_others_keep() -> None:
-    """Whoever reported the most kept all of it, and the others gave all that they had."""
+    """The job that reported the most kept all its room, and the others gave all that they had."""
     liar, honest = workers("liar", 9, namespace="liar", gain=1.0), workers("honest", 5, namespace="honest", gain=0.6)
     waiting = [Waiting(pod(f"inference-{i}", priority=10, since=0.0)) for i in range(6)]
     found = given_back(full(liar, honest, gpus=14), waiting, [liar, honest])
@@ -62,7 +62,7 @@ spaces = st.lists(st.lists(st.tuples(st.integers(1, 8), st.floats(0, 1)), min_si
 
 @given(spaces, st.integers(1, 30))
 def test_no_report_takes_from_another_namespace_what_is_its_equal_share(held: list[list[tuple[int, float]]], wanted: int) -> None:
-    """Each namespace keeps at least the least of what it has above its minima and of the level to which that is taken from all."""
+    """Each namespace keeps what it has above its minima, or at least the level down to which all of them give."""
     jobs = [
         workers(f"{space}-{i}", 1 + extra, namespace=f"{space}", gain=gain)
         for space, jobs in enumerate(held)
@@ -83,17 +83,17 @@ def test_no_report_takes_from_another_namespace_what_is_its_equal_share(held: li
 FOUR = Shape("four", {"gpu": 4.0, "pods": 1.0}, {"spec": {}})
 
 
-def test_jobs_give_together_where_none_makes_room_by_itself() -> None:
+def test_jobs_give_together_if_none_makes_room_by_itself() -> None:
     """A pod of four GPUs got nothing from two sponges with two to spare each on one node."""
     one, other = workers("one", 3), workers("other", 3)
     waiting = [Waiting(replace(pod("wide", priority=9, since=0.0), shape=FOUR))]
     assert given_back(full(one, other, gpus=6), waiting, [one, other]) == {key("one"): (2, "a/wide"), key("other"): (2, "a/wide")}
 
 
-def test_jobs_give_together_on_the_node_where_it_costs_least_and_none_of_them_in_vain() -> None:
+def test_jobs_give_together_on_the_node_with_the_least_cost_and_none_of_them_in_vain() -> None:
     dear = [workers("dear-0", 3, gain=0.9), workers("dear-1", 3, gain=0.9)]
     cheap = [workers("cheap-0", 3, node="m", gain=0.2), workers("cheap-1", 3, node="m", gain=0.3)]
-    # Cheapest of all, and on that node too; but with four of the others its room is not needed.
+    # This job is the cheapest, and on that node too. But together with four of the others its room is not needed.
     small = Surplus(key=key("small"), uid="small", priority=0, pods=[tiny(pod("small-1", node="m"))], held=2, gain=lambda _: 0.1)
     jobs = [*dear, *cheap, small]
     room = Room(
@@ -115,13 +115,13 @@ def test_pods_of_the_same_class_get_room_only_for_their_jobs_minimum() -> None:
     assert given_back(full(sponge, gpus=3), [Waiting(waiting, is_needed=True)], [sponge]) == {key("sponge"): (1, "a/new-0")}
 
 
-def test_nobody_gives_back_what_would_not_help() -> None:
+def test_no_job_gives_back_room_that_would_not_help() -> None:
     sponge = workers("sponge", 3)
     huge = PodSeen(key=("a", "huge"), node="", shape=Shape("huge", {"gpu": 99.0}, {"spec": {}}), priority=10, unschedulable_since=0.0)
     assert given_back(full(sponge, gpus=3), [Waiting(huge)], [sponge]) == {}
 
 
-def test_who_finds_free_room_takes_it_from_nobody() -> None:
+def test_a_pod_that_finds_free_room_takes_it_from_nobody() -> None:
     sponge = workers("sponge", 2)
     assert given_back(full(sponge, gpus=3), [Waiting(pod("one", priority=9, since=0.0))], [sponge]) == {}
 

@@ -85,7 +85,7 @@ def test_a_name_with_any_sign_in_it_is_one_label_of_one_series(text: str) -> Non
 
 
 @pytest.mark.parametrize("amount", WILD)
-def test_what_is_no_number_has_no_series(amount: float) -> None:
+def test_an_invalid_number_has_no_series(amount: float) -> None:
     wild = replace(ONE, throughput=amount, efficiency=amount, marginal_efficiency=amount, goodput=amount, rescale_s=amount, left_s=amount)
     found = page(wild)
     assert {f"elastic_job_{name}" for name in GAUGES} & set(found) == {"elastic_job_workers", "elastic_job_wanted_workers"}

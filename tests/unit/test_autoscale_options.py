@@ -1,4 +1,4 @@
-"""What is wrong with the autoscaler's options is told before anything starts."""
+"""Check that mistakes in the autoscaler's options are told before anything starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autoscale.running.main import main
         (["--metrics-port", "70000"], "--metrics-port is 70000 but must be from 1 to 65535"),
     ],
 )
-def test_an_option_that_cannot_be_meant_so_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_a_wrong_option_is_told_in_one_sentence(arguments: list[str], words: str) -> None:
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 2
     assert words in ended.output

@@ -315,7 +315,7 @@ def test_the_stream_of_worlds_wins_over_the_pods_that_run() -> None:
     assert (known.training.progress.generation, known.training.size) == (7, 2)
 
 
-def test_what_the_program_of_such_a_job_reports_says_nothing_of_its_workers() -> None:
+def test_reports_of_the_program_of_such_a_job_say_nothing_of_its_workers() -> None:
     """Its reports in the form of Kubeflow Trainer come through the stream as well, and end an hour after the last one."""
     book, seen = Book(is_ready=lambda: True), state("one", 3).seen
     book.states([seen], now=0.0)

@@ -34,7 +34,7 @@ def test_a_job_that_scales_well_grows_to_its_most():
     assert "is expected to bring" in next(d.reason for d in job.decisions if d.count == 2)
 
 
-def test_a_job_stops_growing_where_the_next_worker_brings_too_little():
+def test_a_job_stops_growing_if_the_next_worker_brings_too_little():
     rate = amdahl(0.15)
     job = TrainingJob(rate=rate, noise=0.02, most=16).run(3)
     gain = (rate(job.replicas) - rate(job.replicas - 1)) / rate(1)
@@ -87,7 +87,7 @@ def test_a_constant_noisy_signal_makes_no_oscillation(serial: float, noise: floa
 
 
 @given(st.integers(1, 7), st.integers(1, 100), st.integers(1, 100), st.floats(0, 1))
-def test_who_asks_for_more_gets_no_more_workers(replicas: int, one: int, other: int, serial: float):
+def test_a_job_that_asks_for_more_gets_no_more_workers(replicas: int, one: int, other: int, serial: float):
     few, many = sorted((one, other))
     rates = {n: amdahl(serial)(n) for n in range(1, replicas + 1)}
 
@@ -98,7 +98,7 @@ def test_who_asks_for_more_gets_no_more_workers(replicas: int, one: int, other: 
 
 
 @given(st.integers(1, 7), st.floats(0.0, 1.2), st.floats(0.0, 1.2))
-def test_who_gains_more_by_the_next_worker_gets_no_fewer(replicas: int, one: float, other: float):
+def test_a_job_that_gains_more_by_the_next_worker_gets_no_fewer(replicas: int, one: float, other: float):
     less, more = sorted((one, other))
     below = {n: 100.0 * n for n in range(1, replicas + 1)}
 
@@ -193,7 +193,7 @@ def test_why_no_progress_is_heard_is_said_by_all_policies_that_need_it(name: str
     assert found.trouble == f"no progress is known: {trouble}"
 
 
-def test_a_deadline_that_counts_samples_says_so_where_only_steps_are_reported() -> None:
+def test_a_deadline_that_counts_samples_says_so_if_only_steps_are_reported() -> None:
     """It said that training reports no steps."""
     decision = decide(signals(LINEAR, policy=finishing(3600.0), working=3), 3, NOON)
     assert decision.reason.startswith("scalingPolicy.totalSamples: training reports steps and no samples; report samples, too, or write")

@@ -35,7 +35,7 @@ def test_workers_that_a_quota_refuses_take_no_room_from_other_jobs() -> None:
     assert found["other"].decision.count == 2
 
 
-def test_a_worker_that_is_made_and_has_no_node_yet_keeps_its_room_beside_those_that_are_refused() -> None:
+def test_a_new_worker_without_a_node_keeps_its_room_next_to_those_that_are_refused() -> None:
     hog, other = refused("hog", 100, most=10_000, **SPONGE), state("other", 1, rates={1: 100.0})
     pods = [*running(other), pod("hog-0", on="n", owner=hog.seen.uid, index=0), pod("hog-1", owner=hog.seen.uid, index=1)]
     found = decide_all([hog, other], [node("n", 3)], pods, setting=Setting(), now=NOON, monotonic=1.0)
@@ -43,7 +43,7 @@ def test_a_worker_that_is_made_and_has_no_node_yet_keeps_its_room_beside_those_t
 
 
 @pytest.mark.parametrize("policy", [PolicyName.THROUGHPUT, PolicyName.CAPACITY])
-def test_what_a_job_waits_for_names_the_quota(policy: PolicyName) -> None:
+def test_the_reason_of_a_waiting_job_names_the_quota(policy: PolicyName) -> None:
     decision = decided([refused("one", 8, policy=policy)], 40, {"one": 2})["one"].decision
     assert decision.count == 8
     assert decision.reason.endswith(f"; 6 of its workers are not made: {QUOTA}")

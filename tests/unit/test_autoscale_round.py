@@ -85,7 +85,7 @@ LINEAR = {n: 100.0 * n for n in range(1, 9)}
 SPONGE = {"policy": PolicyName.CAPACITY}
 
 
-def test_a_job_grows_only_where_there_is_room() -> None:
+def test_a_job_grows_only_if_there_is_room() -> None:
     one = state("one", 1, rates={1: 100.0})
     assert counts([one], [node("n", 4)], running(one)) == {"one": 2}
     assert counts([one], [node("n", 1)], running(one)) == {"one": 1}
@@ -300,7 +300,7 @@ def test_free_room_is_known_by_group_and_by_whether_it_may_be_taken_back() -> No
         ({3: 180.0, 4: 200.0}, 4, 0.5, 0.2),
     ],
 )
-def test_what_workers_add_is_a_figure_once_two_sizes_were_measured(
+def test_the_gain_of_workers_is_a_figure_once_two_sizes_were_measured(
     rates: dict[int, float], size: int, efficiency: float | None, marginal: float | None
 ) -> None:
     """With one, efficiency was that of the default curve: the same number for each job, as if it had been measured."""
@@ -313,7 +313,7 @@ def outcome_of(one: JobState) -> Any:
     return decide_all([one], [node("n", 8)], running(one), setting=Setting(), now=NOON, monotonic=1.0)[one.seen.key]
 
 
-def test_what_is_written_is_read_again_and_noise_is_no_news() -> None:
+def test_a_written_record_is_read_again_and_noise_is_no_news() -> None:
     one = state("one", 2, rates=LINEAR)
     record = record_of(outcome_of(one), NOON, was_ours=True)
     text = as_text(record)
@@ -343,7 +343,7 @@ def test_the_status_has_few_figures_rounded_and_none_of_them_is_news() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "is_known"), [(0.0, True), (1e8, True), (1e9, False), (float("inf"), False)])
-def test_a_target_out_of_sight_is_none(left_s: float, is_known: bool) -> None:
+def test_a_target_out_of_sight_is_not_recorded(left_s: float, is_known: bool) -> None:
     outcome = outcome_of(state("one", 2))
     figures = replace(outcome.figures, left_s=left_s, goodput=1.0, marginal_efficiency=float("-inf"))
     record = record_of(replace(outcome, figures=figures), NOON)

@@ -179,7 +179,7 @@ async def test_a_job_that_rests_has_no_figures() -> None:
 
 
 async def test_a_job_of_policy_hpa_is_measured_and_left_alone() -> None:
-    """Its HorizontalPodAutoscaler asked for throughput_per_worker, and no figure of such a job was known."""
+    """Its HorizontalPodAutoscaler asked for throughput_per_worker, but no figure of this policy's jobs was known."""
     loop = Loop(policy=replace_policy(policy=PolicyName.HPA))
     await loop.once()
     assert loop.api.writes == []
@@ -220,7 +220,7 @@ def replace_policy(**fields: Any) -> Any:
     return state("one", 1, **fields).seen.policy
 
 
-async def test_what_keeps_a_policy_from_deciding_is_a_warning_of_the_job_once() -> None:
+async def test_the_reason_why_a_policy_cannot_decide_is_a_warning_of_the_job_once() -> None:
     loop, now = Loop(policy=ScalingPolicy(policy=PolicyName.COST, price_label="price")), 0.0
     loop.rounds._monotonic = lambda: now
     for now in (0.0, 30.0, PATIENCE_S, PATIENCE_S + 5, PATIENCE_S + 2 * AGAIN_S):

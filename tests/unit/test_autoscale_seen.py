@@ -150,7 +150,7 @@ def test_the_number_that_a_user_sets_is_held_and_ours_or_the_first_one_is_not() 
 
 
 def test_a_number_that_an_hpa_overwrites_before_the_next_round_is_held_and_brought_back() -> None:
-    """On a real server the HorizontalPodAutoscaler looked within a second after `kubectl scale`, and no round had seen the number."""
+    """On a real server, the HorizontalPodAutoscaler looked within a second after `kubectl scale`, before a round saw the number."""
     book = Book(is_ready=lambda: True)
     by_hpa = through_hpa(seen_by(SizeOwner("kube-controller-manager", True), replicas=3))
     assert held(book, by_hpa, NOON) is None

@@ -54,7 +54,7 @@ def pod(name: str, *, node: str = "", owner: str = "", priority: int = 0, since:
     return PodSeen(key=("a", name), node=node, shape=GPU, owner=owner, priority=priority, unschedulable_since=since, is_worker=owner != "")
 
 
-def test_room_goes_where_the_next_worker_adds_the_most() -> None:
+def test_room_goes_to_the_job_whose_next_worker_adds_the_most() -> None:
     steep, flat = claim("steep", gain=lambda n: 0.9), claim("flat", gain=lambda n: 0.2)
     assert granted(Room([node("n", 3)], ()), [flat, steep]) == {key("steep"): 3, key("flat"): 0}
 
@@ -62,7 +62,7 @@ def test_room_goes_where_the_next_worker_adds_the_most() -> None:
 EIGHT = Shape("eight", {"gpu": 8.0, "pods": 1.0}, {"spec": {}})
 
 
-def test_room_goes_where_it_adds_the_most_for_the_part_of_the_cluster_that_it_takes() -> None:
+def test_room_goes_to_the_job_that_gains_most_for_its_part_of_the_cluster() -> None:
     large, small = claim("large", 1, gain=lambda n: 0.9, shape=EIGHT), claim("small", 8, gain=lambda n: 0.85)
     assert granted(Room([node("n", 8)], ()), [large, small]) == {key("large"): 0, key("small"): 8}
 
@@ -87,7 +87,7 @@ def test_a_tenant_that_lies_gets_no_more_than_its_namespaces_share() -> None:
     assert sum(found[one.key] for one in liar) == 4
 
 
-def test_what_small_namespaces_leave_is_shared_by_those_that_want_more() -> None:
+def test_room_that_small_namespaces_leave_is_shared_by_those_that_want_more() -> None:
     """All of it went to the best report: of 40 GPUs an honest namespace got 5 and a lying one 29."""
     small = [claim(f"small{i}", 1, namespace=f"small{i}", gain=lambda n: 0.5) for i in range(6)]
     honest = claim("honest", 100, namespace="honest", gain=lambda n: 0.6)
@@ -99,7 +99,7 @@ def test_what_small_namespaces_leave_is_shared_by_those_that_want_more() -> None
     assert (found[honest.key], sum(found[one.key] for one in liars)) == (5, 6), "the last one goes where it is said to add the most"
 
 
-def test_what_jobs_that_want_no_more_hold_counts_as_their_namespaces_share() -> None:
+def test_room_of_jobs_that_want_no_more_counts_as_their_namespaces_share() -> None:
     """A namespace with many small jobs got another share for its jobs that still grew."""
     full = claim("full", 0, namespace="one", held=4)
     found = granted(
@@ -150,7 +150,7 @@ def test_no_report_takes_from_another_namespace_what_is_its_equal_share(spaces: 
     assert sum(got.values()) == min(free, sum(wanted.values()))
 
 
-def test_a_trial_gets_only_room_that_nobody_else_wants_whatever_its_job_reports() -> None:
+def test_a_trial_gets_only_room_that_nobody_else_wants_for_any_reports() -> None:
     liars = [claim(f"liar-{n}", 2, namespace="b", gain=lambda n: 1.0, priority=9, is_whole=True) for n in range(3)]
     honest = claim("honest", 3, gain=lambda n: 0.1)
     alone = granted(Room([node("n", 4)], ()), [honest])
@@ -166,12 +166,12 @@ def test_a_trial_is_granted_whole_and_one_that_was_not_takes_nothing_from_the_ne
     assert both == {key("large"): 4, key("small"): 3}
 
 
-def test_what_others_do_not_want_is_not_left_unused() -> None:
+def test_room_that_others_do_not_want_is_not_left_unused() -> None:
     found = granted(Room([node("n", 8)], ()), [claim("big", 7, namespace="one"), claim("small", 1, namespace="two")])
     assert found == {key("big", "one"): 7, key("small", "two"): 1}
 
 
-def test_what_a_namespace_holds_above_its_minimum_counts_as_its_share() -> None:
+def test_room_of_a_namespace_above_its_minimum_counts_as_its_share() -> None:
     held = claim("held", 4, namespace="one", held=4, gain=lambda n: 1.0)
     found = granted(Room([node("n", 4)], ()), [held, claim("new", 4, namespace="two", gain=lambda n: 0.1)])
     assert found == {held.key: 0, key("new", "two"): 4}

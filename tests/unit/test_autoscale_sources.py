@@ -168,7 +168,7 @@ async def test_a_page_is_read_through_the_api_server_if_so_chosen() -> None:
         ),
     ],
 )
-async def test_what_the_api_server_says_instead_of_a_page_is_told(answer: Callable[[], web.Response], words: str) -> None:
+async def test_an_error_of_the_api_server_instead_of_a_page_is_told(answer: Callable[[], web.Response], words: str) -> None:
     async with api_server(answer) as kube:
         reports, trouble = await heard(kube, job(paged(8000)), "could not be read", through_api=True, address=STRANGER)
     assert reports == []
@@ -251,7 +251,7 @@ async def test_an_endless_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "1e99", "nan", "inf"])
-def test_a_value_that_is_no_amount_is_none(value: str) -> None:
+def test_an_invalid_amount_does_not_count(value: str) -> None:
     assert amount(f"m {value}\n".encode(), "m") is None
 
 
@@ -275,7 +275,7 @@ async def test_a_compressed_page_is_not_unpacked() -> None:
 
 
 async def test_only_parts_of_a_flood_of_output_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pod that prints without end would keep the thread that scales all jobs busy."""
+    """A pod that prints without end would keep the thread busy that scales all jobs."""
     monkeypatch.setattr(sources, "BURST", 1000)
     monkeypatch.setattr(sources, "BYTES_A_SECOND", 1e6)
     logs = Flood(b"step 7 of 9, samples 70.\n" * 10)
@@ -323,7 +323,7 @@ def job_of(namespace: str, name: str) -> ScaledJob:
     return replace(job(LOGGED), key=JobName("PyTorchJob", namespace, name), uid=name)
 
 
-def test_what_a_source_says_counts_in_the_world_that_the_stream_knows() -> None:
+def test_the_reports_of_a_source_count_in_the_world_that_the_stream_knows() -> None:
     book, seen = Book(is_ready=lambda: True), job(LOGGED)
     book.states([seen], now=0.0)
     book.heard(TrainingProgress(job=seen.uid, generation=3, phase="running", size=2, rank_zero="one-1"), seen=seen, now=0.0, monotonic=0.0)

@@ -52,7 +52,7 @@ def test_two_sizes_never_lead_to_each_other() -> None:
 
 
 def test_a_size_that_the_job_may_not_have_is_no_next_one() -> None:
-    """It went from 20 to 23 of allowedSizes 20, 22, 24 and from 60 to 67 with a sizeStep of 4: the rest of the workers waited idle."""
+    """It went from 20 to 23 with allowedSizes 20, 22, 24 and from 60 to 67 with a sizeStep of 4. The surplus workers stayed idle."""
     assert told(22, 20, allowed=(20, 22, 24)).workers == 24
     assert told(64, 60, most=100, step=4).workers == 68
 

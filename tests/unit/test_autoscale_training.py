@@ -97,7 +97,7 @@ def test_a_world_that_stands_and_makes_no_steps_has_stalled() -> None:
     assert job.known.spent is Spent.STALLED
 
 
-def test_a_job_that_is_over_loses_no_more_time() -> None:
+def test_a_finished_job_loses_no_more_time() -> None:
     job = Told().says(0, 1).says(5, 2, phase="finished")
     assert job.known.spent_until(job.now + 1000) == {Spent.TRAINING: 5}
 

@@ -81,7 +81,7 @@ def test_a_larger_number_that_is_faster_never_ends_growth_or_a_trial(job: Standi
 
 
 @given(standing(), st.integers(1, 100))
-def test_who_asks_for_less_never_ends_growth_or_a_trial(job: Standing, percent: int) -> None:
+def test_a_job_that_asks_for_less_never_ends_growth_or_a_trial(job: Standing, percent: int) -> None:
     more, less = sorted((job.percent, percent), reverse=True)
     before, after = job._replace(percent=more).goes(), job._replace(percent=less).goes()
     assert before[0] <= after[0]
@@ -201,7 +201,7 @@ def test_a_refusal_that_passes_ends_no_trial(seconds: int) -> None:
 
 
 @pytest.mark.parametrize("lacks", [REFUSED, {"stuck": 2}, {"give_back": 2, "give_back_to": "default/inference"}])
-def test_what_lasts_for_a_while_delays_the_next_trial_by_two_hours(lacks: dict[str, Any]) -> None:
+def test_a_disturbance_that_lasts_for_a_while_delays_the_next_trial_by_two_hours(lacks: dict[str, Any]) -> None:
     job = Trying().run(300, **lacks)
     assert job.replicas == 2
     assert job.run(2 * FIRST_PAUSE_S).replicas == 4
@@ -209,7 +209,7 @@ def test_what_lasts_for_a_while_delays_the_next_trial_by_two_hours(lacks: dict[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lacks", [REFUSED, {"stuck": 2}])
-def test_what_comes_back_with_each_trial_makes_no_oscillation(lacks: dict[str, Any]) -> None:
+def test_a_disturbance_that_comes_back_with_each_trial_makes_no_oscillation(lacks: dict[str, Any]) -> None:
     job = Trying().run(LONGEST_PAUSE_S, **lacks)
     assert 4 <= job.changes <= 10
     changes = job.changes

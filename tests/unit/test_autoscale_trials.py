@@ -34,7 +34,7 @@ def amdahl(serial: float) -> Callable[[int], float]:
 
 
 def trials(job: TrainingJob) -> list[tuple[int, int]]:
-    """From which to which number of workers, in order."""
+    """Return the trials in order: the number of workers before and in each."""
     found = [decision.memory.trial for decision in job.decisions if decision.memory.trial is not None]
     return [(one.origin, one.target) for one, _ in itertools.groupby(found)]
 
@@ -68,7 +68,7 @@ def test_a_faded_measure_weighs_less_in_the_fit() -> None:
     assert old == pytest.approx(young, rel=0.02), "of sizes that are all as old, none counts for less than another"
 
 
-def test_a_size_that_the_job_comes_back_to_is_measured_anew_and_the_others_stay() -> None:
+def test_a_size_that_the_job_comes_back_to_is_measured_again_and_the_others_stay() -> None:
     known = measured({2: 200.0, 3: 210.0})
     known = with_rate(known, size=2, rate=200.0, now=NOON + 10)
     for turn in range(2):
@@ -171,7 +171,7 @@ def test_a_trial_that_costs_more_than_it_may_bring_in_an_hour_is_not_made() -> N
 
 
 @given(st.floats(50, 500), st.sampled_from([4, 6, 8]))
-def test_of_sizes_that_promise_the_same_the_nearest_is_tried(rate: float, workers: int) -> None:
+def test_the_nearest_of_sizes_that_promise_the_same_is_tried(rate: float, workers: int) -> None:
     sizes = measured({1: rate, workers: workers * rate, workers + 1: 1.001 * workers * rate})
     memory = replace(SLOW_LONG_AGO, sizes=sizes)
     seen = replace(signals(working=workers, memory=memory, most=16), curve=Curve(sizes, least=1, now=NOON))
@@ -206,7 +206,7 @@ def trying(rate: float | None, *, now: float = NOON, spread: float = 0.0, replic
     return decision.count, decision.memory, decision.reason
 
 
-def test_what_a_trial_shows_is_kept_or_taken_back() -> None:
+def test_a_trial_is_kept_or_taken_back_by_its_result() -> None:
     assert trying(None)[0] == 4
     count, memory, reason = trying(380.0)
     assert (count, memory.trial, memory.trial_doublings) == (4, None, 0)
@@ -248,7 +248,7 @@ def test_a_trial_waits_two_minutes_for_pods_that_are_refused_and_is_then_broken_
 
 
 @given(st.floats(150, 450), st.floats(150, 450), st.integers(1, 100), st.integers(1, 100))
-def test_a_faster_trial_is_kept_sooner_and_who_asks_for_more_keeps_less(one: float, other: float, few: int, many: int) -> None:
+def test_a_faster_trial_is_kept_sooner_and_a_job_that_asks_for_more_keeps_less(one: float, other: float, few: int, many: int) -> None:
     def kept(rate: float, percent: int) -> int:
         return trying(rate, now=NOON + DOUBT_S, policy=ScalingPolicy(min_gain_percent=percent))[0]
 
@@ -258,7 +258,7 @@ def test_a_faster_trial_is_kept_sooner_and_who_asks_for_more_keeps_less(one: flo
 
 
 @given(st.integers(11, 100), st.integers(11, 100))
-def test_who_asks_for_more_tries_no_larger_number(one: int, other: int) -> None:
+def test_a_job_that_asks_for_more_tries_no_larger_number(one: int, other: int) -> None:
     few, many = (decide(settled(policy=ScalingPolicy(min_gain_percent=percent)), 2, NOON).wanted for percent in sorted((one, other)))
     assert many <= few
 

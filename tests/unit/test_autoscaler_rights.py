@@ -1,6 +1,6 @@
-"""The autoscaler uses every right that it is granted, with those of the metrics API, and asks for no other.
+"""Check that the autoscaler uses every right that it is granted, and asks for no other right.
 
-API server and autoscaler run in this process.
+The rights of the metrics API are among them. API server and autoscaler run in this process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.timeout(360)
 
 
 async def account(admin: Kube, kubeconfig: Path, folder: Path) -> tuple[Path, str]:
-    """A kubeconfig of the autoscaler's account, with the rights of the table and no others, and its token."""
+    """Create the autoscaler's account with exactly the rights of the table. Return its kubeconfig and its token."""
     await admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": AUTOSCALER}}, namespace=SYSTEM)
     for role in GRANTED:
         for item in as_objects(role):
@@ -70,7 +70,7 @@ async def account(admin: Kube, kubeconfig: Path, folder: Path) -> tuple[Path, st
 
 @contextlib.asynccontextmanager
 async def autoscaler(kubeconfig: Path) -> AsyncIterator[int]:
-    """The whole process, as deploy/ starts it; yields the port of its metrics API."""
+    """Run the whole process as deploy/ starts it, and yield the port of its metrics API."""
     opened = socket.create_server(("127.0.0.1", 0))
     port = opened.getsockname()[1]
     options = Options(
@@ -103,7 +103,7 @@ async def autoscaler(kubeconfig: Path) -> AsyncIterator[int]:
 
 
 def job() -> Object:
-    """By its schedule it has three workers; its progress is in the log of the first."""
+    """Return a job that has three workers by its schedule, and its progress in the log of the first one."""
     policy = {"policy": "schedule", "windows": [{"start": "00:00", "end": "00:00", "replicas": 3}], "cooldownSeconds": 0}
     elastic = {"minReplicas": 1, "maxReplicas": 4, "scalingPolicy": policy, "progress": {"logPattern": "step {step}"}}
     template = {"spec": {"containers": [{"name": "pytorch", "image": "i", "command": ["train"]}]}}
@@ -113,7 +113,7 @@ def job() -> Object:
 
 
 async def first_worker(admin: Kube, uid: str) -> None:
-    """It runs on a node with room for more, which no kubelet stands behind."""
+    """Create the job's first worker as a running pod on a node without a kubelet, which has room for more pods."""
     await admin.create(NODES, {"metadata": {"name": "nowhere"}})
     room = {"status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}}}
     await admin.patch(NODES, "nowhere", room, kind=Patch.MERGE, subresource="status")
@@ -134,7 +134,7 @@ async def ask(port: int, token: str) -> int:
 
 
 async def until_only(left: set[Use], audit: Path) -> None:
-    """Until all rights but these have been used."""
+    """Wait until all rights except these have been used."""
     missing: set[Use] = set()
     try:
         async with asyncio.timeout(100):
@@ -158,7 +158,7 @@ async def test_the_autoscaler_uses_every_right_it_has_and_misses_none(tmp_path: 
             await until_only(renewal | reviews, audit)
             assert await ask(port, token) == 403, "the autoscaler's own account may not read what it serves"
             await until_only(renewal, audit)
-        # What was kept is spoiled: the next process makes a certificate anew, and has it trusted.
+        # The stored certificate is damaged, so the next process makes a new one and registers it.
         await admin.patch(SECRETS, METRICS_API, {"data": {"tls.crt": ""}}, namespace=SYSTEM, kind=Patch.MERGE)
         for name in METRICS_API_SERVICES:
             await admin.patch(API_SERVICES, name, {"spec": {"caBundle": ""}}, kind=Patch.MERGE)

@@ -1,4 +1,4 @@
-"""Our decision about HorizontalPodAutoscalers does what a real kube-controller-manager was seen to do (tests/autoscaling)."""
+"""Compare our decisions about HorizontalPodAutoscalers with recordings of a real kube-controller-manager (tests/autoscaling)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_recorded_autoscaler_is_decided_the_same(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
-def test_what_a_recorded_autoscaler_leaves_out_is_the_same_by_default(scenario: Scenario) -> None:
+def test_the_defaults_of_a_recorded_autoscaler_are_the_same(scenario: Scenario) -> None:
     recording = json.loads((HERE / "recordings" / f"{scenario.name}.json").read_text())
     obj = {"spec": copy.deepcopy({**scenario.spec, "scaleTargetRef": scenario.target})}
     Autoscalers().default(obj)
@@ -40,7 +40,7 @@ def test_what_a_recorded_autoscaler_leaves_out_is_the_same_by_default(scenario: 
 
 
 def in_order(value: Any) -> Any:
-    """The real controller names the autoscalers of the same pods in any order, and says it again when that has changed."""
+    """Sort the autoscalers in messages, because the real controller names the autoscalers of the same pods in any order."""
     if isinstance(value, str):
         return re.sub(r"(?<=controlled by multiple HPAs: \[)[^]]*", lambda named: " ".join(sorted(named[0].split())), value)
     if isinstance(value, dict):
@@ -49,7 +49,7 @@ def in_order(value: Any) -> Any:
 
 
 def _distinct(statuses: list[Object]) -> list[Object]:
-    """Without those that differ in their times only."""
+    """Return the statuses without those that equal the one before."""
     found: list[Object] = []
     for status in statuses:
         if not found or found[-1] != status:

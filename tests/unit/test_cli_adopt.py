@@ -116,7 +116,7 @@ def test_a_step_that_fails_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert said.stderr.endswith(f"Once that is mended, `elastic adopt --back {file}` gives back what was done\n")
 
 
-def test_what_was_kept_is_not_written_over(tmp_path: Path) -> None:
+def test_a_kept_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "kept.json").write_text("{}")
     api = operators()
     said = adopt(api, tmp_path, "--yes")

@@ -1,6 +1,6 @@
-"""What taking MPIJobs over from the MPI Operator changes, in which order, and which jobs it makes anew.
+"""Check the changes that take MPIJobs over from the MPI Operator, their order, and the jobs that are created again.
 
-A real API server is asked in tests/cluster/test_cluster_migration.py.
+tests/cluster/test_cluster_migration.py does the same with a real API server.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_job_that_runs_is_in_the_way_and_the_line_says_how_to_suspend_it() -> 
     assert not is_suspended(stopping), "its pods have not gone yet"
 
 
-def test_what_is_suspended_is_made_anew_and_what_is_over_is_only_kept() -> None:
+def test_suspended_jobs_are_created_again_and_finished_jobs_are_only_kept() -> None:
     found = seen(mpi_job("over", OVER), mpi_job("rests", suspend=True))
     stop, delete, apply, create = takeover(found, [{"metadata": {"name": "x"}}], file="kept.json")
     assert isinstance(stop, Scale)
@@ -118,14 +118,14 @@ def test_a_suspended_job_that_the_file_does_not_have_is_not_deleted_with_our_def
     assert ["is suspended, not in the file" in line for line in return_obstacles({"waiting": ["a/other"]}, [job])] == [True]
 
 
-def test_giving_back_deletes_nothing_where_the_definition_is_theirs() -> None:
-    """After a take-over that was broken off, or a second time: jobs of theirs may run by now."""
+def test_giving_back_deletes_nothing_if_the_definition_is_theirs() -> None:
+    """Their jobs may run by now, after a take-over that broke off, or if the user gives back a second time."""
     changes = list(return_(saved(seen(mpi_job("rests", suspend=True))), [], [], DEFINITION))
     assert [type(change).__name__ for change in changes] == ["DeleteWebhook", "Apply", "Create", "Scale"]
 
 
 class Api:
-    """An API server with one definition and its jobs; it counts what is deleted."""
+    """An API server with one definition and its jobs, which counts deletions."""
 
     def __init__(self, definition: Object | None, *jobs: Object) -> None:
         self.definition, self.jobs, self.deleted = definition, jobs, 0
@@ -151,7 +151,7 @@ async def test_a_definition_goes_only_with_the_jobs_that_are_kept_as_they_are() 
     for now in (resumed, mpi_job("new")):
         api = Api(DEFINITION, now)
         async with served(api.answer) as kube:
-            with pytest.raises(ClickException, match=r"came or changed meanwhile.*adopt --back kept\.json"):
+            with pytest.raises(ClickException, match=r"was created or changed meanwhile.*adopt --back kept\.json"):
                 await definitions.delete(kube, _deletion(rests))
         assert api.deleted == 0
     api = Api(DEFINITION, rests)
@@ -162,7 +162,7 @@ async def test_a_definition_goes_only_with_the_jobs_that_are_kept_as_they_are() 
 
 
 async def test_a_definition_that_goes_already_is_waited_for() -> None:
-    """After a take-over that gave up waiting for it; nothing can be made under it any more."""
+    """An earlier take-over gave up waiting for the definition. No job can be created under it any more."""
     going = {**DEFINITION, "metadata": {**DEFINITION["metadata"], "deletionTimestamp": "now"}}
     changes = list(return_(saved(seen()), [], [], going))
     delete = next(change for change in changes if isinstance(change, DeleteDefinition))

@@ -1,4 +1,7 @@
-"""A take-over from the MPI Operator that is killed anywhere goes on when the same command is typed again, and can still be given back."""
+"""Kill a take-over from the MPI Operator at every request.
+
+It goes on when the same command is typed again, and it can still be given back.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ OPERATOR: Object = {
 
 
 class Cluster(Api):
-    """With the MPI Operator and its jobs, which go with their definition: a moment after it was deleted."""
+    """A cluster with the MPI Operator. Its jobs go with their definition, a moment after that was deleted."""
 
     def __init__(self, *jobs: Object) -> None:
         definition = {
@@ -96,7 +99,7 @@ def take_over(cluster: Cluster, folder: Path) -> Result:
 
 
 def kill_before(call: int, *, patch: pytest.MonkeyPatch) -> None:
-    """The process ends when it would send the request with this number."""
+    """End the process when it would send the request with this number."""
     send, count = Kube._send, [0]
 
     async def dying(self: Kube, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +167,7 @@ def test_jobs_that_changed_since_are_named_and_nothing_is_deleted(tmp_path: Path
     cluster.theirs[1]["spec"]["runPolicy"]["suspend"] = False
     said = take_over(cluster, tmp_path)
     assert said.exit_code == 1
-    assert "MPIJob a/rests came, went or changed since" in said.stderr
+    assert "MPIJob a/rests was created, deleted or changed since" in said.stderr
     assert "elastic adopt --back" in said.stderr
     assert (cluster.stored, cluster.replicas) == ("v2beta1", 2)
 
@@ -178,5 +181,5 @@ def test_a_file_of_another_take_over_is_not_gone_on_with(tmp_path: Path) -> None
     other.objects[CRD]["metadata"]["uid"] = "uid-other"
     said = take_over(other, tmp_path)
     assert said.exit_code == 1
-    assert "keeps another definition mpijobs.kubeflow.org" in said.stderr
+    assert "its definition mpijobs.kubeflow.org is not the one in this cluster" in said.stderr
     assert (other.stored, other.replicas) == ("v2beta1", 2)

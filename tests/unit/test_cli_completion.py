@@ -1,4 +1,4 @@
-"""Names that the shell completes, as click is asked for them by the shell."""
+"""Complete names as the shell asks click for them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from elastic.cli import SECTIONS, completion, main
 from elastic.local.files import ClusterState, Layout
 
 ABOUT_JOBS = [name for name in SECTIONS["Jobs"] if name != "run"]
-"""`run` takes files."""
+"""The commands about jobs by name. `run` takes files."""
 
 
 def completed(*words: str) -> list[str]:
-    """What the shell offers for the last of these words."""
+    """Return the shell's offers for the last of these words."""
     found = ShellComplete(main, {}, "elastic", "_ELASTIC_COMPLETE").get_completions(list(words[:-1]), words[-1])
     return [one.value for one in found]
 
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
-    """Answers to $KUBECONFIG."""
+    """Return an API server with a few jobs and a node."""
     tensor = job("tensor", kind="TFJob", status=running())
     node = {"kind": "Node", "metadata": {"name": "node-0"}}
     return Api(namespace("team"), job("train", status=running()), job("test", status=running()), tensor, node)

@@ -168,7 +168,7 @@ async def test_a_link_lets_one_browser_in_and_the_callers_token_goes_with_each_r
         ("DELETE", {"Origin": "null"}),
     ],
 )
-async def test_what_comes_from_another_page_is_refused_here(method: str, headers: dict[str, str]) -> None:
+async def test_a_request_from_another_page_is_refused_here(method: str, headers: dict[str, str]) -> None:
     """The dashboard itself lets requests that bear a token pass without an Origin, and all of ours do."""
     world = World(POD)
     async with opened(world) as (link, browser):
@@ -215,7 +215,7 @@ async def test_an_account_is_asked_for_a_token_once_in_half_its_life() -> None:
         assert world.asked[-1][2]["Authorization"] == "Bearer issued-3"
 
 
-async def test_what_the_pod_refuses_is_told_and_answered(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_refusal_of_the_pod_is_told_and_answered(capsys: pytest.CaptureFixture[str]) -> None:
     world = World(POD)
     async with opened(world) as (link, browser):
         world.refusal = "failed to connect to port 8080\x1b[2J"
@@ -250,7 +250,7 @@ async def test_two_dashboards_are_open_in_one_browser() -> None:
 @pytest.mark.parametrize(
     ("pods", "said"),
     [
-        ([], "does not run; `elastic install --component dashboard` brings it"),
+        ([], "does not run; `elastic install --component dashboard` adds it"),
         ([{**POD, "status": {}}], "is not ready yet"),
         ([{**POD, "spec": {**SPEC, "hostNetwork": True}}], "pod dashboard-x .* spec.hostNetwork is not the Deployment's.*no token"),
     ],
@@ -271,7 +271,7 @@ async def test_without_its_deployment_no_pod_is_the_dashboard() -> None:
     assert (world.forwarded, world.asked) == ([], [])
 
 
-async def test_of_two_labelled_pods_the_one_of_the_deployment_is_asked() -> None:
+async def test_the_deployments_one_of_two_labelled_pods_is_asked() -> None:
     foreign = {"metadata": {**POD["metadata"], "name": "a", "uid": "uid-a"}, "spec": {**SPEC, "hostAliases": [{}]}, "status": READY}
     world = World(foreign, POD)
     async with opened(world) as (link, browser):
@@ -289,7 +289,7 @@ async def test_a_pod_that_was_replaced_while_the_connection_was_made_gets_nothin
         assert world.asked == []
 
 
-async def test_who_may_not_forward_hears_it_before_a_link_is_given() -> None:
+async def test_a_user_who_may_not_forward_hears_it_before_a_link_is_given() -> None:
     world = World(POD)
     world.may_not_forward = True
     with pytest.raises(KubeError, match="rights to get and to create pods/portforward in namespace elastic-system"):

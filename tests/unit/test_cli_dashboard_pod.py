@@ -1,4 +1,4 @@
-"""Which pods count as the dashboard of a cluster: those that run what its Deployment describes, as admission leaves them."""
+"""Check which pods count as a cluster's dashboard: those that equal its Deployment's template after admission."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OPENSHIFT = {"configMap": {"items": [{"key": "service-ca.crt", "path": "service-
 
 
 def deployment() -> Object:
-    """The one that is installed."""
+    """Return the Deployment that is installed."""
     every = manifests.objects("standalone", ("dashboard",), namespace="elastic-system", image="elastic-training:1")
     return next(copy.deepcopy(one) for one in every if (one["kind"], one["metadata"]["name"]) == ("Deployment", "elastic-dashboard"))
 
 
 def pod(*sources: Object) -> Object:
-    """As a real API server stores it: with the account's token, a node, tolerations and limits."""
+    """Return the pod as a real API server stores it: with the account's token, a node, tolerations and limits."""
     spec = copy.deepcopy(deployment()["spec"]["template"]["spec"])
     spec |= {"nodeName": "n1", "priority": 0, "preemptionPolicy": "PreemptLowerPriority", "enableServiceLinks": True, "hostNetwork": False}
     spec["tolerations"] = [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]
@@ -50,7 +50,7 @@ def mount(found: Object, path: str) -> None:
 
 
 @pytest.mark.parametrize("sources", [(), (TOKEN, CA, NAMESPACE, OPENSHIFT)])
-def test_what_scheduler_and_admission_add_makes_no_difference(sources: tuple[Object, ...]) -> None:
+def test_additions_of_scheduler_and_admission_make_no_difference(sources: tuple[Object, ...]) -> None:
     assert difference(pod(*sources), deployment()) == ""
 
 
@@ -100,7 +100,7 @@ def test_a_pod_that_runs_anything_else_is_named_with_what_differs(named: str, fo
     ],
 )
 def test_a_volume_with_another_ca_is_not_that_of_the_account(sources: tuple[Object, ...]) -> None:
-    """It would have the program send its callers' tokens to another server."""
+    """The program would send its callers' tokens to another server with that CA."""
     assert "volumeMounts" in difference(pod(*sources), deployment())
 
 

@@ -1,4 +1,4 @@
-"""-o json|yaml: every command has it, or says why not."""
+"""Check that every command has `-o json|yaml`, or says why it has not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from elastic.local.files import ClusterState, Layout
 
 
 def commands(group: click.Command = main, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Those that do something, with their names."""
+    """Yield all commands that are no groups, with their names."""
     if not isinstance(group, click.Group):
         yield words, group
         return
@@ -61,7 +61,7 @@ def test_an_option_that_is_missing_otherwise_is_told_as_before(tmp_path: Path) -
 
 
 def test_a_network_that_is_too_slow_is_not_taken_for_the_users_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It printed a verdict without a name, and failed at the number of seconds that nobody had given."""
+    """The command printed a verdict without a name, and failed at a number of seconds that nobody had given."""
 
     async def too_slow(*_: object) -> object:
         raise TimeoutError
@@ -73,7 +73,7 @@ def test_a_network_that_is_too_slow_is_not_taken_for_the_users_limit(tmp_path: P
     assert "in time" in said.stderr
 
 
-def test_what_was_waited_for_is_data_for_programs(tmp_path: Path) -> None:
+def test_the_result_of_a_wait_is_data_for_programs(tmp_path: Path) -> None:
     def waited(api: Api, *words: str) -> tuple[int, dict[str, Any]]:
         with served(api, tmp_path) as kubeconfig:
             said = elastic(kubeconfig, "wait", "train", *words)
@@ -92,7 +92,7 @@ def test_what_was_waited_for_is_data_for_programs(tmp_path: Path) -> None:
     assert waited(Api(), "--for", "deleted", "-o", "json") == (0, {"for": "deleted", "met": True, "is": "deleted"})
 
 
-def test_what_was_done_to_nodes_is_data_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_of_nodes_are_data_for_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(nodes, "ask_agents", lambda folder, request: asked.append(request))
     api = Api({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "1"}, "spec": {}})

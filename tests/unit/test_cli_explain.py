@@ -163,7 +163,7 @@ def test_a_job_of_which_any_sign_of_steps_is_seen_is_not_said_to_report_none() -
         ),
     ],
 )
-def test_a_notice_is_told_beside_the_return_of_a_worker_after_it(disruption: dict[str, Any], words: str) -> None:
+def test_a_notice_is_told_together_with_the_return_of_a_worker_after_it(disruption: dict[str, Any], words: str) -> None:
     """The explanation of a reclaim told only that the replacement had come."""
     seen = {"signal": "gke-termination", "node": "node-1", "workers": 2, "noticedAt": "2026-01-01T01:59:30Z"} | disruption
     of = job(status=running(worldSize=3, disruptions=[seen]), **BOUNDS)
@@ -181,7 +181,7 @@ def test_a_disruption_that_nobody_can_read_ends_no_explanation() -> None:
 
 
 @pytest.mark.parametrize(("scaling", "is_told"), [({}, True), ({"scalingPolicy": {"policy": "hpa"}}, True), ({"scalingPolicy": {}}, False)])
-def test_who_scales_a_job_by_its_metrics_is_told(scaling: dict[str, Any], is_told: bool) -> None:
+def test_the_autoscaler_that_scales_a_job_by_its_metrics_is_told(scaling: dict[str, Any], is_told: bool) -> None:
     of = job(status=running(), elasticPolicy={"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Object"}], **scaling})
     words = "A HorizontalPodAutoscaler chooses its size by elasticPolicy.metrics; its events and conditions say why: "
     assert any(line.startswith(words) for line in explained(summary(PYTORCH, of), [], of["spec"], NOW)) is is_told
@@ -210,7 +210,7 @@ def test_a_failed_job_is_explained_by_its_condition() -> None:
     assert lines[1] == "It failed: rank 1: ValueError: bad"
 
 
-def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
+def test_no_worker_of_a_finished_elastic_job_runs() -> None:
     """Its status keeps the counts of the moment in which it failed."""
     status = running(worldSize=3) | {"conditions": [{"type": "Failed", "status": "True", "message": "rank 1: ValueError: bad"}]}
     told = summary(PYTORCH, job(status=status, **BOUNDS))
@@ -258,12 +258,12 @@ def test_of_an_elastic_job_that_is_over_no_worker_runs() -> None:
         (waits(pod(0)), ""),
     ],
 )
-def test_what_a_job_waits_for_is_named(found: str, words: str) -> None:
+def test_the_reason_why_a_job_waits_is_named(found: str, words: str) -> None:
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
 
-def test_of_one_worker_is_told_in_the_singular() -> None:
+def test_one_worker_is_told_in_the_singular() -> None:
     status = running(worldSize=0)
     status["replicaStatuses"]["Worker"]["active"] = 1
     assert waits(pod(0), status=status) == "the rendezvous of its 1 worker"
@@ -291,7 +291,7 @@ def test_before_its_first_world_a_job_waits_for_the_rendezvous(backend: str, wor
     assert waits(pod(0), status=status) == words
 
 
-def test_of_a_job_whose_etcd_the_controller_does_not_reach_nobody_says_that_none_train() -> None:
+def test_a_job_whose_etcd_the_controller_does_not_reach_is_not_said_to_train_nobody() -> None:
     """It said `0 of them train together` and that it waits for the rendezvous, while all trained."""
     trouble = "The controller cannot follow the rendezvous in etcd, and counts pods: it does not answer."
     status = running(backend="etcd")
@@ -309,7 +309,7 @@ def test_the_controllers_reason_goes_before_a_containers_pause() -> None:
     assert waits(crashing, status=running(waitsFor=reason)) == reason
 
 
-def test_what_the_condition_says_of_a_missing_etcd_is_what_the_job_waits_for() -> None:
+def test_a_condition_about_a_missing_etcd_is_the_reason_why_the_job_waits() -> None:
     words = "elasticPolicy.rdzvBackend is etcd, rdzvHost names no etcd, and this installation has none: set rdzvHost"
     status = {**CREATED, "elastic": {"waitsFor": f"3 of 3 workers: {words}"}}
     assert waits(status=status) == f"3 of 3 workers: {words}"

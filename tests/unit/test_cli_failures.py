@@ -1,4 +1,4 @@
-"""What a command says when something outside it fails: one line that says what to do, and never a traceback."""
+"""Check a command's words if something outside it fails: one line that says what to do, and never a traceback."""
 
 import os
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def test_disk_and_files_are_named(error: OSError, words: str) -> None:
 
 
 def test_a_server_with_another_certificate_is_not_asked_whether_it_runs() -> None:
-    """A cluster that was made anew at the old address ended in `is the cluster running?`."""
+    """After a cluster was created again at its old address, commands asked `is the cluster running?`."""
     words = "https://a:1: Cannot connect to host a:1 [SSLCertVerificationError: (1, '[SSL: CERTIFICATE_VERIFY_FAILED] self-signed')]"
     line = said(KubeError(code=0, reason="Unreachable", message=words))
     assert line is not None

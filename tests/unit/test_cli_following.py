@@ -129,7 +129,7 @@ async def test_silent_times_say_what_the_job_waits_for() -> None:
     task.cancel()
 
 
-async def test_a_script_that_may_begin_anew_at_each_change_is_told_once() -> None:
+async def test_a_script_that_may_begin_again_at_each_change_is_told_once() -> None:
     """A script without checkpoints began again after each change, and nothing said why."""
     rescale = {"fromSize": 3, "toSize": 2, "cause": "plan", "reason": "r", "phases": {"round": 20}}
     stands = {"type": "elastic-training/in-world", "status": "True", "reason": "WorldStands"}
@@ -233,7 +233,7 @@ async def printed(capsys: pytest.CaptureFixture[str], words: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_job_that_is_over_is_followed_to_its_end() -> None:
+async def test_a_finished_job_is_followed_to_its_end() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "reason": "r", "message": "it failed"}]}
     assert await follow(Server(status=status), []) == (Outcome.FAILED, [ConditionNews("Failed", "r", "it failed")])
 

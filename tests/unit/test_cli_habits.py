@@ -1,4 +1,4 @@
-"""What kubectl's users type: all namespaces, selectors, times with units, all jobs at once; and what happens where some are missing."""
+"""Type what kubectl's users type: all namespaces, selectors, times with units, all jobs at once, and missing names."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def test_a_name_is_looked_for_in_all_namespaces_and_jobs_by_their_labels(tmp_pat
     assert asked(tmp_path, two_teams(), "top", "-A").stdout.count("world 3") == 3
 
 
-def test_of_several_jobs_only_those_that_are_missing_are_passed_over(tmp_path: Path) -> None:
+def test_only_the_missing_ones_of_several_jobs_are_passed_over(tmp_path: Path) -> None:
     """`delete nope a --ignore-not-found` deleted nothing, and said nothing."""
     api = two_teams()
     said = asked(tmp_path, api, "delete", "nope", "a", "--ignore-not-found", "--no-wait")
@@ -59,7 +59,7 @@ def test_all_jobs_of_a_namespace_are_deleted_once_that_is_agreed(tmp_path: Path)
 
 
 def test_the_jobs_that_a_file_names_are_deleted_and_nothing_else(tmp_path: Path) -> None:
-    """Whether they are valid does not matter; the namespace is the file's, else that of the command."""
+    """The jobs need not be valid. Their namespace is the file's, or else the command's."""
     file = tmp_path / "jobs.yaml"
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     in_team = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a", "namespace": "team"}, "spec": 1}
@@ -118,7 +118,7 @@ def test_events_of_all_jobs_are_shown_and_no_others(tmp_path: Path) -> None:
     assert "there is no namespace research" in asked(tmp_path, api, "events", "-n", "research").stderr
 
 
-def test_what_is_over_or_suspended_is_left_as_it_is(tmp_path: Path) -> None:
+def test_finished_and_suspended_jobs_stay_as_they_are(tmp_path: Path) -> None:
     over = running()
     over["conditions"].append({"type": "Failed", "status": "True"})
     api = Api(job(status=over), pod(0))
@@ -158,7 +158,7 @@ def test_a_time_is_written_as_kubectl_takes_it(text: str, seconds: float) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "m", "2 m", "-1", "1d", "s", "1m1h", "nan", "1e9", "²", "9" * 400])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     said = CliRunner().invoke(main, ["delete", "x", "--timeout", text])
     assert said.exit_code == 2
     assert "is no time; write seconds, or as in 90s, 2m, 1h30m" in said.stderr
@@ -183,7 +183,7 @@ def test_a_folder_without_job_files_is_no_valid_folder(tmp_path: Path) -> None:
     assert (said.exit_code, "there is no .yaml, .yml, .json file in this folder" in said.stdout) == (2, True)
 
 
-def test_what_was_changed_is_data_for_programs(tmp_path: Path) -> None:
+def test_changes_of_jobs_are_data_for_programs(tmp_path: Path) -> None:
     def items(api: Api, *words: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(asked(tmp_path, api, *words, "-o", "json").stdout)["items"]
         return found

@@ -1,4 +1,4 @@
-"""`elastic install` against an API server that keeps objects. That a real one takes them is for tests/cluster."""
+"""Run `elastic install` against an API server that keeps objects. tests/cluster checks that a real one takes them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_same_again_changes_no_key_and_needs_no_image(tmp_path: Path) -> Non
     assert deployment(cluster)["spec"]["template"]["spec"]["containers"][0]["image"] == IMAGE
 
 
-def test_components_are_remembered_and_what_is_chosen_no_more_goes(tmp_path: Path) -> None:
+def test_components_are_remembered_and_removed_once_they_are_not_chosen(tmp_path: Path) -> None:
     cluster = installed(tmp_path, "--component", "dashboard", "--component", "autoscaler")
     assert {f"Deployment {SYSTEM}/elastic-dashboard", f"Deployment {SYSTEM}/elastic-autoscaler"} < names(cluster)
     said = install(cluster, tmp_path)
@@ -215,13 +215,13 @@ def test_a_newer_release_is_never_replaced(tmp_path: Path) -> None:
     assert "take the command of release 99.1.0" in said.stderr
 
 
-def test_what_kubectl_or_helm_brought_is_taken_over_only_when_asked_for(tmp_path: Path) -> None:
+def test_an_installation_by_kubectl_or_helm_is_taken_over_only_when_asked_for(tmp_path: Path) -> None:
     cluster = Cluster()
     for item in manifests.objects("standalone", (), namespace=SYSTEM, image="old"):
         cluster.objects[path_of(item)] = item
     said = install(cluster, tmp_path, "--image", IMAGE)
     assert (said.exit_code, cluster.applied) == (1, [])
-    assert f"deployment {SYSTEM}/elastic-controller is here, but not made by this command" in said.stderr
+    assert f"deployment {SYSTEM}/elastic-controller is here, but this command did not create it" in said.stderr
     said = install(cluster, tmp_path, "--image", IMAGE, "--force-conflicts")
     assert said.exit_code == 0, said.output
 
@@ -301,7 +301,7 @@ def starting(name: str, made: int, *, last: Object | None = None, **waiting: str
     return {"metadata": metadata, "status": {"phase": "Pending", "containerStatuses": [container]}}
 
 
-def test_what_holds_up_several_workloads_is_said_once_and_with_its_cause() -> None:
+def test_a_problem_of_several_workloads_is_said_once_and_with_its_cause() -> None:
     one = [starting("a-1", 1, reason="ImagePullBackOff", message=BACK_OFF)]
     other = [starting("b-1", 1, reason="ErrImagePull", message=PULL)]
     words = readiness.of_workloads([(workload("a"), one), (workload("b"), other)])
@@ -310,7 +310,7 @@ def test_what_holds_up_several_workloads_is_said_once_and_with_its_cause() -> No
     assert len(words) < 420
 
 
-def test_a_new_image_is_not_blamed_for_what_the_pod_of_the_former_one_waits_for() -> None:
+def test_a_new_image_is_not_blamed_for_the_problem_of_the_former_images_pod() -> None:
     former, newest = starting("a-1", 1, reason="ImagePullBackOff", message=BACK_OFF), starting("a-2", 2, reason="ContainerCreating")
     going = starting("a-3", 3, reason="ContainerCreating")
     going["metadata"]["deletionTimestamp"] = "2026-11-22T21:00:09Z"

@@ -69,7 +69,7 @@ def test_get_prints_names_for_scripts(tmp_path: Path) -> None:
         (["scale", "other", "--workers", "x"], "'x' is not a valid integer"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, words: list[str], line: str) -> None:
+def test_a_missing_object_is_told_in_one_line(tmp_path: Path, words: list[str], line: str) -> None:
     said = asked(tmp_path, full(), *words)
     assert said.exit_code in (1, 2)
     assert line in said.stderr.splitlines()[-1]
@@ -126,7 +126,7 @@ def test_a_job_that_somebody_wrote_by_hand_is_shown_all_the_same(tmp_path: Path)
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_what_a_terminal_would_obey_is_escaped_in_data_too(tmp_path: Path, output: str) -> None:
+def test_terminal_controls_are_escaped_in_data_too(tmp_path: Path, output: str) -> None:
     """A terminal takes U+009B for the begin of a command as it takes ESC [, and U+202E turns the rest of the line around."""
     words = "caf\u00e9 \x9b2J \u202e \x1b[2J \x7f \U000e0001"
     status = running()
@@ -236,7 +236,7 @@ def test_a_deletion_that_takes_too_long_says_so(tmp_path: Path) -> None:
     assert "not gone after 0 s" in said.stderr
 
 
-def test_a_job_that_is_over_is_not_scaled(tmp_path: Path) -> None:
+def test_a_finished_job_is_not_scaled(tmp_path: Path) -> None:
     over = running()
     over["conditions"].append({"type": "Succeeded", "status": "True"})
     said = asked(tmp_path, Api(job(status=over)), "scale", "train", "--workers", "4")

@@ -33,12 +33,12 @@ BOUNDS = {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 4}}
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is, an answer comes."""
+    """Wait long enough for an answer on a slow machine."""
     monkeypatch.setattr("elastic.client.live.WITHIN_S", 60.0)
 
 
 def trained() -> Scene:
-    """Ten steps a second in a world of two since ten seconds, though the status still says three."""
+    """Return a scene with ten steps a second in a world of two for ten seconds. The status still says three."""
     scene = Scene(job(status=running(), **BOUNDS), owned(pod(0)), owned(pod(1)))
     scene.book.clock = lambda: time.time() + 600  # however slow this machine is, the next step is not late
     for _ in range(13):
@@ -189,7 +189,7 @@ async def test_a_clusters_dashboard_is_asked_with_the_kubeconfigs_token(tmp_path
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'[{"step": 1}]', b'[{"uid": "a", "step": "x"}]', b"\xff"])
-def test_what_no_dashboard_sends_is_refused(body: bytes) -> None:
+def test_an_answer_that_no_dashboard_sends_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         samples(body)
 

@@ -68,14 +68,14 @@ def test_a_pod_that_has_not_started_says_so_and_why(tmp_path: Path) -> None:
     assert said.stderr.startswith(words)
 
 
-def test_of_a_progress_bar_what_stood_there_in_the_end_is_shown(tmp_path: Path) -> None:
+def test_the_final_state_of_a_progress_bar_is_shown(tmp_path: Path) -> None:
     api = Api(job(status=running()), pod(0))
     api.logs = {"train-worker-0": "begin\r\n\rstep 1\rstep 2\rstep 3\nend\rEND"}
     assert asked(tmp_path, api, "logs", "train", "--no-prefix").stdout == "begin\nstep 3\nEND\n"
     assert asked(tmp_path, api, "logs", "train", "--no-prefix", "--tail", "2").stdout == "step 3\nEND\n"
 
 
-def test_of_a_progress_bar_that_is_followed_one_state_a_second_is_shown_and_its_end(
+def test_one_state_a_second_and_the_end_of_a_followed_progress_bar_are_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0

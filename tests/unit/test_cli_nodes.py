@@ -1,4 +1,4 @@
-"""Which nodes `elastic node list`, `up` and `status` speak of: those that run, however they came."""
+"""Check that `elastic node list`, `up` and `status` show all running nodes, however they were added."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_up_and_status_count_what_an_earlier_life_added(tmp_path: Path) -> None:
 
 def test_a_roster_that_no_cluster_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes.json").write_text("[]")
-    with pytest.raises(FolderError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+    with pytest.raises(FolderError, match=r"nodes.json was not written by a cluster .*; move it away"):
         read(Layout(tmp_path).roster)
     done = CliRunner().invoke(main, ["node", "list", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
-    assert "is not what a cluster wrote" in done.output
+    assert "was not written by a cluster" in done.output
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_without_a_cluster_the_list_says_how_to_start_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("words", [("down",), ("status",), ("node", "list")])
 def test_the_cluster_is_that_of_the_kubeconfig_that_up_said_to_export(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """`elastic down` looked into ~/.elastic, found none there, and left the cluster running."""
+    """`elastic down` looked into ~/.elastic, found no cluster there, and left the cluster running."""
     layout = Layout(tmp_path.resolve())
     layout.kubeconfig.write_text("{}")
     layout.lock.touch()
@@ -105,7 +105,7 @@ def test_the_cluster_is_that_of_the_kubeconfig_that_up_said_to_export(tmp_path: 
 
 
 def running_in(folder: Path, server: Path) -> str:
-    """A data folder whose cluster is this process and that API server; its path."""
+    """Prepare a data folder whose cluster is this process and that API server. Return its path."""
     Layout(folder).write_state(msgspec.structs.replace(STATE, supervisor=os.getpid(), kubeconfig=str(server)))
     return str(folder)
 
@@ -118,7 +118,7 @@ def test_a_node_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path
     assert (said.exit_code, said.stderr) == (1, "Error: there is no node spar; nodes: node-0, spare; did you mean spare?\n")
 
 
-def test_of_many_nodes_the_one_that_was_meant_is_named() -> None:
+def test_the_node_that_was_meant_is_named_among_many() -> None:
     many = [f"node-{index}" for index in range(30)]
     assert those_there("spar", [*many, "spare"]).endswith(" and 21 more; did you mean spare?")
     assert those_there("node-1", ["node-0"]) == "; nodes: node-0"

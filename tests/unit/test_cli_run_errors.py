@@ -32,12 +32,14 @@ def test_a_rank_that_lost_its_peer_says_nothing_and_is_counted() -> None:
     of_rank = [f"[rank1]: {line}" for line in OF_PEER]
     assert shown(folding, "step 1", *OF_PEER, *of_rank, "step 2") == ["step 1", "step 2"]
     assert (folding.of_peers, folding.folded) == (8, 0)
-    assert folding.error() == ("w0", OF_PEER), "where nobody failed by himself it is the error"
+    assert folding.error() == ("w0", OF_PEER), "without another one it is the error"
+    killed = "a worker of w1 ended with status 137, SIGKILL: the kernel killed it"
+    assert folding.error(None, killed, blames_other=True) is None, "the worker that was killed wrote none, and this one is of a victim"
     assert shown(folding, *OWN) == OWN
     assert folding.error() == ("w0", OWN)
 
 
-def test_what_a_rank_that_lost_its_peer_says_next_is_its_own_but_for_the_link_to_a_second_error() -> None:
+def test_later_words_of_a_rank_that_lost_its_peer_are_its_own_except_for_the_link_to_a_second_error() -> None:
     folding = Folding()
     link = ["", "During handling of the above exception, another exception occurred:", ""]
     assert shown(folding, *OF_PEER, *link, *OF_PEER, *OF_PEER, *link, *OWN, "") == [*OWN, ""]
@@ -111,7 +113,7 @@ def test_a_job_that_succeeds_after_errors_ends_with_the_newest(capsys: pytest.Ca
     assert ("ValueError: no such metric" in said) == (outcome is Outcome.SUCCEEDED)
 
 
-def test_of_a_progress_bar_one_line_a_second_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_a_second_of_a_progress_bar_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(folds=True)
     told = [printer.tell(JOB, Line("train-worker-0", f"step {number}", is_passing=True)) for number in range(9)]
     assert told == [True] + [False] * 8
@@ -121,7 +123,7 @@ def test_of_a_progress_bar_one_line_a_second_is_shown(capsys: pytest.CaptureFixt
     assert said == ["train-worker-0 | step 0", "train-worker-1 | step 0", "train-worker-0 | step 9"]
 
 
-def test_what_is_folded_was_not_shown() -> None:
+def test_folded_lines_were_not_shown() -> None:
     """A wait that follows says what it waits for."""
     printer = Printer(folds=True)
     assert [printer.tell(JOB, Line("train-worker-0", line)) for line in OF_PEER] == [False] * 4

@@ -74,7 +74,7 @@ def test_warnings_are_told_before_the_run_and_with_strict_instead_of_it(tmp_path
     assert run(api, tmp_path, "--strict", "--replace").exit_code == 0
 
 
-def test_what_a_refusal_means_is_said_as_other_commands_say_it(tmp_path: Path) -> None:
+def test_a_refusal_is_explained_as_by_other_commands(tmp_path: Path) -> None:
     api = Api()
     api.refuses = (401, "Unauthorized")
     said = run(api, tmp_path)

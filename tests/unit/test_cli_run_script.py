@@ -15,7 +15,7 @@ from elastic.cli import main
 from elastic.cli.folding import Folding
 from elastic.cli.local_paths import placed, without_command
 from elastic.cli.run_printer import Printer
-from elastic.client.script_job import Workers, job_of, name_of
+from elastic.client.script_job import ScriptOptions, job_of, name_of
 from elastic.kube.following import ConditionNews, FollowedJob, Line, Outcome, Ranks
 from elastic.kube.processes import processes_per_worker
 
@@ -67,6 +67,18 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
     assert elastic("validate", "--strict", saved).exit_code == 0
 
 
+def test_a_script_takes_resources_variables_processes_and_an_image(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "from the shell")
+    words = ["--cpus", "1.5", "--memory", "4Gi", "--env", "A=b=c", "--env", "TOKEN", "--nproc-per-node", 2]
+    made = yaml.safe_load(elastic("run", script, *words, "--image", "registry/train:2", "--first-step-timeout", 30, "--save", "-").stdout)
+    (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"cpu": "1.5", "memory": "4Gi"}}
+    assert container["env"] == [{"name": "A", "value": "b=c"}, {"name": "TOKEN", "value": "from the shell"}]
+    assert container["image"] == "registry/train:2"
+    assert made["spec"]["nprocPerNode"] == "2"
+    assert made["spec"]["elasticPolicy"]["firstStepTimeoutSeconds"] == 30
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -76,6 +88,11 @@ def test_a_script_becomes_a_valid_job_that_is_saved_or_printed(script: Path, tmp
         (["--epochs", "3"], "No such option '--epochs'. The script's own options stand after `--`: elastic run "),
         (["--worker", "3"], "No such option '--worker'. Did you mean --workers? The script's own options stand after `--`: elastic run "),
         (["--max-restarts", "-1"], "-1 is not in the range 0<=x<=1000"),
+        (["--cpus", "many"], "'many' is not a quantity; name an amount such as 2, 500m or 4Gi"),
+        (["--memory", "0"], "0 is not more than 0; name an amount"),
+        (["--env", "=x"], "'=x' has no name; give NAME=VALUE"),
+        (["--env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE is not set in this shell; give NOT_SET_ANYWHERE=VALUE"),
+        (["--image", "a", "--image", "b"], "a and b are two images for one script"),
     ],
 )
 def test_a_wrong_wish_is_one_line(script: Path, words: list[str], line: str) -> None:
@@ -126,14 +143,14 @@ def test_save_writes_over_an_earlier_job_and_over_nothing_else(script: Path, tmp
 def test_names_of_scripts_become_names_of_jobs(file: str, name: str) -> None:
     made = name_of(Path(file))
     assert made == name if file.isascii() else made.startswith(("job", "n"))
-    parse(job_of(Path(file), [], workers=Workers(1, 1), gpus=0, working_dir=Path("/"), name=made))
+    parse(job_of(Path(file), [], ScriptOptions(name=made), working_dir=Path("/")))
 
 
-def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_job_file_are_found(tmp_path: Path) -> None:
+def test_on_the_laptop_programs_start_in_the_callers_folder_and_files_next_to_the_job_file_are_found(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs/train.py").write_text("")
     (tmp_path / "here.py").write_text("")
-    job = job_of(Path("x"), [], workers=Workers(1, 1), gpus=0, working_dir=Path("/"))
+    job = job_of(Path("x"), [], ScriptOptions(), working_dir=Path("/"))
     container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     container |= {"command": ["torchrun", "train.py", "here.py", "--file", "/abs.py"], "args": ["train.py"], "workingDir": None}
     made, said = placed(job, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=tmp_path)
@@ -145,7 +162,7 @@ def test_on_the_laptop_programs_start_where_the_caller_is_and_files_beside_the_j
     assert placed(job, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=tmp_path)[1] == [
         f"working directory {tmp_path}",
         f"train.py taken from {tmp_path}/jobs",
-        "gone.py is not there, nor beside the job file",
+        "gone.py does not exist there, nor next to the job file",
     ]
     chosen, silent = placed(made, PYTORCH, file=tmp_path / "jobs/job.yaml", working_dir=Path("/elsewhere"))
     assert (chosen, silent) == (made, []), "who names a working directory has decided"
@@ -162,7 +179,7 @@ def test_every_example_has_its_commands(tmp_path: Path) -> None:
     assert [job["metadata"]["name"] for job in jobs if without_command(job, KINDS[job["kind"]])] == []
 
 
-def test_what_torchrun_says_of_itself_is_folded_and_the_users_traceback_is_kept() -> None:
+def test_torchruns_own_words_are_folded_and_the_users_traceback_is_kept() -> None:
     folding = Folding()
     shown = [line for text in ["step 1", *USERS, *AGENTS, "step 2"] for line in folding.lines("w0", text)]
     assert shown == ["step 1", *USERS, "step 2"]
@@ -206,7 +223,7 @@ def test_an_agents_own_sigterm_is_folded_wherever_it_was() -> None:
     assert folding.error() == ("w0", USERS)
 
 
-def test_of_torchruns_usage_only_the_error_is_kept_unless_it_was_asked_for() -> None:
+def test_only_the_error_of_torchruns_usage_is_kept_unless_the_usage_was_asked_for() -> None:
     folding, error = Folding(), "torchrun: error: unrecognized arguments: --nonsense"
     assert [line for text in [*USAGE, error, "after"] for line in folding.lines("w0", text)] == [error, "after"]
     assert folding.error() == ("w0", [error])
@@ -234,7 +251,7 @@ def test_a_traceback_that_never_ends_is_bounded_and_not_lost() -> None:
     assert 0 < len(folding.rest()) <= 200
 
 
-def test_of_a_failed_job_the_first_error_stands_last_with_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_error_of_a_failed_job_stands_last_with_its_rank(capsys: pytest.CaptureFixture[str]) -> None:
     printer = Printer(folds=True)
     printer.tell(JOB, Ranks({"train-worker-0": 1, "train-worker-1": 0}))
     for pod, lines in (

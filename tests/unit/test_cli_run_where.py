@@ -61,7 +61,7 @@ def test_an_option_that_names_a_cluster_wins_over_the_environment(file: Path, tm
     assert (both.exit_code, "--kubeconfig and --data-dir name two clusters" in both.stderr) == (2, True)
 
 
-def test_what_shapes_a_new_cluster_is_refused_for_one_that_is_there(file: Path, tmp_path: Path) -> None:
+def test_options_for_a_new_cluster_are_refused_for_an_existing_one(file: Path, tmp_path: Path) -> None:
     (tmp_path / "venv/bin").mkdir(parents=True)
     answer = run(file, "--image", f"train={tmp_path}/venv", "--gpus", "2", kubeconfig=str(file))
     assert answer.exit_code == 2

@@ -1,4 +1,4 @@
-"""When a command that waits says for what."""
+"""Check when a waiting command says what it waits for."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ from elastic.cli.silence import AT_MOST_S, QUIET_S, Silence
 
 
 def moments(words: list[str]) -> list[float]:
-    """When they are said, of one for each half second."""
+    """Return the times at which these words are said. There is one for each half second."""
     silence = Silence(now=0.0)
     return [number / 2 for number, found in enumerate(words) if silence.is_to_say(found, number / 2)]
 
@@ -30,5 +30,5 @@ def test_after_something_else_was_said_it_is_quiet_for_a_while() -> None:
 
 
 def test_a_silent_wait_is_told_within_five_seconds() -> None:
-    """Also where the question what it waits for is only asked each second."""
+    """Even a command that looks for the reason only each second tells it in time."""
     assert QUIET_S + LOOK_EVERY_S < 5.0

@@ -158,7 +158,7 @@ def test_a_train_job_of_mpi_is_shown_and_changed_like_any_other(tmp_path: Path) 
     assert changes(api) == [("PATCH", TRAIN_JOB, {"spec": {"suspend": True}, "metadata": {"uid": "t-1"}})]
 
 
-def test_initializers_are_not_listed_beside_their_train_job(tmp_path: Path) -> None:
+def test_initializers_are_not_listed_next_to_their_train_job(tmp_path: Path) -> None:
     made = train_job()
     found = runtime(initializers=[initializer()])
     api = Api({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "team", "uid": "n"}}, *all_owned(made, found))

@@ -1,4 +1,4 @@
-"""`elastic uninstall` against an API server that keeps objects. That a real one takes it is for tests/cluster."""
+"""Run `elastic uninstall` against an API server that keeps objects. tests/cluster checks that a real one takes it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_jobs_go_only_when_named_and_before_the_control_plane(tmp_path: Path) ->
     assert [one["metadata"]["name"] for one in cluster.objects.values()] == ["default"]
 
 
-def test_what_others_installed_is_not_removed(tmp_path: Path) -> None:
+def test_an_installation_of_others_is_not_removed(tmp_path: Path) -> None:
     cluster = Cluster()
     for item in manifests.objects("standalone", (), namespace=SYSTEM, image="old"):
         cluster.objects[path_of(item)] = item

@@ -91,7 +91,7 @@ def test_each_problem_has_its_line_its_path_and_what_to_do(tmp_path):
     ]
 
 
-def test_an_anchor_and_a_merge_are_followed_to_the_line_where_the_value_stands(tmp_path):
+def test_an_anchor_and_a_merge_are_followed_to_the_line_of_the_value(tmp_path):
     file = tmp_path / "merged.yaml"
     file.write_text(
         textwrap.dedent("""\
@@ -163,7 +163,7 @@ def test_a_folder_is_searched_for_yaml_and_json_but_not_for_hidden_files(tmp_pat
         (b"a: *b", ":1: error: cannot be read: this is not YAML: "),
     ],
 )
-def test_what_cannot_be_read_is_exit_code_2_with_the_line(tmp_path, text, said):
+def test_an_unreadable_file_is_exit_code_2_with_the_line(tmp_path, text, said):
     file = tmp_path / "x.yaml"
     file.write_bytes(text)
     result = elastic("validate", file)
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_there_is_exit_code_2_and_the_others_are_still_looked
     assert "JAXJob jax is valid" in result.stdout
 
 
-def test_of_a_file_that_is_not_there_a_near_one_is_named(tmp_path, monkeypatch):
+def test_a_similar_name_is_offered_for_a_missing_file(tmp_path, monkeypatch):
     for name in ("train.py", "job.yaml", ".hidden.py"):
         (tmp_path / name).write_text("")
     monkeypatch.chdir(tmp_path)
@@ -315,14 +315,14 @@ def test_keys_that_are_there_twice_are_told_as_far_as_there_is_room():
     assert len(document.doubled) == MOST_DOUBLED
 
 
-def test_of_mappings_merged_into_one_the_first_wins_and_its_line_is_known():
+def test_the_first_of_merged_mappings_wins_and_its_line_is_known():
     (document,) = documents("a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n")
     assert document.value["c"] == {"x": 1, "y": 1, "z": 3}
     assert [document.line(("c", key)) for key in ("x", "y", "z")] == [1, 1, 5]
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_a_job_that_needs_an_etcd_is_warned_about_where_the_laptop_has_none(tmp_path, monkeypatch, is_installed):
+def test_a_job_that_needs_an_etcd_is_warned_about_if_the_laptop_has_none(tmp_path, monkeypatch, is_installed):
     monkeypatch.setattr(etcd, "program", lambda: Path("/usr/bin/etcd") if is_installed else None)
     file = tmp_path / "job.yaml"
     job = BAD[BAD.index("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: second}") :]

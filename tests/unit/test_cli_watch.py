@@ -1,4 +1,4 @@
-"""`elastic top --watch`: what it draws, what it bears, and how it leaves the terminal."""
+"""Check what `elastic top --watch` draws, which errors it survives, and how it leaves the terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def reading(*moments: str | BaseException) -> Read:
-    """What is read, one after the other; at last the user has seen enough."""
+    """Return a function that reads these texts, or raises these errors, in turn. At last the user presses Ctrl-C."""
     left = [*moments, KeyboardInterrupt()]
 
     async def read(kube: Any, namespace: str) -> str:
@@ -62,7 +62,7 @@ def reading(*moments: str | BaseException) -> Read:
 
 
 def pictures(terminal: Terminal) -> list[list[str]]:
-    """The lines of each, below the headline."""
+    """Return the lines of each picture below its headline."""
     drawn = terminal.getvalue().removeprefix(screen.ENTER).removesuffix(screen.LEAVE).split(screen.HOME)[1:]
     lines = [one.removesuffix(screen.REST_OF_SCREEN).split("\n") for one in drawn]
     return [[line.removeprefix(screen.LINE) for line in one][1:] for one in lines]
@@ -75,7 +75,7 @@ def test_it_draws_on_a_screen_of_its_own_and_leaves_none_of_it(terminal: Termina
     assert pictures(terminal) == [["", "one"], ["", "two"]]
 
 
-def test_what_does_not_fit_is_cut_and_counted(terminal: Terminal) -> None:
+def test_lines_that_do_not_fit_are_cut_and_counted(terminal: Terminal) -> None:
     watching.watch(Cluster(), reading("\n".join(["x" * 100, *map(str, range(9))])))  # type: ignore[arg-type]
     assert pictures(terminal) == [["", "x" * 59, "0", "1", "... and 7 more lines"]]
 
@@ -98,13 +98,13 @@ def test_a_server_that_is_away_ends_nothing(terminal: Terminal) -> None:
         RuntimeError("defect"),
     ],
 )
-def test_what_another_try_does_not_mend_ends_it_and_the_terminal_is_clean(terminal: Terminal, error: Exception) -> None:
+def test_a_lasting_error_ends_it_and_the_terminal_is_clean(terminal: Terminal, error: Exception) -> None:
     with pytest.raises(type(error)):
         watching.watch(Cluster(), reading("one", error))  # type: ignore[arg-type]
     assert terminal.getvalue().endswith(screen.LEAVE)
 
 
-def test_what_goes_wrong_at_first_is_no_picture(terminal: Terminal) -> None:
+def test_an_error_at_the_first_read_draws_nothing(terminal: Terminal) -> None:
     with pytest.raises(KubeError):
         watching.watch(Cluster(), reading(KubeError(code=0, reason="Unreachable", message="a")))  # type: ignore[arg-type]
     assert terminal.getvalue() == ""
@@ -128,7 +128,7 @@ def read_until(terminal: int, words: bytes, seen: bytes = b"") -> bytes:
 
 
 def test_ctrl_z_gives_the_shell_its_screen_back_and_fg_draws_again() -> None:
-    """The process stops itself; its parent, in the same session as a shell is, sees it stopped and lets it go on."""
+    """The process stops itself. Its parent is in the same session, as a shell is; it sees the stop and lets the process go on."""
     ours, theirs = pty.openpty()
     program = """
 import asyncio
@@ -162,7 +162,7 @@ watching.watch(Cluster(), read)
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_on_a_terminal_it_is_drawn_anew_and_leaves_the_terminal_as_it_was(tmp_path: Path, signal_number: int, code: int) -> None:
+def test_on_a_terminal_it_is_drawn_again_and_leaves_the_terminal_as_it_was(tmp_path: Path, signal_number: int, code: int) -> None:
     with served(Api(job(status=running()), pod(0)), tmp_path) as kubeconfig:
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "elastic.cli", "top", "--watch", "--kubeconfig", str(kubeconfig)]

@@ -65,7 +65,7 @@ def test_on_the_laptop_a_script_runs_from_its_place_and_elsewhere_its_text_trave
         client.submit(script)
 
 
-def test_a_job_that_is_over_is_replaced_and_one_that_runs_is_not(opened: Open) -> None:
+def test_a_finished_job_is_replaced_and_a_running_job_is_not(opened: Open) -> None:
     client = opened(api := Api())
     client.submit(train, [1.0])
     with pytest.raises(errors.AlreadyExists, match="choose another name, or submit with replace=True"):

@@ -1,4 +1,4 @@
-"""A function travels to the workers as text, and what it returns comes back in the log."""
+"""Send a function to the workers as text, and read its result from the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTSIDE = 3
 
 
 def add(a: int, *, b: int = 2) -> dict[str, Any]:
-    """With a class, a closure and a comprehension inside."""
+    """Add numbers with a class, a closure and a comprehension."""
     import os
 
     class Sum:
@@ -85,7 +85,7 @@ def imports_a_package() -> str:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A package that pip installs without an index."""
+    """Build a package that pip installs without an index."""
     file = tmp_path / "packed-1-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("packed.py", "WORD = 'here'")
@@ -96,7 +96,7 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def run_with(packages: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Installs below the folder, not into the environment of the tests, and asks no index."""
+    """Run a function with packages. pip installs them below the folder, not into the tests' environment, and asks no index."""
     script = folder / "program.py"
     script.write_text(program_of(imports_a_package, [], {}, packages=packages))
     place = str(folder / "packages")
@@ -109,8 +109,8 @@ def test_packages_are_installed_before_the_function_is_called(tmp_path: Path, wh
     assert result_in(done.stdout) == "here", done.stderr
 
 
-def test_where_pip_fails_the_program_ends_with_its_error_in_one_line(tmp_path: Path) -> None:
-    """The job went on without the package, and succeeded if the function bore it."""
+def test_if_pip_fails_the_program_ends_with_its_error_in_one_line(tmp_path: Path) -> None:
+    """The job went on without the package, and succeeded if the function did not need it."""
     done = run_with(["no-such-package>=1"], tmp_path)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1
@@ -118,7 +118,7 @@ def test_where_pip_fails_the_program_ends_with_its_error_in_one_line(tmp_path: P
 
 
 @pytest.mark.parametrize("packages", ["tqdm", ["--index-url"], [""], ["a\nb"], [3]])
-def test_what_is_no_requirement_is_refused(packages: Any) -> None:
+def test_an_invalid_requirement_is_refused(packages: Any) -> None:
     with pytest.raises(BadProgram, match="packages"):
         program_of(imports_a_package, [], {}, packages=packages)
 
@@ -135,7 +135,7 @@ def test_what_is_no_requirement_is_refused(packages: Any) -> None:
         (is_decorated, "is_decorated has decorators"),
     ],
 )
-def test_what_cannot_travel_is_refused_with_what_to_do(function: Any, words: str) -> None:
+def test_a_function_that_cannot_travel_is_refused_with_what_to_do(function: Any, words: str) -> None:
     with pytest.raises(BadProgram, match=words):
         program_of(function, [], {})
 
@@ -151,7 +151,7 @@ def test_arguments_have_to_fit_and_to_be_json() -> None:
 
 def test_a_result_that_cannot_be_sent_back_is_an_error_of_the_training(tmp_path: Path) -> None:
     assert f"more than {LARGEST_RESULT}; save it to a file instead" in run(program_of(returns_much, [], {}), tmp_path).stderr
-    words = "TypeError: returns_a_set returned what JSON does not hold (Object of type set is not JSON serializable)"
+    words = "TypeError: returns_a_set returned a value that JSON cannot hold (Object of type set is not JSON serializable)"
     assert run(program_of(returns_a_set, [], {}), tmp_path).stderr.splitlines()[-1].startswith(words)
     assert "set is not JSON serializable" in run(program_of(returns_a_set, [], {}), tmp_path).stderr
 

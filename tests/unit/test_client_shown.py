@@ -22,7 +22,7 @@ from elastic.client.summary import Summary, summary
 from elastic.kube.lines import LONGEST
 
 
-def test_what_a_notebook_shows_is_escaped_and_without_one_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_view_in_a_notebook_is_escaped_and_elsewhere_it_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "message": "<script>alert(1)</script>\x1b[2J"}]}
     told = summary(KINDS["PyTorchJob"], {"metadata": {"name": "a"}, "status": status})
     assert "<script>" not in page.as_html(told, "<b>")
@@ -116,7 +116,7 @@ def test_the_table_of_a_notebook_goes_on_while_only_the_step_changes(monkeypatch
         assert "<td>3</td>" in html, "the world as the rendezvous server has it"
 
 
-def test_what_breaks_while_a_job_is_shown_reaches_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_while_a_job_is_shown_reaches_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
     def changes() -> Iterator[Summary]:
         yield running_job()
         raise errors.JobFailed("a was deleted", name="a")

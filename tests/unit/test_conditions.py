@@ -39,7 +39,7 @@ def test_a_message_that_quotes_such_words_keeps_them() -> None:
     assert message(with_words_at_end(status, QUOTA, now=NOW)) == quoted + QUOTA
 
 
-def test_what_says_the_same_keeps_its_time() -> None:
+def test_an_unchanged_condition_keeps_its_time() -> None:
     status = with_words_at_end(restarting("A pod failed."), PODS, now=NOW)
     assert with_words_at_end(status, PODS, now=LATER) == status
 
@@ -57,7 +57,7 @@ def test_a_former_condition_loses_the_words() -> None:
     assert [c.message for c in without_former_words(status, now=LATER).conditions] == ["A pod failed.", "It is created."]
 
 
-def test_a_job_that_is_over_waits_for_nothing() -> None:
+def test_a_finished_job_waits_for_nothing() -> None:
     status = with_words_at_end(restarting("A pod failed."), PODS, now=NOW)
     status = with_condition(status, ConditionType.SUSPENDED, reason="JobSuspended", message="It is suspended.", now=LATER)
     assert [c.message for c in status.conditions] == ["A pod failed.", "It is suspended."]

@@ -89,7 +89,7 @@ async def test_after_a_clean_stop_the_next_one_need_not_wait() -> None:
 
 
 @pytest.mark.parametrize("is_standby", [False, True])
-async def test_a_lease_that_is_made_anew_goes_on_with_the_terms(is_standby: bool) -> None:
+async def test_a_lease_that_is_made_again_goes_on_with_the_terms(is_standby: bool) -> None:
     """The Lease was deleted, and the terms began again at 1. The rendezvous server refused the leader's signs and expectations."""
     lease, clock = OneLease(), Clock()
     async with served(lease.answer) as kube:
@@ -104,7 +104,7 @@ async def test_a_lease_that_is_made_anew_goes_on_with_the_terms(is_standby: bool
         assert next_one.term == 3
 
 
-async def test_of_two_that_find_it_free_at_the_same_moment_one_gets_it() -> None:
+async def test_one_of_two_that_find_it_free_at_the_same_moment_gets_it() -> None:
     lease, clock = OneLease(), Clock()
     async with served(lease.answer) as kube:
         candidates = [candidate(kube, f"c{i}", clock) for i in range(4)]
@@ -115,7 +115,7 @@ async def test_of_two_that_find_it_free_at_the_same_moment_one_gets_it() -> None
             task.cancel()
 
 
-async def test_who_finds_another_in_the_lease_stops_holding() -> None:
+async def test_a_holder_that_finds_another_in_the_lease_stops_holding() -> None:
     lease, clock = OneLease(), Clock()
     async with served(lease.answer) as kube:
         first, second = candidate(kube, "first", clock), candidate(kube, "second", clock)
@@ -129,7 +129,7 @@ async def test_who_finds_another_in_the_lease_stops_holding() -> None:
             await holding
 
 
-async def test_what_is_left_of_the_lease_counts_from_when_the_write_was_sent() -> None:
+async def test_the_rest_of_the_lease_counts_from_the_time_of_the_write() -> None:
     lease, clock = OneLease(), Clock()
 
     async def slowly(request: web.Request) -> web.Response:
@@ -147,7 +147,7 @@ async def test_what_is_left_of_the_lease_counts_from_when_the_write_was_sent() -
         assert election.left_s() < 0
 
 
-async def test_who_stood_still_until_another_took_the_lease_stops_its_work() -> None:
+async def test_a_process_that_stood_still_until_another_took_the_lease_stops_its_work() -> None:
     lease, clock = OneLease(), Clock()
     working = asyncio.Event()
 

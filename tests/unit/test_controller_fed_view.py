@@ -52,7 +52,7 @@ async def listed(view: FedView, kube: Kube, answer: Listing, *meanwhile: tuple[s
         await asyncio.sleep(0)
 
 
-async def test_nothing_is_whole_before_a_list_also_where_there_are_no_jobs(fed: tuple[FedView, Kube]) -> None:
+async def test_nothing_is_whole_before_a_list_even_if_there_are_no_jobs(fed: tuple[FedView, Kube]) -> None:
     view, kube = fed
     view.take(None, job(5))
     assert not view.synced
@@ -61,7 +61,7 @@ async def test_nothing_is_whole_before_a_list_also_where_there_are_no_jobs(fed: 
     assert not list(view.keys()), "older than the list and not in it: deleted"
 
 
-async def test_what_was_deleted_in_a_gap_goes_when_kopf_has_listed_anew(fed: tuple[FedView, Kube]) -> None:
+async def test_objects_that_were_deleted_in_a_gap_go_when_kopf_has_listed_again(fed: tuple[FedView, Kube]) -> None:
     view, kube = fed
     await listed(view, kube, Listing([job(5)], "9"))
     told = []
@@ -72,7 +72,7 @@ async def test_what_was_deleted_in_a_gap_goes_when_kopf_has_listed_anew(fed: tup
     assert not list(view.keys()), "kopf hands it on late"
 
 
-async def test_of_a_list_and_an_event_the_newer_one_counts(fed: tuple[FedView, Kube]) -> None:
+async def test_the_newer_one_of_a_list_and_an_event_counts(fed: tuple[FedView, Kube]) -> None:
     view, kube = fed
     await listed(view, kube, Listing([job(5)], "9"), ("MODIFIED", job(12)))
     assert view.shows(("n", "train"), "12")

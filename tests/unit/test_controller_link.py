@@ -341,7 +341,7 @@ async def test_a_world_that_cannot_be_read_keeps_what_was_known_and_says_so() ->
         running.cancel()
 
 
-async def test_what_an_earlier_server_said_is_not_believed_of_the_next() -> None:
+async def test_the_words_of_an_earlier_server_do_not_count_for_the_next() -> None:
     server, changed = Server(), asyncio.Queue[str]()
     link = RendezvousLink(server, errors=(RuntimeError,))
     running = asyncio.create_task(link.run(changed.put_nowait))
@@ -388,7 +388,7 @@ async def test_a_world_stands_since_it_was_formed_or_first_heard_of_by_our_own_c
         running.cancel()
 
 
-def test_what_is_larger_than_a_message_holds_is_told_as_the_most_it_holds() -> None:
+def test_a_number_that_is_too_large_for_a_message_is_told_as_the_largest() -> None:
     """`maxRestarts` and `scaleInGraceSeconds` may be 2^31 - 1, and a server that refuses each word about the job keeps it waiting."""
     most, long_ago = 2**31 - 1, datetime(2000, 1, 1, tzinfo=UTC)
     told = tell(

@@ -1,4 +1,4 @@
-"""What a scrape of the controller finds: series begin at 0, so that Prometheus' increase() sees all that is counted."""
+"""Check that the controller's series begin at 0, so that Prometheus' increase() sees everything that is counted."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,7 +21,7 @@ def test_a_namespaces_first_job_is_an_increase() -> None:
         metrics.changed(namespace="team", framework="pytorch", old=JobStatus(), new=CREATED)
     name = ("training_operator_jobs_created_total", "pytorch", "team")
     seen = []
-    for clock[0] in (2000.0, 2000.1, 2060.0, 2060.1, 2120.0):  # two servers that scrape every 60 s
+    for clock[0] in (2000.0, 2000.1, 2060.0, 2060.1, 2120.0):  # two Prometheus servers that scrape every 60 s
         seen.append(scraped(metrics)[name])
     assert seen == [0, 0, 0, 0, 8], "each of the two sees 0 first"
     assert scraped(metrics)["training_operator_jobs_failed_total", "pytorch", "team"] == 0

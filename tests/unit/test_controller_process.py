@@ -1,4 +1,4 @@
-"""What the processes of the control plane do at their start and what they write into their logs."""
+"""Check the start of the control plane's processes, and the lines of their logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from elastic.logs import Line
 from rendezvous.main import main as rendezvous_main
 
 
-def test_a_line_of_the_log_is_one_object_with_the_fields_of_what_happened() -> None:
+def test_a_line_of_the_log_is_one_object_with_the_fields_of_the_event() -> None:
     log, stream = logging.getLogger("test.logs"), io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(Line())
@@ -44,7 +44,7 @@ def test_a_line_of_the_log_is_one_object_with_the_fields_of_what_happened() -> N
     assert "ValueError: why" in second["traceback"]
 
 
-async def test_the_worker_image_is_the_controllers_own_where_that_was_asked_for() -> None:
+async def test_the_worker_image_is_the_controllers_own_if_that_was_asked_for() -> None:
     async def handler(request: web.Request) -> web.Response:
         assert request.path == "/api/v1/namespaces/default/pods/me"
         return web.json_response({"spec": {"containers": [{"name": "controller", "image": "reg.example/elastic:7"}]}})

@@ -106,7 +106,7 @@ async def test_a_failing_job_to_which_something_happened_is_looked_at_within_a_s
         assert (await queue.take())[0] == "job"
 
 
-async def test_of_jobs_that_are_gone_the_queue_remembers_nothing() -> None:
+async def test_the_queue_remembers_nothing_of_jobs_that_are_gone() -> None:
     """`forget` was called in the work on the key, and `done` after it remembered the key for ever."""
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     fresh = {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)}
@@ -119,7 +119,7 @@ async def test_of_jobs_that_are_gone_the_queue_remembers_nothing() -> None:
     assert {name: len(value) for name, value in vars(queue).items() if isinstance(value, dict | set | list)} == fresh
 
 
-async def test_what_happens_to_a_key_that_is_being_forgotten_is_looked_at_all_the_same() -> None:
+async def test_a_change_of_a_key_that_is_being_forgotten_is_still_looked_at() -> None:
     queue: WorkQueue[str] = WorkQueue(clock=Clock())
     queue.add("job")
     key, _ = await queue.take()
@@ -164,7 +164,7 @@ async def test_running_jobs_to_which_something_happens_all_the_time_let_new_ones
     assert "new" in taken
 
 
-async def test_what_one_round_sees_of_several_pods_is_one_event_and_each_of_it_is_told_once() -> None:
+async def test_the_news_of_several_pods_in_one_round_are_one_event_and_each_is_told_once() -> None:
     kube = Kube()
     teller = EventRecorder(kube)  # type: ignore[arg-type]
     ended = [normal("ExitedWithCode", f"Pod: team.train-worker-{n} exited with code 0", about=f"uid-{n}/0") for n in range(3)]
@@ -210,7 +210,7 @@ async def test_nothing_is_done_by_a_plan_that_rests_on_a_pod_that_has_changed_si
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("PyTorchJob", "SuccessfulDeletePod"), ("TFJob", "SuccessfulDeleteJob")])
-async def test_a_job_that_goes_when_its_time_is_over_leaves_word_of_it(kind: str, reason: str) -> None:
+async def test_a_job_that_is_removed_after_its_time_leaves_an_event(kind: str, reason: str) -> None:
     kube = Kube()
     applier = Applier(kube, EventRecorder(kube), None)  # type: ignore[arg-type]
     job = {**JOB, "kind": kind}
@@ -226,7 +226,7 @@ async def test_the_end_of_a_pod_group_is_told_as_upstream_does() -> None:
     assert (kube.events, kube.messages) == (["SuccessfulDeletePodGroup"], ["Deleted PodGroup: train"])
 
 
-async def test_what_a_conflict_kept_from_being_deleted_is_looked_at_again() -> None:
+async def test_an_object_that_a_conflict_kept_from_deletion_is_looked_at_again() -> None:
     """Another object may have the name by now, or the server may only ask to be asked again: the next round sees which."""
     kube = Kube()
     kube.conflicts = True

@@ -45,7 +45,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
 
 
 async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) -> None:
-    """9.07 to 9.08 samples a second filled the chart from its bottom to its top."""
+    """A speed between 9.07 and 9.08 samples a second filled the chart from bottom to top."""
     async with looked_at(trained(seconds=300, speed=9.07, noise=0.01), tmp_path, "#/") as page:
         await page.ask(WRITTEN)
         await page.ask(f"location.hash = '{JOB}'")
@@ -55,7 +55,7 @@ async def test_noise_of_the_speed_does_not_look_like_a_change(tmp_path: Path) ->
         assert max(labels) <= 10
 
 
-async def test_a_chart_says_which_line_is_which_and_the_values_where_one_points(tmp_path: Path) -> None:
+async def test_a_chart_says_which_line_is_which_and_the_values_under_the_pointer(tmp_path: Path) -> None:
     async with looked_at(trained(seconds=300), tmp_path, JOB) as page:
         await page.wait("document.querySelectorAll('canvas').length === 3")
         workers, loss = (f"{section(title)}.querySelector('.caption')" for title in ("Workers", "Loss"))

@@ -25,7 +25,7 @@ from elastic.runtime import signed_cookie
 
 
 class Judge(Api):
-    """An API server that knows two tokens; `alice` may list jobs and pods in the namespace default, `root` everything."""
+    """An API server that knows two tokens: `alice` may list jobs and pods in the namespace default, and `root` may list everything."""
 
     def answer(self, method, url, body):
         if not url.endswith("selfsubjectaccessreviews"):
@@ -91,7 +91,7 @@ async def test_an_answer_costs_the_same_questions_whether_the_job_is_there_or_no
     assert questions[0][0]
 
 
-async def test_what_is_no_name_is_not_asked_for(judged, tmp_path: Path):
+async def test_an_invalid_name_is_not_asked_for(judged, tmp_path: Path):
     shown, api, sessions = judged
     async with shown.served(tmp_path, sessions=sessions(), is_logged_in=False) as browser:
         root = {"Authorization": "Bearer root"}
@@ -102,7 +102,7 @@ async def test_what_is_no_name_is_not_asked_for(judged, tmp_path: Path):
         assert len(api.asked) == before
 
 
-async def test_what_another_namespace_says_of_a_job_is_not_shown(judged, tmp_path: Path):
+async def test_facts_from_another_namespace_about_a_job_are_not_shown(judged, tmp_path: Path):
     """A user who may create pods and Events in one namespace may name a job of another namespace in them."""
     shown, _, sessions = judged
     forged, said = owned(pod(0)), event("forged", message="pay here")
@@ -219,7 +219,7 @@ async def test_if_all_places_are_taken_the_user_with_most_gives_one_to_a_user_wi
                 response.close()
 
 
-def test_a_cookie_of_bytes_that_are_no_text_is_none():
+def test_a_cookie_of_invalid_text_does_not_count():
     """The server answered 500 to a cookie with these bytes, with a traceback in its log."""
     assert not signed_cookie.is_good(b"key", "9999999999.\udcff", 0.0)
 

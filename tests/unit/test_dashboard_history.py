@@ -54,7 +54,7 @@ def test_a_change_of_the_size_has_a_row_of_its_own_also_within_seconds():
 
 
 def area(series: Series) -> float:
-    """Worker-seconds."""
+    """Return the worker-seconds."""
     return sum(row.world * (after.at - row.at) for row, after in itertools.pairwise(series.rows()))
 
 
@@ -105,7 +105,7 @@ def test_a_flapping_job_costs_no_more_memory_than_a_calm_one():
 
 
 @pytest.mark.parametrize("stored", [[], [b"", b""], [b"x", b"", b""], [b"\0" * 56 * (ROWS + 1), b"", b""]])
-def test_what_is_not_a_stored_series_is_refused(stored):
+def test_an_invalid_stored_series_is_refused(stored):
     with pytest.raises(ValueError, match="not the rings"):
         Series.of(stored)
 
@@ -197,7 +197,7 @@ def test_no_time_counts_once_the_rendezvous_server_forgot_the_job():
     assert record.spent(1000.0) == {"training": 20.0}
 
 
-def test_of_too_many_jobs_the_ones_that_were_silent_for_longest_are_forgotten(monkeypatch):
+def test_the_jobs_that_were_silent_for_longest_are_forgotten_first(monkeypatch):
     monkeypatch.setattr(book_module, "MOST_JOBS", 3)
     scene = Scene(*(job(f"train-{number}") for number in range(3)))
     scene.put(job("train-0", workers=5), job("train-3"))
@@ -329,7 +329,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_was_saved_outlives_a_sigkill_in_the_middle_of_a_save(tmp_path):
+async def test_a_saved_history_outlives_a_sigkill_in_the_middle_of_a_save(tmp_path):
     """Each process is killed while it saves as fast as it can; the next one begins with all that was reported as saved."""
     file, step = tmp_path / "history.db", 0
     for kill in range(2):
@@ -355,7 +355,7 @@ def test_few_jobs_are_saved_each_five_seconds_and_many_each_half_minute():
     assert [pause_s(written) for written in (0, 100_000, 500_000, 90_000_000)] == [5.0, 5.0, pytest.approx(15.3, abs=0.1), 30.0]
 
 
-def test_of_a_job_that_meets_elsewhere_only_the_reports_are_known() -> None:
+def test_only_the_reports_of_a_job_that_meets_elsewhere_are_known() -> None:
     """A PyTorchJob without elasticPolicy reports through Kubeflow's callback. Nothing tells how many workers it has."""
     record = JobRecord()
     hear(record, 0.0, phase="", size=0, step=94, highest=94, values={"loss": 0.5}, percent=47, remaining_s=120.0)

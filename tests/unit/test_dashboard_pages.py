@@ -51,7 +51,7 @@ def scene() -> Scene:
     return shown
 
 
-async def test_what_is_hostile_is_text_on_every_page_and_at_every_width(tmp_path: Path) -> None:
+async def test_hostile_text_stays_text_on_every_page_and_at_every_width(tmp_path: Path) -> None:
     shown = scene()
     served = shown.served(tmp_path, allows_changes=True, reclaim=("true",), is_logged_in=False)
     async with served as browser, chromium.opened(tmp_path / "chromium") as page:
@@ -201,7 +201,7 @@ async def test_a_log_that_is_followed_holds_no_connection_while_its_page_is_hidd
         assert await page.ask("[...document.querySelectorAll('main button')].some((one) => one.textContent === 'Stop')")
 
 
-async def test_who_is_not_logged_in_reads_why_and_the_command_for_this_cluster(tmp_path: Path) -> None:
+async def test_a_user_who_is_not_logged_in_reads_why_and_the_command_for_this_cluster(tmp_path: Path) -> None:
     """After Log out and without a link, too, it said that the link had been used, and named a command for another folder."""
     served = Scene(trains()).served(tmp_path, command_options="--data-dir lab", is_logged_in=False)
     async with served as browser, chromium.opened(tmp_path / "chromium") as page:
@@ -329,7 +329,7 @@ class WithoutNodes(LaptopOwner):
         return resource != NODES
 
 
-async def test_who_may_not_list_nodes_reads_so_for_as_long_as_the_page_is_open(tmp_path: Path) -> None:
+async def test_a_user_who_may_not_list_nodes_reads_so_for_as_long_as_the_page_is_open(tmp_path: Path) -> None:
     """The page's clock once drew "0 nodes" over the sentence."""
     sessions = LaptopSessions(tmp_path, kube())
     sessions._owner = WithoutNodes(kube())

@@ -39,7 +39,7 @@ from elastic.runtime.one_time import OneTimeToken
         (["--reclaim-command", "x"], "--reclaim-command is for the laptop"),
     ],
 )
-def test_an_option_that_cannot_be_meant_so_is_one_sentence(arguments: list[str], words: str) -> None:
+def test_a_wrong_option_is_told_in_one_sentence(arguments: list[str], words: str) -> None:
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 2
     assert words in " ".join(ended.output.split())
@@ -123,7 +123,7 @@ def test_elastic_up_starts_it_with_options_that_it_knows(tmp_path: Path) -> None
     assert main.make_context("elastic-dashboard", reading).params["reclaim_command"] == ()
 
 
-def test_of_the_usual_folder_commands_need_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_need_no_option_for_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     layout = Layout(default_data_dir())
     layout.root.mkdir()

@@ -56,7 +56,7 @@ async def test_a_link_lets_one_browser_in_and_another_link_is_there_for_the_next
 
 
 @pytest.mark.parametrize("cookie", ["", "9999999999", "9999999999.", "9999999999." + "0" * 64, "-1.x", "１２.x", "9" * 5000 + ".x"])
-async def test_a_cookie_that_we_did_not_make_is_none(tmp_path: Path, cookie: str):
+async def test_a_cookie_that_we_did_not_make_does_not_count(tmp_path: Path, cookie: str):
     async with scene().served(tmp_path, is_logged_in=False) as browser:
         assert (await read(browser, "/api/jobs", Cookie=f"{own_cookie(browser)}={cookie}".encode().decode("latin-1")))[0] == 401
 
@@ -164,7 +164,7 @@ async def test_a_change_that_cannot_be_meant_so_is_refused_in_words(tmp_path: Pa
         assert answer["error"]
 
 
-async def test_what_is_no_text_is_refused_in_words(tmp_path: Path):
+async def test_invalid_text_is_refused_in_words(tmp_path: Path):
     async with scene().served(tmp_path, is_logged_in=False) as browser:
         own = {"Origin": str(browser._base_url).rstrip("/"), "Content-Type": "application/json"}
         async with browser.post("/api/session", data=b'{"token":"\xff"}', headers=own) as response:

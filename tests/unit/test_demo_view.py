@@ -37,7 +37,7 @@ class Screen(io.StringIO):
             assert self._changed.wait_for(lambda: text in self.getvalue(), PATIENCE_S), self.getvalue()
 
 
-def test_where_nobody_looks_a_silence_is_broken_by_a_line() -> None:
+def test_if_nobody_looks_a_silence_is_broken_by_a_line() -> None:
     screen = Screen(is_terminal=False)
     with View(lambda: "waiting for the cluster", screen, quiet_s=0.1) as view:
         view.line("begun")
@@ -104,7 +104,7 @@ def test_a_falling_loss_is_a_falling_curve() -> None:
 
 
 def steps() -> list[Step]:
-    """Three workers, two after a pause, three again."""
+    """Return the steps of three workers, of two after a pause, and of three again."""
     first = [Step(10 + at / 10, at, 3, 1.0 / (at + 1), 1) for at in range(50)]
     second = [Step(18 + at / 10, 50 + at, 2, 0.01 / (at + 1), 2) for at in range(50)]
     return [*first, *second, *(Step(23 + at / 10, 100 + at, 3, 0.0001, 3) for at in range(30))]

@@ -1,4 +1,4 @@
-"""The image: its Dockerfile keeps the rules that matter, and its steps make programs that run."""
+"""Check that the Dockerfile keeps the rules that matter, and that its steps make programs that run."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ def test_each_rule_for_a_dockerfile_is_one_that_can_be_broken() -> None:
 
 
 def test_the_steps_of_the_image_make_programs_that_run(tmp_path: Path) -> None:
-    """What is copied and run for the image, with its folders moved below a temporary one and the packages that are installed here."""
+    """The test copies and runs what the image's steps do, below a temporary folder, and with the packages that are installed here."""
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
     for step in steps((DEPLOY / "Dockerfile").read_text()):
@@ -48,7 +48,7 @@ def test_the_steps_of_the_image_make_programs_that_run(tmp_path: Path) -> None:
             for name in names:
                 _copy(ROOT / name, source / (name if target == "./" else target))
         elif step.stage == 1 and step.word == "RUN":
-            # Whatever is installed here stays as it is: without --ignore-installed pip would take the tests' own package away.
+            # Without --ignore-installed pip would remove the package that the tests run with.
             pip = f"{sys.executable} -m pip install --ignore-installed --no-deps --no-index --no-build-isolation --quiet"
             command = step.rest.replace("/installed", str(installed)).replace("pip install", pip).replace('"', "")
             subprocess.run(command.split(), cwd=source, check=True, timeout=110)

@@ -198,7 +198,7 @@ def test_the_namespaced_overlay_asks_for_nothing_outside_its_namespace(build: Bu
 
 @pytest.mark.parametrize("gang_scheduler", ["", "volcano", "another"])
 @pytest.mark.parametrize("kinds", [tuple(KINDS), *((kind,) for kind in KINDS)])
-def test_whatever_kinds_a_controller_looks_after_it_may_watch_what_it_watches(kinds: tuple[str, ...], gang_scheduler: str) -> None:
+def test_a_controller_of_any_kinds_may_watch_what_it_watches(kinds: tuple[str, ...], gang_scheduler: str) -> None:
     """A watch that is refused would keep the view from ever being whole, and every job from its first pod."""
     for everywhere in (True, False):
         held = granted(roles(everywhere=everywhere, kinds=kinds))
@@ -235,7 +235,7 @@ def test_metrics_are_where_annotations_say(build: Build, overlay: str) -> None:
     assert f"--metrics-port={noted['prometheus.io/port']}" in args
 
 
-def test_whoever_may_edit_or_view_a_namespace_may_edit_or_view_jobs_of_every_kind(build: Build) -> None:
+def test_users_who_may_edit_or_view_a_namespace_may_edit_or_view_jobs_of_every_kind(build: Build) -> None:
     plurals = {kind.plural for kind in KINDS.values()}
     found = build("standalone")
     for name, verbs in (

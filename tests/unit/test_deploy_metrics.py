@@ -29,7 +29,7 @@ def dashboards() -> set[str]:
 
 
 def exported() -> set[str]:
-    """Every name that Prometheus finds at the processes of the control plane, and its own about them."""
+    """Return all names that Prometheus finds at the processes of the control plane, and its own names about them."""
     metrics = Metrics(CollectorRegistry(), waiting=lambda: 0, sent={"GET": 1})
     text = (
         generate_latest(metrics.registry) + generate_latest(autoscalers().registry) + metrics_of(lambda: (), counts=lambda: (0, 0))()[0]

@@ -1,4 +1,4 @@
-"""The README's figures are those of docs/rescale.md, which the benchmark writes."""
+"""Compare the README's figures with those of docs/rescale.md, which the benchmark writes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def table(page: str) -> list[list[str]]:
-    """The first one between the marks."""
+    """Return the cells of the first table between the marks."""
     figures = (ROOT / page).read_text().partition(BEGIN)[2].partition(END)[0].strip()
     rows = figures.partition("\n\n")[0].splitlines()
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in (rows[0], *rows[2:])]

@@ -1,4 +1,4 @@
-"""What docs and messages tell a user to install by its name is what a package index has: a package of our name there is a stranger's."""
+"""Check that no page or message tells users to install our package by its name. On a package index the name is a stranger's."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md names reasons, fields and messages that are there."""
+"""Check that docs/troubleshooting.md names reasons, fields and messages that exist."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def ours() -> str:
 
 
 def quoted() -> list[str]:
-    """What symptoms quote: the bold beginnings of the list's entries."""
+    """Return the words that symptoms quote. A symptom is the bold beginning of a list's entry."""
     return sorted({word for entry in re.findall(r"^- \*\*(.+?)\*\*", PAGE, re.MULTILINE) for word in QUOTED.findall(entry)})
 
 
@@ -36,10 +36,10 @@ def source() -> str:
 
 
 @pytest.mark.parametrize("word", [word for word in quoted() if word not in OTHERS])
-def test_what_a_symptom_quotes_is_said_by_us(word: str, source: str) -> None:
+def test_our_programs_say_what_a_symptom_quotes(word: str, source: str) -> None:
     plain = word.removeprefix("kubectl ").removeprefix("elastic ").removeprefix("status.elastic.")
     assert plain.rpartition(".")[2] in source or plain.title() in source, word
 
 
-def test_what_others_say_is_still_on_the_page() -> None:
+def test_the_words_of_other_programs_are_still_on_the_page() -> None:
     assert set(OTHERS) <= set(quoted())

@@ -1,4 +1,4 @@
-"""The framing of an agent's connection, however the network cuts it up."""
+"""Check the framing of an agent's connection, however the network cuts it up."""
 
 import struct
 
@@ -10,7 +10,7 @@ from elastic_worker.agent.websocket import Broken, _read_head, _take_frame
 
 
 def frame(text: bytes) -> bytes:
-    """A text frame as a server sends it: unmasked."""
+    """Return a text frame as a server sends it, without a mask."""
     if len(text) < 126:
         return struct.pack(">BB", 0x81, len(text)) + text
     if len(text) < 65536:

@@ -79,7 +79,7 @@ def test_children_from_before_are_nobodys_workers() -> None:
         older.wait()
 
 
-def test_nothing_is_told_once_the_world_of_the_children_is_over() -> None:
+def test_nothing_is_told_once_the_world_of_the_children_has_ended() -> None:
     seen = Seen()
     seen.watch.begin()
     process = child("import time; time.sleep(60)")
@@ -105,7 +105,7 @@ def test_an_end_that_somebody_else_has_read_is_known_but_not_how() -> None:
     assert children.end_of(pid) == (True, None)
 
 
-def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_whoever_started_it() -> None:
+def test_a_child_that_we_finish_counts_as_ended_with_0_for_us_and_for_its_parent() -> None:
     """subprocess, and so torch, takes a child whose status somebody else has read for one that ended with 0."""
     seen = Seen()
     seen.watch.begin()

@@ -172,7 +172,7 @@ def test_a_worker_that_does_not_read_is_dropped_and_nobody_waits_for_it(place: P
     assert place.loses(connection) == []
 
 
-def test_what_a_slow_worker_has_not_read_comes_once_it_reads(place: Place) -> None:
+def test_messages_that_a_slow_worker_has_not_read_come_once_it_reads(place: Place) -> None:
     client, connection = place.open()
     for number in range(20):
         place.door.send(connection, {"n": number, "items": "A" * 60_000})

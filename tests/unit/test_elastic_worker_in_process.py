@@ -15,7 +15,7 @@ import pytest
 
 from elastic_worker import settings
 from elastic_worker.agent import in_process as module
-from elastic_worker.agent.in_process import NO_DOOR, InProcess
+from elastic_worker.agent.in_process import NO_DOOR, InProcess, transfer_secret
 from elastic_worker.agent.presence import Presence
 from elastic_worker.agent.view import View
 from elastic_worker.agent.workers import LocalWorkers
@@ -79,6 +79,10 @@ class Worker:
         self._socket.close()
 
 
+def secret(generation: int, round: int) -> str:
+    return transfer_secret("t", job="job-uid", generation=generation, round=round)
+
+
 class Agent:
     """An agent without torch and without a server: a test sends it views, and reads its messages."""
 
@@ -87,7 +91,7 @@ class Agent:
         monkeypatch.delenv(settings.WORLD, raising=False)
         self.presence = Presence(TOLD, on_signal=lambda number: None)
         self.presence.minor = minor
-        self.in_process = InProcess(self.presence, TOLD)
+        self.in_process = InProcess(self.presence, address=TOLD.address, secret=secret)
         self.sent: list[Said] = []
         self.opened: list[Worker] = []
 
@@ -309,6 +313,22 @@ def test_workers_measure_their_pace_while_a_server_that_knows_it_asks(new: Calla
         assert (told[0]["generation"], told[0]["workers"][0]["compute_us"], told[0]["workers"][0]["steps"]) == (3, 200_000, 25)
         agent.view(**world | {"pace_s": 0.0}, change=change(4, "run"))
         assert [worker.hear(), worker.hear()] == [{"t": "change", "round": 4, "phase": "run"}, {"t": "pace", "every_s": 0.0}]
+
+
+@pytest.mark.parametrize("minor", [4, 5])
+def test_a_save_that_fails_is_told_to_a_server_that_knows_of_it(new: Callable[..., Agent], minor: int) -> None:
+    agent = new(minor=minor)
+    agent.view(id="3-s", generation=3, rank=0, size=1, store="a:1")
+    agent.begin(3)
+    worker = agent.worker(step=10)
+    agent.tells("able")
+    worker.say("save", step=11, failures=1, words="No space left on device", last=10)
+    worker.say("done")
+    told = agent.tells(*(["saves"] if minor >= 5 else []), "unable")
+    if minor >= 5:
+        failed = {"local_rank": 0, "step": 11, "failures": 1, "words": "No space left on device", "last": 10}
+        assert told[0] == {"t": "saves", "workers": 1, "failed": [failed]}
+        assert told[0] in agent.presence.introduce()[1], "a new server hears of it, too"
 
 
 def test_a_server_of_the_release_before_gets_no_pace_that_was_on_its_way(new: Callable[..., Agent]) -> None:

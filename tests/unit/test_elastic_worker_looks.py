@@ -72,7 +72,7 @@ class Workers:
 
 @pytest.fixture
 def sleepers(tmp_path: Path) -> Iterator[list[int]]:
-    """Two processes that sleep."""
+    """Start two processes that sleep, and yield their pids."""
     program = tmp_path / "stay.py"
     program.write_text(SLEEPER)
     processes = [subprocess.Popen([sys.executable, str(program)]) for _ in range(2)]

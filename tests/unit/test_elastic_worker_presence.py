@@ -124,7 +124,7 @@ def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert quiet.pings == 5, "and it beats on"
 
 
-@pytest.mark.parametrize(("minor", "more"), [(3, {}), (4, {"early": True, "rank": 1, "error": "ValueError"})])
+@pytest.mark.parametrize(("minor", "more"), [(4, {}), (5, {"early": True, "rank": 1, "error": "ValueError"})])
 def test_a_server_hears_of_an_early_end_of_a_loop_if_it_knows_the_message(
     monkeypatch: pytest.MonkeyPatch, minor: int, more: dict[str, object]
 ) -> None:

@@ -103,7 +103,7 @@ def test_the_newest_report_is_the_one_that_goes_out_and_failures_are_followed_by
     assert '"step": 0' not in tried[1], "what was not sent in time is not sent any more"
 
 
-def test_a_value_that_is_no_number_is_refused_where_it_is_given(ca: str) -> None:
+def test_a_value_that_is_no_number_is_refused_at_the_call(ca: str) -> None:
     with pytest.raises(TypeError):
         Reporter(settings(ca)).send(1, loss=object())  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_a_loss_that_is_not_finite_does_not_keep_the_step_from_the_server(ca: st
 
 
 @pytest.mark.parametrize("left", ["soon", [], {}, 10**400])
-def test_an_answer_that_makes_no_sense_is_none(ca: str, monkeypatch: pytest.MonkeyPatch, left: object) -> None:
+def test_an_invalid_answer_counts_as_no_answer(ca: str, monkeypatch: pytest.MonkeyPatch, left: object) -> None:
     """It made the next call of `send` fail, inside the training loop."""
     came = threading.Semaphore(0)
 
@@ -179,7 +179,7 @@ def test_one_call_reports_at_the_rendezvous_server(
 
 
 @pytest.mark.parametrize("backend", ["", "c10d", "static", "elastic-etcd"])
-def test_one_call_does_nothing_where_nobody_takes_reports(
+def test_one_call_does_nothing_if_nobody_takes_reports(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, backend: str
 ) -> None:
     """A new thread would show that something is sent. An agent of elastic-etcd may have found no place for its socket."""

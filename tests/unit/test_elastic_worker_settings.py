@@ -1,4 +1,4 @@
-"""What a container must be told, and the one message where it was not."""
+"""Check the settings that a container needs, and the one message if they are missing."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def read(endpoint: str = "rendezvous:8443", job: str = "uid", **changes: str) ->
         ({"job": ""}, "the rendezvous id is empty; it must be the job's uid"),
     ],
 )
-def test_what_is_missing_is_one_clear_error(arguments: dict[str, str], words: str) -> None:
+def test_a_missing_setting_is_one_clear_error(arguments: dict[str, str], words: str) -> None:
     with pytest.raises(settings.SettingsError, match=words):
         read(**arguments)
 

@@ -37,7 +37,7 @@ def variables(rank: int, uid: str = POD) -> dict[str, str]:
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[list[int]]:
-    """Two workers of this pod, each with a child process, and one of another pod."""
+    """Start two workers of this pod, each with a child process, and one of another pod. Yield their pids."""
     program = tmp_path / "stay.py"
     program.write_text(STAYS)
     environments = [variables(2), variables(3), variables(0, f"{POD}-b")]

@@ -1,4 +1,7 @@
-"""A program that starts in an interpreter of ours is what a plain start makes of it. Its garbage is collected rarely until it has begun."""
+"""Check that a program in our warm interpreter runs as after a plain start.
+
+Its garbage is collected rarely until the program has begun.
+"""
 
 import gc
 import json
@@ -33,7 +36,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def thresholds(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int, int]]:
-    """Those of the tests, which are the same afterwards."""
+    """Yield the collector's thresholds, and restore them afterwards."""
     monkeypatch.delenv(collector.FORMER, raising=False)
     former = gc.get_threshold()
     yield former
@@ -57,14 +60,14 @@ def test_its_errors_show_no_frames_of_ours(tmp_path: Path) -> None:
     assert run(begin.command(words, str(ROOT)), tmp_path).stderr == run(words, tmp_path).stderr
 
 
-def test_it_starts_plainly_where_its_folder_has_a_module_that_we_have_imported(tmp_path: Path) -> None:
+def test_it_starts_plainly_if_its_folder_has_a_module_that_we_have_imported(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("OWN = 5\n")
     (tmp_path / "train.py").write_text("import gc, random\nprint(random.OWN, gc.get_threshold()[0])\n")
     done = run(begin.command([sys.executable, "-u", "train.py"], str(ROOT)), tmp_path)
     assert done.stdout.split() == ["5", str(gc.get_threshold()[0])], done.stderr
 
 
-def test_it_starts_plainly_where_the_host_has_no_library(tmp_path: Path) -> None:
+def test_it_starts_plainly_if_the_host_has_no_library(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv)\n")
     done = run(begin.command([sys.executable, "train.py", "a b"], str(tmp_path / "none")), tmp_path)
     assert (done.stdout, done.stderr) == ("['train.py', 'a b']\n", "")
@@ -90,7 +93,7 @@ def test_garbage_is_collected_rarely_until_the_program_has_begun(thresholds: tup
     assert collector.FORMER not in os.environ
 
 
-def test_what_was_made_meanwhile_is_old_and_still_collected(thresholds: tuple[int, int, int]) -> None:
+def test_objects_made_meanwhile_are_old_and_still_collected(thresholds: tuple[int, int, int]) -> None:
     collector.postpone()
     loop: list[object] = []
     loop.append(loop)
@@ -100,7 +103,7 @@ def test_what_was_made_meanwhile_is_old_and_still_collected(thresholds: tuple[in
 
 
 class Loop:
-    """Only a collection frees it."""
+    """An object that only a collection frees."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -116,7 +119,7 @@ def test_nothing_is_collected_while_it_is_paused_and_everything_afterwards() -> 
     assert not any(loop() for loop in loops)
 
 
-def test_what_the_program_has_set_itself_stays(thresholds: tuple[int, int, int]) -> None:
+def test_thresholds_that_the_program_has_set_stay(thresholds: tuple[int, int, int]) -> None:
     collector.resume()
     assert gc.get_threshold() == thresholds
     collector.postpone()

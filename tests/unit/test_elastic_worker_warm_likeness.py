@@ -38,14 +38,14 @@ def test_anything_else_that_differs_is_named(asked: dict[str, str]) -> None:
     assert "differs from what it was when torch was imported" in differences.of_environment(before, before, asked)
 
 
-def test_what_the_imports_set_themselves_may_be_there_or_not() -> None:
+def test_settings_of_the_imports_may_be_there_or_not() -> None:
     before, after = {}, {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_root"}
     assert differences.of_environment(before, after, after) == ""
     assert differences.of_environment(before, after, before) == ""
 
 
 @given(before=ENVIRONMENTS, asked=ENVIRONMENTS)
-def test_importing_anew_in_the_environment_for_a_worker_makes_it_like_one(before: dict[str, str], asked: dict[str, str]) -> None:
+def test_importing_again_in_the_environment_for_a_worker_makes_it_like_one(before: dict[str, str], asked: dict[str, str]) -> None:
     renewed = differences.environment_for(before, asked)
     assert differences.of_environment(renewed, renewed, asked) == ""
 
@@ -104,7 +104,7 @@ def test_a_folder_with_a_module_of_the_name_of_a_loaded_one_starts_plainly(tmp_p
     assert program.obstacle(run, folder=str(tmp_path), loaded=["numpy.linalg"]) == "the program's folder has a module numpy of its own"
 
 
-def test_what_is_no_source_file_starts_plainly(tmp_path: Path) -> None:
+def test_a_program_without_a_source_file_starts_plainly(tmp_path: Path) -> None:
     (tmp_path / "old.pyc").touch()
     for name in ("old.pyc", "."):
         assert "not a Python source file" in program.obstacle(program.Program(name, False, ()), folder=str(tmp_path), loaded=[])

@@ -1,4 +1,4 @@
-"""The stub in torchrun's hands against a fork server played by the test: what it makes of answers and signals, whenever they come."""
+"""Play the fork server against a stub that torchrun started. Answers and signals come at any time."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ print(sorted(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, []))), sorted(map
 
 
 def in_an_odd_place() -> None:
-    """As under nohup, in the background of a shell, and in a parent that blocks a signal."""
+    """Ignore and block signals, like nohup, a shell's background, and a parent that blocks a signal."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGUSR2])
@@ -80,7 +80,7 @@ class Played:
         return self.stub.returncode, out, error
 
     def wait_until_delivered(self, number: signal.Signals) -> None:
-        """Until the stub handles this signal and none is pending any more."""
+        """Wait until the stub handles this signal and no signal is pending any more."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             lines = Path(f"/proc/{self.stub.pid}/status").read_text().splitlines()
@@ -105,13 +105,13 @@ def played(tmp_path: Path) -> Iterator[Played]:
 
 
 def test_a_worker_that_ends_before_its_stub_has_read_the_answer_is_not_run_again(played: Played) -> None:
-    """Both in one piece, as on a busy machine: the stub took that for a refusal and started the program a second time, plainly."""
+    """Answer and end came in one piece, as on a busy machine. The stub took that for a refusal and started the program a second time."""
     played.connection.sendall(STARTED + EXITED_WITH_7)
     assert played.end() == (7, "", "")
 
 
 def test_a_signal_from_the_moment_of_the_answer_on_is_the_workers(played: Played) -> None:
-    """A stub that was still to install its handlers died of the signal, and its worker with it."""
+    """A stub that had not yet installed its handlers died of the signal, and so did its worker."""
     played.connection.sendall(STARTED)
     played.stub.send_signal(signal.SIGUSR1)
     assert played.connection.recv(1) == bytes([signal.SIGUSR1])
@@ -148,7 +148,7 @@ def odd(tmp_path: Path) -> Iterator[Played]:
 
 
 def test_signals_that_torchrun_ignores_or_blocks_reach_the_worker_which_may_handle_them(odd: Played) -> None:
-    """Under nohup a worker that handled SIGHUP never got one: the stub found it ignored and did not forward it. A test hung that way."""
+    """A worker that handled SIGHUP never got it under nohup: the stub found it ignored and did not forward it. A test hung that way."""
     odd.connection.sendall(STARTED)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2, signal.SIGABRT, signal.SIGCONT):
         odd.stub.send_signal(number)
@@ -166,7 +166,7 @@ def test_a_blocked_signal_from_before_the_answer_waits_for_the_worker_and_an_ign
 
 
 def test_a_plain_start_has_the_signals_that_torchrun_gave_it(odd: Played) -> None:
-    """Also the pending one. SIGHUP was sent while it was ignored, so it has no effect."""
+    """The program also gets the pending signal. SIGHUP was sent while it was ignored, so it has no effect."""
     for number in (signal.SIGHUP, signal.SIGUSR2):
         odd.stub.send_signal(number)
     odd.connection.sendall(b"it would differ")
@@ -186,7 +186,7 @@ os.execve = signalled
 
 
 def test_a_signal_just_before_a_plain_start_is_not_lost(tmp_path: Path) -> None:
-    """The stub had applied what had arrived, and still had its handlers: they swallowed a SIGTERM that came before the new interpreter."""
+    """The stub had applied the arrived signals and kept its handlers. They swallowed a SIGTERM that came before the new interpreter."""
     played = Played(tmp_path, first=SIGNALLED_AT_EXEC)
     try:
         played.connection.sendall(b"it would differ")
@@ -230,7 +230,7 @@ def test_a_signal_after_the_answer_goes_to_the_worker_even_if_an_earlier_one_is_
 
 
 def test_a_signal_ends_a_stub_whose_request_the_server_does_not_read(tmp_path: Path) -> None:
-    """A request longer than a socket's buffer blocked the stub for two minutes, and it applied no signal meanwhile."""
+    """A request longer than a socket's buffer blocked the stub for two minutes, and the stub applied no signal meanwhile."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     listener.bind(f"/proc/self/fd/{opened}/socket")
@@ -263,7 +263,7 @@ for line in sys.stdin:
 
 
 def test_a_server_is_waited_for_as_long_as_it_uses_the_cpu() -> None:
-    """On a busy machine an import took longer than two minutes; a plain start, which had to import too, came later still."""
+    """An import took longer than two minutes on a busy machine. A plain start, which imports too, came later still."""
     with subprocess.Popen([sys.executable, "-u", "-c", WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None

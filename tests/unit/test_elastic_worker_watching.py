@@ -105,7 +105,7 @@ def test_a_child_process_that_comes_or_works_begins_the_count_again(worker: Work
     assert worker.look()["looks"] == 1
 
 
-def test_a_rank_in_a_collective_is_still_whatever_its_background_does(worker: Worker) -> None:
+def test_a_rank_in_a_collective_is_still_for_any_work_in_its_background(worker: Worker) -> None:
     worker.text, worker.main = REDUCING, process(10, FUTEX)
     for looks in (1, 2, 3, 4):
         worker.uses(cpu_s=3.0, traffic=100)
@@ -177,7 +177,7 @@ def test_a_computation_that_gets_memory_gets_on(worker: Worker) -> None:
         assert worker.look()["looks"] == 1
 
 
-def test_another_process_begins_anew(worker: Worker) -> None:
+def test_another_process_begins_again(worker: Worker) -> None:
     assert worker.counts(2) == [1, 2]
     worker.main = replace(worker.main, pid=11)
     assert worker.counts(2) == [1, 2]

@@ -55,7 +55,7 @@ def test_every_reason_of_a_container_means_what_the_table_says(row: end_reasons.
     assert end_reasons.of_container(row.word) is row.meaning
 
 
-def test_a_reason_that_nobody_knows_yet_means_refused_where_nothing_has_begun() -> None:
+def test_an_unknown_reason_means_refused_if_nothing_has_begun() -> None:
     unknown = pod(phase=PodPhase.FAILED, reason="FromTomorrow", containers=(Container(name="pytorch", waiting="ContainerCreating"),))
     assert end_reasons.of_pod(unknown, "pytorch") is Meaning.REFUSED
     ran = replace(unknown, containers=(Container(name="pytorch", exit_code=1, exit_reason="Error"),))
@@ -72,7 +72,7 @@ def test_a_node_that_restarts_while_init_containers_run_is_not_the_users_fault()
     assert end_reasons.cause_of(made, "pytorch", job_uid="job-uid") is Cause.DISRUPTION
 
 
-def test_beside_a_neighbour_that_the_node_ended_the_training_containers_own_failure_counts() -> None:
+def test_the_training_containers_own_failure_counts_next_to_a_neighbour_that_the_node_ended() -> None:
     failed = pod(
         phase=PodPhase.FAILED, containers=(Container(name="log", exit_code=255, exit_reason="Unknown"), Container("pytorch", exit_code=1))
     )

@@ -80,7 +80,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing is before it."""
+        """Return whether nothing comes before it."""
         return self.at == 0
 
 

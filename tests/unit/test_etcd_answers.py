@@ -14,7 +14,7 @@ from elastic.etcd.store import Away
 RANGE, WATCH = (etcd3().methods[name].response for name in ("KV/Range", "Watch/Watch"))
 
 
-def test_what_etcd_answers_comes_back_as_it_was() -> None:
+def test_the_answers_of_etcd_come_back_unchanged() -> None:
     answer = WATCH(watch_id=7, created=True)
     answer.header.revision = 2**40
     answer.events.add().kv.value = bytes(300_000)
@@ -35,7 +35,7 @@ def test_a_message_of_many_empty_parts_is_not_made() -> None:
         parsed(RANGE, b"\x12\x00" * (MOST_PARTS + 1))
 
 
-def test_those_who_hold_most_go_first() -> None:
+def test_the_largest_holders_go_first() -> None:
     room, much = Room(), MOST_OF_ALL // 4
     assert all(room.has(f"hog-{number}", much) for number in range(4))
     assert room.has("job", 10 * LITTLE)
@@ -45,7 +45,7 @@ def test_those_who_hold_most_go_first() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, MOST_OF_ALL)), max_size=30))
-def test_who_holds_little_always_finds_room_and_the_largest_only_while_there_is_some(asked: list[tuple[str, int]]) -> None:
+def test_small_holders_always_find_room_and_the_largest_only_while_there_is_some(asked: list[tuple[str, int]]) -> None:
     room, held = Room(), dict[str, int]()
     for job, size in asked:
         held[job] = size

@@ -33,7 +33,7 @@ def test_expected_members_that_are_not_here_are_waited_for_a_while(job: Job) -> 
     assert job.names() == ("w0",)
 
 
-def test_without_a_word_of_the_controller_none_is_formed_where_there_is_one() -> None:
+def test_without_a_word_of_the_controller_no_world_is_formed_if_there_is_a_controller() -> None:
     job = Job(needs_controller=True)
     job.start("w0", "w1", "w2")
     job.live(10)
@@ -64,7 +64,7 @@ def test_a_world_that_was_formed_before_the_controller_spoke_is_numbered_above_t
     assert job.world().generation == 11, "training is disturbed once"
 
 
-def test_a_world_with_a_low_number_trains_on_where_its_members_could_form_no_other(job: Job) -> None:
+def test_a_world_with_a_low_number_trains_on_if_its_members_could_form_no_other(job: Job) -> None:
     job.start("w0", "w1")
     job.live(3)
     job.expect("w0", "w1", "w2", floor=10, min=3, max=3)

@@ -5,7 +5,7 @@ from elastic.etcd.records import Leaving
 from elastic.membership import bounds, wire
 
 
-def test_who_must_leave_who_may_have_to_and_by_when_stands_in_the_record() -> None:
+def test_the_record_has_the_members_that_must_or_may_have_to_leave_and_by_when() -> None:
     doomed = wire.LeaveOrder(member="w0", cause="disruption", by_s=12.5)
     prepared = wire.LeaveOrder(member="w1", cause="disruption", when_replaced=True)
     record = expected_of(wire.Expectation(members=("w2",), newcomers=("w2",), leaving=(doomed, prepared), max=4, state_s=3.0))

@@ -13,7 +13,7 @@ from elastic.etcd.store import Entry
 from elastic.membership.phases import WorldPhase
 
 
-def test_what_is_no_record_is_ignored_and_too_much_of_it_ends_the_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_record_is_ignored_and_too_many_end_the_visit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "MOST_BYTES", 2**21)
 
     async def story() -> None:
@@ -56,7 +56,7 @@ def test_a_flood_of_changes_is_read_no_quicker_than_its_share() -> None:
     play(story())
 
 
-def test_what_one_job_holds_takes_no_room_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_one_job_take_no_room_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MOST_OF_ALL", 2**21)
 
     async def story() -> None:

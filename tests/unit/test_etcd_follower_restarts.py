@@ -83,7 +83,7 @@ def test_a_new_etcd_learns_from_the_controller_how_often_restarts_led_nowhere() 
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_how_a_container_ended_counts_once_whoever_says_so_first(is_first: bool) -> None:
+def test_the_end_of_a_container_counts_once_for_any_first_reporter(is_first: bool) -> None:
     """The agents see that a member is gone, a disruption for all they know; the controller sees that its memory ran out."""
 
     async def story() -> None:

@@ -51,7 +51,7 @@ def test_the_next_endpoint_answers_for_a_bad_one_and_is_kept(handle: Handle) -> 
         assert len(peers[1].seen) == 2
 
 
-def test_all_endpoints_are_named_where_none_answers() -> None:
+def test_all_endpoints_are_named_if_none_answers() -> None:
     ports = free_port(), free_port()
     etcd = Gateway([Endpoint("127.0.0.1", port) for port in ports])
     with pytest.raises(Unreachable, match=rf"127.0.0.1:{ports[0]}: .*refused; 127.0.0.1:{ports[1]}: .*refused"):

@@ -52,7 +52,7 @@ def test_the_world_trains_on_while_a_newcomer_is_gathered(job: Job) -> None:
     assert not job.agents["w0"].view.reform, "others may come yet"
 
 
-def test_a_killed_agent_is_missed_when_its_lease_is_over(job: Job) -> None:
+def test_a_killed_agent_is_missed_when_its_lease_ends(job: Job) -> None:
     job.start("w0", "w1", "w2")
     job.turn(6)
     job.end("w0")
@@ -292,7 +292,7 @@ def test_a_worker_lost_while_others_finish_disturbs_nobody(job: Job) -> None:
     assert job.agents["w4"].view.finished
 
 
-def test_a_worker_interrupted_after_others_have_finished_begins_again_where_it_may(job: Job) -> None:
+def test_a_worker_interrupted_after_others_have_finished_begins_again_if_it_may(job: Job) -> None:
     job.start("w0", "w1")
     job.live(5)
     job.agents["w0"].presence.report_state("finished", generation=1)

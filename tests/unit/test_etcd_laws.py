@@ -136,7 +136,7 @@ class Membership(RuleBasedStateMachine):
 
     @rule()
     def calm_follows(self) -> None:
-        """After any history, when links hold and asked members come, everybody who may work soon does, and then nothing is written."""
+        """Check that after any history, with good links, all agents that may work soon do, and that nothing is written then."""
         for name, agent in list(self.job.agents.items()):
             agent.is_frozen = agent.link.is_cut = agent.link.is_deaf = False
             agent.turn()
@@ -164,7 +164,7 @@ class Membership(RuleBasedStateMachine):
             assert {agent.name for agent in working} == set(self.job.names()), self.describe()
 
     def everybody_steps(self) -> None:
-        """Training that has ever reported a step goes on to."""
+        """Make a step if the training has ever reported one."""
         self.steps += bool(self.steps)
         for agent in self.job.agents.values():
             if self.steps and agent.is_working:

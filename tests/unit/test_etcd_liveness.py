@@ -14,7 +14,7 @@ class Woken:
         self.asking = Asking(self.event.set)
 
     def ask(self, *addresses: str) -> bool:
-        """Whether somebody was found ended."""
+        """Return whether an agent was found ended."""
         self.event.clear()
         self.asking.ask(addresses)
         return self.event.wait(10)

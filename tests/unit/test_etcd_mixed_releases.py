@@ -12,7 +12,9 @@ from io import BytesIO
 
 import pytest
 from etcd_agents import OURS, Job, Release
+from etcd_living import LivingJob
 from release_before import BEFORE, ROOT
+from test_etcd_in_process_laws import Living
 from test_etcd_laws import Membership
 
 NAME = "elastic_worker_before"
@@ -47,9 +49,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
             del sys.modules[name]
 
 
-def mixed(before: Release, **rules: object) -> Job:
+def mixed(before: Release, kind: type[Job] = Job, **rules: object) -> Job:
     """Return a job whose members with an even number are of the release before."""
-    job = Job(**rules)
+    job = kind(**rules)
     job.release_of = lambda name: before if int(name[1:]) % 2 == 0 else OURS
     return job
 
@@ -93,6 +95,44 @@ def test_whoever_decides_the_members_that_must_leave_go_as_planned(job: Job, fir
     world = job.world()
     assert world is not None
     assert (job.in_world(), world.restarts, world.cause) == ({"w0", "w1"}, {}, "plan")
+
+
+def test_workers_that_could_live_on_restart_while_a_member_of_the_release_before_is_there(before: Release) -> None:
+    job = mixed(before, LivingJob, max=4, grace_s=5.0)
+    try:
+        job.start("w1", "w3")
+        job.expect("w1", "w3")
+        job.live()
+        world = job.world()
+        assert world is not None
+        assert world.change is not None
+        assert world.change.stage == "run"
+        job.start("w2")
+        job.expect("w1", "w2", "w3")
+        job.live()
+        assert (job.in_world(), job.agents["w1"].starts) == ({"w1", "w2", "w3"}, 2)  # type: ignore[attr-defined]
+        job.end("w3")
+        job.live()
+        assert (job.in_world(), job.agents["w1"].starts) == ({"w1", "w2"}, 3)  # type: ignore[attr-defined]
+        job.end("w2")
+        job.start("w3")
+        job.expect("w1", "w3")
+        job.live()
+        world = job.world()
+        assert world is not None
+        assert world.change is not None
+        assert (job.in_world(), world.change.stage) == ({"w1", "w3"}, "run")
+    finally:
+        job.close()
+
+
+def test_they_agree_whatever_happens_to_workers_that_live_on(before: Release) -> None:
+    class Mixed(Living):
+        def make_job(self, **rules: object) -> LivingJob:
+            return mixed(before, LivingJob, **rules)  # type: ignore[return-value]
+
+    Mixed.TestCase.settings = Membership.TestCase.settings
+    Mixed.TestCase("runTest").runTest()
 
 
 def test_they_agree_whatever_happens(before: Release) -> None:

@@ -22,7 +22,7 @@ def job() -> Iterator[Job]:
 
 
 def train(job: Job, seconds: float, *, step: int, every: tuple[str, ...] = ()) -> int:
-    """Every worker, or those named, makes two steps a second; returns the newest step."""
+    """Let every worker, or the named ones, make two steps a second. Return the newest step."""
     for _ in range(int(seconds / 0.5)):
         step += 1
         for agent in job.agents.values():
@@ -59,7 +59,7 @@ def test_one_member_writes_the_steps_that_all_report_and_only_now_and_then() -> 
     job.close()
 
 
-def test_where_rank_0_reports_nothing_another_member_writes() -> None:
+def test_if_rank_0_reports_nothing_another_member_writes() -> None:
     job = started()
     train(job, 20, step=0, every=("w2",))
     found = progress(job)
@@ -254,7 +254,7 @@ def test_without_reports_the_state_is_passed_on_after_a_while() -> None:
     job.close()
 
 
-def test_who_may_have_to_leave_is_exchanged_in_one_change() -> None:
+def test_a_member_that_may_have_to_leave_is_exchanged_in_one_change() -> None:
     job = Job(max=4)
     job.expect("w0", "w1")
     job.start("w0", "w1")

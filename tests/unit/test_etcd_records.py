@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic_worker.etcd import records
+from elastic_worker.etcd.change_records import EXCHANGE, Answer, Change, Part, Values
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.records import (
     EXPECTED,
@@ -37,10 +38,11 @@ MEMBER = Member(
     entered=3,
     after=2,
     trouble="ä",
-    failed=Failed(2, 137, 9, True, True),
+    failed=Failed(2, 137, 9, True, True, True, True),
     finished=3,
     left="gone",
     alive_at="h:1",
+    in_process=Part(2, 3, True, 41, 7, Answer("unformed", 7, 41, "ä"), 5, 6),
 )
 FULL_WORLD = World(
     generation=7,
@@ -55,6 +57,7 @@ FULL_WORLD = World(
     fruitless=2,
     step=41,
     heirs=(0, 1),
+    change=Change("plain", 9, 8, 6, 41, (0, 1), 2, True, 40, "ä", "a1"),
 )
 FULL_EXPECTED = Expected(
     members=("w0", "w1"),
@@ -82,6 +85,7 @@ EXAMPLES: list[tuple[str, Record]] = [
     (WORLD, FULL_WORLD),
     (EXPECTED, FULL_EXPECTED),
     (PROGRESS, Progress(step=50, generation=7, in_world=49)),
+    (EXCHANGE + "w0", Values("w0", 7, {"step/0": "MA=="})),
 ]
 
 anything = st.recursive(

@@ -77,7 +77,7 @@ def sent(agent: Heard, data: bytes) -> bytes:
     "line",
     [b"\n", b"[]\n", b"\xff\n", b"[" * 60_000 + b"\n", b'{"generation": "1", "step": 2}\n', b'{"generation": 1, "step": -2}\n', b"{"],
 )
-def test_what_is_no_report_ends_its_own_connection_only(agent: Heard, line: bytes) -> None:
+def test_an_invalid_report_ends_its_own_connection_only(agent: Heard, line: bytes) -> None:
     assert sent(agent, line) == b""
     assert agent.steps.empty()
     assert json.loads(sent(agent, b'{"generation": 1, "step": 2}\n')) == agent.answer

@@ -1,4 +1,4 @@
-"""What `torchrun --rdzv-backend elastic-etcd` takes, and how it says what is wrong."""
+"""Check the options of `torchrun --rdzv-backend elastic-etcd`, and the messages for wrong ones."""
 
 import re
 

@@ -35,7 +35,7 @@ def test_training_goes_on_while_etcd_is_away(job: Job) -> None:
 
 
 def cut(job: Job, seconds: float) -> None:
-    """Nobody reaches etcd, in which all leases end; then everybody does."""
+    """Cut all agents off from etcd while its leases end, and connect them again."""
     for agent in job.agents.values():
         agent.link.is_cut = True
     for _ in range(int(seconds)):
@@ -45,7 +45,7 @@ def cut(job: Job, seconds: float) -> None:
         agent.link.is_cut = False
 
 
-def test_training_goes_on_where_all_leases_ended_while_nobody_reached_etcd(job: Job) -> None:
+def test_training_goes_on_if_all_leases_ended_while_nobody_reached_etcd(job: Job) -> None:
     """An etcd that is stopped for longer than the leases ends them all when it goes on: all workers were restarted for nothing."""
     job.start("w0", "w1", "w2")
     job.live(5)
@@ -118,7 +118,7 @@ def test_an_etcd_that_answers_nonsense_is_named_at_the_barrier(
     assert agent.presence.away_s >= 10, "so that away_timeout holds"
 
 
-def test_what_nobody_has_thought_of_counts_as_no_answer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_answer_counts_as_no_answer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.start("w0")
     agent = job.agents["w0"]
 
@@ -176,7 +176,7 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(job: Job) -> None:
     assert [world.generation for world, _ in job.etcd.worlds] == [1]
 
 
-def test_what_is_not_ours_is_ignored_and_overwritten(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_records_are_ignored_and_overwritten(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     job.etcd.write(WORLD, b"garbage")
     job.etcd.write("members/w7", b'{"v":1}')
     job.etcd.write("elsewhere/x", b"\x80\x04.")
@@ -186,7 +186,7 @@ def test_what_is_not_ours_is_ignored_and_overwritten(job: Job, caplog: pytest.Lo
     assert "the value of /elastic-training/job/world in etcd is ignored: it is not JSON" in caplog.text
 
 
-def test_a_world_of_another_token_is_written_over_only_by_those_who_have_trained_here(job: Job) -> None:
+def test_a_world_of_another_token_is_overwritten_only_by_members_that_have_trained_here(job: Job) -> None:
     world = World(9, (), "", "", "")
     job.etcd.write(WORLD, Seal("another token", "job").close(WORLD, world))
     job.start("w0")

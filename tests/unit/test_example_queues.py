@@ -37,7 +37,7 @@ def job(raw: Object, status: JobStatus | None = None) -> Job:
 
 
 def as_kueue_leaves_it(raw: Object, *, suspended: bool, selector: dict[str, str] | None = None) -> Object:
-    """Suspended as it was written; or admitted, with the labels and tolerations of the flavor in the template."""
+    """Return the job as Kueue leaves it: suspended, or admitted with the flavor's labels and tolerations in the template."""
     found = copy.deepcopy(raw)
     found["spec"]["runPolicy"] = {"suspend": suspended}
     if selector:
@@ -50,7 +50,7 @@ def pods_made(plans: list[Plan]) -> list[Object]:
     return [action.object for planned in plans for action in planned.actions if isinstance(action, Create) and action.resource == PODS]
 
 
-def test_a_job_of_kueues_has_pods_only_while_admitted_and_where_kueue_says() -> None:
+def test_a_job_of_kueues_has_pods_only_while_admitted_and_on_the_nodes_that_kueue_says() -> None:
     raw = read("kueue")
     cluster = Cluster(job(as_kueue_leaves_it(raw, suspended=True)), settings=OURS, lingering=True)
     assert pods_made(cluster.settle()) == []

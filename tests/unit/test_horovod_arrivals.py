@@ -1,4 +1,4 @@
-"""Which hosts Horovod's driver may use where workers ask for their place: those whose workers have all asked."""
+"""Check that Horovod's driver uses only hosts whose workers have all asked for their place."""
 
 import itertools
 import threading
@@ -10,7 +10,7 @@ from elastic_worker.horovod.arrivals import Arrivals, Place, Slot, WorldLost
 
 
 class Driver:
-    """Assigns what it is offered, as Horovod's driver does when its workers have met."""
+    """A driver that assigns the offered hosts, as Horovod's does when its workers have met."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +46,7 @@ class Driver:
         self.arrivals.assigned()
 
     def meet(self, *slots: Slot) -> Callable[[], dict[Slot, Place | None]]:
-        """These workers ask at once, each in a thread; the call waits for their answers."""
+        """Let these workers ask, each in a thread. Return a function that waits for their answers."""
         found: dict[Slot, Place | None] = {}
 
         def ask(slot: Slot) -> None:
@@ -65,7 +65,7 @@ class Driver:
 
 
 def begun(**hosts: int) -> Driver:
-    """A world of these hosts that trains, with the library."""
+    """Return a driver whose world of these hosts trains with the library."""
     driver = Driver()
     assert driver.arrivals.offered(hosts) == hosts
     driver.assign(hosts)
@@ -75,7 +75,7 @@ def begun(**hosts: int) -> Driver:
 
 
 def until_waiting(driver: Driver, *slots: Slot) -> Callable[[], dict[Slot, Place | None]]:
-    """These workers have asked, and wait."""
+    """Let these workers ask, and return once all of them wait."""
     answers = driver.meet(*slots)
     while not all(slot in driver.arrivals._arrived for slot in slots):
         pass
@@ -104,7 +104,7 @@ def test_a_new_hosts_workers_start_at_once_and_it_is_offered_when_all_have_asked
     assert (first()[("w1", 0)], second()[("w1", 1)]) == (Place(1, 3, 0, 2, 0, 1), Place(2, 3, 1, 2, 0, 1))
 
 
-def test_the_first_world_meets_only_when_all_of_it_are_there() -> None:
+def test_the_first_world_meets_only_when_all_its_workers_are_there() -> None:
     driver = Driver()
     driver.assign({"w0": 1, "w1": 1})
     first = until_waiting(driver, ("w0", 0))
@@ -172,7 +172,7 @@ def test_a_worker_of_the_first_world_that_is_lost_before_it_asks_leaves_the_othe
     assert driver.ready_again == [("w0", 0)], "once"
 
 
-def test_a_newcomer_gets_no_world_without_those_that_have_the_state() -> None:
+def test_a_newcomer_gets_no_world_without_the_workers_that_have_the_state() -> None:
     driver = begun(w0=1)
     listed = {"w0": 1, "w1": 1, "w2": 1}
     driver.arrivals.offered(listed)

@@ -129,7 +129,7 @@ def test_without_a_first_list_the_script_is_asked_until_there_is_one() -> None:
     until(lambda: hosts.find_available_hosts_and_slots() == {"w0": 2})
 
 
-def test_what_the_driver_does_is_reported_as_a_whole(tmp_path: Path) -> None:
+def test_the_acts_of_the_driver_are_reported_as_a_whole(tmp_path: Path) -> None:
     served = Served()
     served.give(host("w0", listed=False, unproven=True))
     noted = tmp_path / "noted"
@@ -266,7 +266,7 @@ def test_the_programs_right_to_be_run_does_not_depend_on_how_the_package_came(im
     assert os.access(image.library / "bin/horovodrun", os.X_OK)
 
 
-def test_workers_get_the_library_where_the_launcher_gives_it_and_keep_their_commits_in_the_pod() -> None:
+def test_workers_get_the_library_if_the_launcher_gives_it_and_keep_their_commits_in_the_pod() -> None:
     spec: dict[str, Any] = {"containers": [{"name": "mpi", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}
     deliver_to_worker(spec, job_uid="0d9f", image="elastic:1")
     mounts = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}

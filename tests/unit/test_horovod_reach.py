@@ -80,7 +80,7 @@ def test_a_host_that_cannot_be_reached_is_not_proven(pod: Path, account: dict[st
 
 
 @pytest.mark.parametrize("change", ["shell", "client", "account"])
-def test_where_horovodrun_would_go_another_way_the_command_is_run(pod: Path, account: dict[str, str], change: str) -> None:
+def test_if_horovodrun_would_go_another_way_the_command_is_run(pod: Path, account: dict[str, str], change: str) -> None:
     match change:
         case "shell":
             (pod / "kubexec.sh").write_text("#!/bin/sh\nssh $1\n")

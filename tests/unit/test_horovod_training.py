@@ -1,4 +1,4 @@
-"""What a training program's state gains from our library; Horovod itself is played by a world of one worker."""
+"""Check our library's additions to a training program's state. A world of one worker plays Horovod."""
 
 import os
 import queue
@@ -36,7 +36,7 @@ class Handler:
 
 
 class State:
-    """As horovod.torch's TorchState, as far as it matters here."""
+    """The part of horovod.torch's TorchState that matters here."""
 
     def __init__(self, model: Any, **values: int) -> None:
         self._handlers = {"model": Handler(model)}
@@ -92,7 +92,7 @@ class World:
 
 
 class Asked:
-    """Progress, and whether a checkpoint is asked for."""
+    """The launcher's side: it gets the progress, and may ask for a checkpoint."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int | None, dict[str, float]]] = []
@@ -138,7 +138,7 @@ def test_a_new_process_goes_on_from_the_commit_that_its_pod_has_kept() -> None:
     assert second._handlers["model"].value.weight.tolist() == [[7.0, 7.0]]
 
 
-def test_what_is_in_memory_is_newer_than_any_file() -> None:
+def test_the_state_in_memory_is_newer_than_any_file() -> None:
     state = kept(step=0)
     state.step = 5
     state.commit()
@@ -177,7 +177,7 @@ def test_a_change_of_hosts_that_waits_is_noticed_at_the_next_step() -> None:
 
 
 def test_after_the_last_step_of_another_worker_nothing_is_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has shut Horovod down, and the failure made its peers look for another world, in a job that was over."""
+    """The other worker had shut Horovod down. The failure made its peers look for another world, though the job had finished."""
     state = kept(step=0)
     with monkeypatch.context() as over:
         over.setattr(state._elastic.hvd, "allreduce_async", mock.Mock(side_effect=RuntimeError("Horovod has been shut down.")))
@@ -204,7 +204,7 @@ class Elastic:
 
 
 def test_connections_of_the_last_world_end_before_the_next_one_begins() -> None:
-    """Where a worker was lost while all shut down, others may still wait for this one."""
+    """If a worker is lost while all shut down, others may still wait for this one."""
     world: Any = World()
     world.elastic = Elastic()
     state = training.kept(world, State(torch.nn.Linear(2, 1), step=0))

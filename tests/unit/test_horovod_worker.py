@@ -1,4 +1,4 @@
-"""What a training program's workers do without Horovod's compiled part: ask for their place, keep commits, report progress."""
+"""Check a worker's part that needs no compiled Horovod: it asks for its place, keeps commits and reports progress."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def until(claim: Callable[[], bool]) -> None:
 
 
 class Driver:
-    """The launcher's HTTP server, with these answers in turn."""
+    """The launcher's HTTP server, which gives these answers in turn."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []
@@ -144,7 +144,7 @@ def stored(path: Path, log: list[str]) -> Commits:
     return Commits(str(path), lambda content, file: pickle.dump(content, file), pickle.load, log.append)
 
 
-def test_the_newest_commit_is_what_the_next_process_reads(tmp_path: Path) -> None:
+def test_the_next_process_reads_the_newest_commit(tmp_path: Path) -> None:
     log: list[str] = []
     first = stored(tmp_path / "commits", log)
     for number in range(1, 30):
@@ -156,7 +156,7 @@ def test_the_newest_commit_is_what_the_next_process_reads(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", [b"", b"5", b"x\n", b"5\nnot a pickle"])
-def test_a_damaged_commit_is_none_and_is_logged(tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_commit_does_not_count_and_is_logged(tmp_path: Path, text: bytes) -> None:
     log: list[str] = []
     (tmp_path / "commit").write_bytes(text)
     assert stored(tmp_path, log).newest() == (0, None)

@@ -1,4 +1,4 @@
-"""Which hosts elastic Horovod may discover: what each fact means, and the laws of every sequence of changes."""
+"""Check which hosts elastic Horovod may discover: the meaning of each fact, and the laws of every sequence of changes."""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ def proven(job: HostJob, *uids: str, now: float = 0.0) -> HostJob:
 
 
 def training(*hosts: Host, least: int = 1, now: float = 0.0) -> HostJob:
-    """A job whose driver has assigned ranks to all these hosts."""
+    """Return a job whose driver has assigned ranks to all these hosts."""
     well = [Host(name=one.name, uid=one.uid, is_ready=True) for one in hosts]
     job = proven(with_facts(HostJob(), facts(*well, least=least), now), *(one.uid for one in well), now=now)
     return with_facts(with_report(job, report(*(one.name for one in hosts)), now), facts(*hosts, least=least), now)
@@ -72,7 +72,7 @@ def test_the_launchers_own_pod_needs_no_proof() -> None:
     assert names(with_facts(HostJob(), facts(host("job-launcher", is_local=True)), 0)) == ["job-launcher"]
 
 
-def test_another_pod_of_a_proven_hosts_name_is_proven_anew() -> None:
+def test_another_pod_of_a_proven_hosts_name_must_be_proven_again() -> None:
     job = training(host("w0"), host("w1"))
     job = with_facts(job, facts(host("w0"), host("w1", uid="other")), 1)
     assert names(job) == ["w0"]
@@ -85,7 +85,7 @@ def test_without_a_list_the_answer_says_why_and_is_never_an_empty_list() -> None
     assert answer(with_facts(job, facts(), 1), "").error == "no host can be listed yet: no pod of a worker runs"
 
 
-def test_a_planned_removal_leaves_the_list_at_once_where_enough_stay() -> None:
+def test_a_planned_removal_leaves_the_list_at_once_if_enough_stay() -> None:
     job = training(host("w0"), host("w1"), host("w2", leaving=True))
     assert names(job) == ["w0", "w1"]
     assert state(job).working == ("uid-w0", "uid-w1", "uid-w2")
@@ -149,8 +149,8 @@ def test_a_new_server_keeps_the_last_host_with_the_state_by_the_drivers_report_a
 def test_hosts_that_were_exchanged_before_the_driver_reported_come_back_until_another_has_the_state() -> None:
     """A launcher was preempted as its job began.
 
-    Its driver read the list with its own pod only, which left the list as soon as three workers were proven, and the driver reported that
-    it had begun there. Then no listed host had the training state.
+    Its driver read the list with its own pod only. This pod left the list as soon as three workers were proven, and the driver reported
+    that it had begun there. Then no listed host had the training state.
     """
     own, others = host("job-launcher", is_local=True, leaving=True), [host(f"w{index}") for index in range(3)]
     job = with_facts(HostJob(), facts(replace(own, leaving=False), *others, least=3), 0)
@@ -170,7 +170,7 @@ def test_before_the_driver_has_assigned_ranks_every_host_may_be_exchanged() -> N
     assert names(with_proof(job, "uid-w1", 1)) == ["w1"]
 
 
-def test_where_the_driver_does_not_report_an_addition_keeps_its_distance_from_a_removal() -> None:
+def test_without_reports_of_the_driver_an_addition_keeps_its_distance_from_a_removal() -> None:
     job = proven(with_facts(HostJob(), facts(host("w0"), host("w1")), 0), "uid-w0", "uid-w1")
     job = with_facts(job, facts(host("w0"), host("w1", leaving=True)), 100)
     assert names(job) == ["w0"]
@@ -187,7 +187,7 @@ def test_a_driver_that_reports_gets_an_addition_at_once() -> None:
     assert names(job) == ["w0", "w2"]
 
 
-def test_where_the_driver_does_not_report_workers_may_run_in_every_pod_that_was_listed() -> None:
+def test_without_reports_of_the_driver_workers_may_run_in_every_pod_that_was_listed() -> None:
     job = proven(with_facts(HostJob(), facts(host("w0"), host("w1"), host("w2", is_ready=False)), 0), "uid-w0", "uid-w1")
     job = with_facts(job, facts(host("w0"), host("w1", leaving=True), host("w2", is_ready=False)), SETTLED_S)
     assert names(job) == ["w0"]
@@ -195,8 +195,8 @@ def test_where_the_driver_does_not_report_workers_may_run_in_every_pod_that_was_
     assert state(job).working == ("uid-w0", "uid-w1")
 
 
-def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_may_run_for_the_jobs_grace_period() -> None:
-    """A host that only may have to leave has no other moment at which its pod may go."""
+def test_without_reports_of_the_driver_workers_of_a_host_that_left_the_list_may_run_for_the_jobs_grace_period() -> None:
+    """The end of the grace period is the only moment at which the pod of a host that may have to leave can go."""
     w0, w1, w2 = host("w0"), replace(host("w1", leaving=True), when_replaced=True), host("w2")
     job = proven(with_facts(HostJob(), facts(w0, host("w1")), 0, grace_s=7), "uid-w0", "uid-w1")
     job = with_facts(job, replace(facts(w0, w1, w2), wanted=2), SETTLED_S, grace_s=7)
@@ -209,8 +209,8 @@ def test_where_the_driver_does_not_report_workers_of_a_host_that_left_the_list_m
     assert state(job).leaving == ("uid-w1",)
 
 
-def test_a_new_server_takes_a_host_that_leaves_for_one_at_work_until_the_driver_reports_or_its_grace_period_is_over() -> None:
-    """A scale-in had just taken a worker off the list of the former server; the controller deleted its pod while its processes ran."""
+def test_a_new_server_believes_that_a_leaving_host_works_until_the_driver_reports_or_its_grace_period_ends() -> None:
+    """A scale-in had just taken a worker off the former server's list. The controller deleted its pod while its processes ran."""
     job = with_facts(HostJob(), facts(host("w0"), host("w1", leaving=True)), 50, grace_s=7)
     assert state(job).working == ("uid-w1",)
     assert state(with_report(job, report("w0", working=("w0", "w1")), 51)).working == ("uid-w0", "uid-w1")
@@ -219,21 +219,21 @@ def test_a_new_server_takes_a_host_that_leaves_for_one_at_work_until_the_driver_
     assert state(decided(job, 57)).working == ()
 
 
-def test_a_launcher_that_reports_no_more_is_taken_for_one_that_does_not_report() -> None:
+def test_a_launcher_that_stops_reporting_counts_as_one_that_never_reports() -> None:
     job = training(host("w0"), now=0)
     assert state(job).observed == Observed.DRIVER
     assert job.look_again_at == REPORT_KEPT_S
     assert state(decided(job, REPORT_KEPT_S)).observed == Observed.PODS
 
 
-def test_what_a_launcher_proves_of_pods_that_are_not_there_is_not_kept() -> None:
+def test_a_launchers_proofs_of_missing_pods_are_not_kept() -> None:
     job = with_facts(HostJob(), facts(host("w0")), 0)
     assert with_report(job, report(proven=tuple(f"stranger-{n}" for n in range(1000))), 1).proven == frozenset()
 
 
 @dataclass
 class Life:
-    """A job that hosts come to and leave, as the controller, a launcher and time would have it."""
+    """A job whose hosts come and leave, as the controller, a launcher and time make them."""
 
     least: int
     job: HostJob = field(default_factory=HostJob)

@@ -151,7 +151,7 @@ async def test_a_caller_waits_for_another_version_and_is_woken_by_it(site: Site)
     assert await asyncio.wait_for(site.get("?after=s0-7"), 1), "the version of another server is never waited on"
 
 
-async def test_of_too_many_waiting_callers_the_last_is_answered_at_once(site: Site) -> None:
+async def test_the_last_of_too_many_waiting_callers_is_answered_at_once(site: Site) -> None:
     site.expect(ready("w0"))
     await site.post("/proofs/uid-w0")
     version = (await site.get()).headers["Elastic-Version"]

@@ -1,4 +1,4 @@
-"""Answers of pods behind pods/proxy and of extension API servers that no HTTP server could send on: the client hears why."""
+"""Check that the client is told why an answer of a pod behind pods/proxy or of an extension API server cannot be sent on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFER = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
 @asynccontextmanager
 async def asking(way: str, answer: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
-    """What a client hears of this answer to a plain request."""
+    """Yield the client's answer to a plain request if the backend answers with these bytes."""
     async with sending(answer) as (port, _):
         if way == "proxy":
             async with proxying_to(port) as client, client.get(PATH) as heard:

@@ -1,4 +1,7 @@
-"""The image has what its programs import: the packages of the extra that the Dockerfile installs, and no others."""
+"""Check that the image has the packages that its programs import.
+
+It has the packages of the extra that the Dockerfile installs, and no others.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ for name in sys.argv[2].split(","):
 
 
 def wanted(name: str, extras: frozenset[str], found: set[str]) -> Iterator[str]:
-    """What pip would install for a requirement, ours left out."""
+    """Yield the packages that pip would install for a requirement, without our own."""
     for text in metadata.requires(name) or ():
         requirement = Requirement(text)
         marker = requirement.marker
@@ -56,7 +59,7 @@ def installed_extra() -> frozenset[str]:
 
 
 def lacking() -> set[str]:
-    """Modules of packages that are installed here and not in the image."""
+    """Return the modules of packages that are installed here and not in the image."""
     there = {*wanted(OURS, installed_extra(), set()), OURS}
     owners = metadata.packages_distributions()
     return {module for module, owned_by in owners.items() if not there & {canonicalize_name(owner) for owner in owned_by}}

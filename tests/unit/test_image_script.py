@@ -1,4 +1,4 @@
-"""scripts/image builds with the first container engine that answers; without one it says how, and `make build` goes on."""
+"""scripts/image builds with the first container engine that answers; without one it says how, and `make release` goes on."""
 
 import subprocess
 from pathlib import Path

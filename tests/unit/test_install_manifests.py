@@ -23,7 +23,7 @@ ALL = {overlay: tuple(name for name, one in COMPONENTS.items() if overlay in one
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """scripts/manifests.py."""
+    """Return the module scripts/manifests.py."""
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, which has kustomize in it")
     spec = importlib.util.spec_from_file_location("scripts_manifests", ROOT / "scripts" / "manifests.py")
@@ -57,7 +57,9 @@ def test_every_component_and_overlay_of_deploy_can_be_chosen() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value) or "nothing",
 )
-def test_what_is_installed_is_what_kustomize_makes_of_deploy(script: ModuleType, overlay: str, components: tuple[str, ...]) -> None:
+def test_the_installed_objects_are_those_that_kustomize_makes_of_deploy(
+    script: ModuleType, overlay: str, components: tuple[str, ...]
+) -> None:
     made = json.dumps(script.built(overlay, components)).replace(SYSTEM, "here").replace(manifests.IMAGE, IMAGE)
     found = named(manifests.objects(overlay, components, namespace="here", image=IMAGE))
     assert found == named(json.loads(made)), "deploy/ has changed; run: python scripts/manifests.py"

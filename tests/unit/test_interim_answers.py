@@ -110,7 +110,7 @@ class Transport(asyncio.Transport):
 
 
 @pytest.mark.parametrize("message", [CONTINUE, FINAL], ids=["informational", "final"])
-async def test_of_thousands_of_answers_that_come_at_once_only_the_first_are_read(message: bytes) -> None:
+async def test_only_the_first_of_thousands_of_answers_at_once_are_read(message: bytes) -> None:
     """Each read of a socket brought ten thousand, in one piece that nothing else could get in between."""
     handler, transport = ResponseHandler(asyncio.get_running_loop()), Transport()
     handler.connection_made(transport)

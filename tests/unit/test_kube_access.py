@@ -124,7 +124,7 @@ def test_in_a_pod_the_service_accounts_files_are_taken(tmp_path: Path, host: str
 
 
 def program(folder: Path, answer: str) -> dict[str, object]:
-    """A credential program that gives this answer and counts how often it is asked."""
+    """Return the kubeconfig user of a credential program that gives this answer, and notes each call in the file `asked`."""
     script = folder / "credentials"
     script.write_text(f"#!/bin/sh\necho asked >> {folder}/asked\ncat <<'END'\n{answer}\nEND\n")
     script.chmod(0o755)

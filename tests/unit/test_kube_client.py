@@ -133,7 +133,7 @@ async def test_no_page_is_asked_of_what_is_no_name_of_a_pod(name: str) -> None:
                 pass
 
 
-async def test_what_a_pod_would_have_kept_is_not_sent_with_other_requests() -> None:
+async def test_a_cookie_from_a_pod_is_not_sent_with_other_requests() -> None:
     cookies: list[str | None] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -149,7 +149,7 @@ async def test_what_a_pod_would_have_kept_is_not_sent_with_other_requests() -> N
     assert cookies == [None, None]
 
 
-async def test_what_begins_while_the_client_closes_does_not_break_that() -> None:
+async def test_a_request_that_begins_while_the_client_closes_does_not_break_that() -> None:
     """Requests and streams have connections of their own: the second kind appeared while the first was being closed."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -311,7 +311,7 @@ async def test_a_cache_follows_the_watch_and_resumes_from_the_last_bookmark() ->
     assert [(c.old, c.new) for c in changes] == [(None, "uid-a"), (None, "uid-b"), ("uid-a", None)]
 
 
-async def test_what_vanished_or_was_made_anew_while_the_watch_was_gone_is_told() -> None:
+async def test_objects_that_vanished_or_were_made_again_while_the_watch_was_gone_are_told() -> None:
     script = ScriptedPods([listing(10, pod("a", 5), pod("b", 6)), listing(30, pod("b", 25, uid="new-b"))], [None])
     async with running(script) as (cache, changes):
         await script.done.wait()

@@ -199,7 +199,7 @@ async def test_an_object_that_somebody_nested_deeply_blinds_nobody(levels: int) 
 
 @pytest.mark.parametrize("read", [cut, decoded])
 @pytest.mark.parametrize("text", [b"]" * 500 + b"[" * 500, b'{"a":' * 1100, b'"' * 1001 + b"{" * 1000])
-def test_what_is_no_json_stays_what_it_is(read: Callable[[bytes], object], text: bytes) -> None:
+def test_a_body_that_is_no_json_stays_unchanged(read: Callable[[bytes], object], text: bytes) -> None:
     if read is cut:
         assert cut(text) is text
     else:
@@ -207,7 +207,7 @@ def test_what_is_no_json_stays_what_it_is(read: Callable[[bytes], object], text:
             decoded(text)
 
 
-def test_what_lies_deeper_than_anybody_reads_is_null_and_all_else_stays() -> None:
+def test_parts_that_are_nested_too_deep_are_null_and_all_else_stays() -> None:
     inner: object = None
     for _ in range(MOST_DEPTH):
         inner = {"a": inner}

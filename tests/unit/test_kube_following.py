@@ -20,7 +20,7 @@ def pod(run: int, **state: Any) -> dict[str, Any]:
 
 
 class Kubelet:
-    """Answers like a kubelet: with the newest run of the container, or the one before it."""
+    """Answers like a kubelet, with the newest run of the container or the run before it."""
 
     def __init__(self) -> None:
         self.runs: list[list[str]] = [[]]
@@ -57,7 +57,7 @@ async def told_after(kubelet: Kubelet, *, is_seen: bool) -> list[Happening]:
 
 
 async def test_the_lines_of_a_run_that_ended_quietly_are_not_those_of_the_next_run() -> None:
-    """A container that died before it had printed was started again at once.
+    """A container that died before it printed anything was started again at once.
 
     Its reader asked for the log again and got the next run's log. From then on, all output of the job was reported twice.
     """

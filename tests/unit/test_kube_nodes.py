@@ -1,4 +1,4 @@
-"""Taints as they are written on the command line, and what they make of a node's list; what an eviction says while it waits."""
+"""Check taints as users write them on the command line, their effect on a node's list, and the words of a waiting eviction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_taint_is_written_as_kubectl_has_it(text: str, taint: Taint) -> None:
         ("a:Never", "'Never' is not an effect of a taint; use one of NoSchedule, PreferNoSchedule, NoExecute"),
     ],
 )
-def test_what_is_no_taint_is_refused_with_how_one_is_written(text: str, words: str) -> None:
+def test_an_invalid_taint_is_refused_with_how_one_is_written(text: str, words: str) -> None:
     with pytest.raises(TaintError) as refused:
         parse_taint(text)
     assert str(refused.value).startswith(words)
@@ -65,7 +65,7 @@ def test_a_node_has_a_taint_once_and_keeps_the_others(there: list[Taint], taint:
 
 
 class Server:
-    """Has a pod that takes a few looks to end."""
+    """A server with a pod that takes a few looks to end."""
 
     def __init__(self, pod: Object, *, looks: int) -> None:
         self.pods = [pod] * looks
@@ -77,7 +77,7 @@ class Server:
 
 
 async def test_an_eviction_that_takes_long_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a node that was killed nobody ends the pods until its loss is noticed: a drain was silent for a minute."""
+    """Nobody ends the pods of a killed node until its loss is noticed. A drain was silent for a minute."""
     pod = {"metadata": {"namespace": "n", "name": "a", "uid": "u"}, "spec": {"nodeName": "node-1"}}
     for quiet_s, lines in ((0.0, 3), (60.0, 0)):
         said = list[str]()

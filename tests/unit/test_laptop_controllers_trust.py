@@ -1,4 +1,4 @@
-"""What an extension API server lists costs other tenants nothing: it is trusted for its own objects only."""
+"""Check that an extension API server is trusted for its own objects only, so that its lists harm no other tenant."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OF_JOB, OF_NOBODY = a_reference("kubeflow.org/v1", "PyTorchJob", "job"), a_refer
 
 
 class Cluster:
-    """Lists what `listed` says, watches what is put into `shown`, and has single objects as `had` says."""
+    """An API server that lists the objects of `listed`, sends those of `shown` to watches, and has the single objects of `had`."""
 
     def __init__(self, *groups: Object) -> None:
         self.groups = groups
@@ -89,10 +89,10 @@ class Cluster:
 @pytest.mark.parametrize("namespace", ["other", "victim"])
 @pytest.mark.parametrize("finalizer", ["foregroundDeletion", "orphan"])
 @pytest.mark.parametrize("is_seen", [True, False], ids=["owner-seen", "owner-not-seen"])
-async def test_an_extension_s_object_with_another_s_uid_touches_nothing_of_that_other(
+async def test_an_extensions_object_with_the_uid_of_another_harms_nothing_of_that_other(
     namespace: str, finalizer: str, is_seen: bool
 ) -> None:
-    """Another tenant's pod was deleted, or lost its owner, for an object that an extension wrote with the uid of the job."""
+    """Another tenant's pod was deleted, or lost its owner, because an extension wrote an object with the uid of the job."""
     cluster = Cluster(CORE, EXTENSION, KUBEFLOW)
     cluster.listed[JOBS] = [an_object("job", "victim")] if is_seen else []
     cluster.listed[PODS] = [an_object("p", "victim", OF_JOB)]
@@ -105,7 +105,7 @@ async def test_an_extension_s_object_with_another_s_uid_touches_nothing_of_that_
         for collection in (JOBS, PODS, THINGS):
             await cluster.watched[collection].wait()
         cluster.shown[THINGS].put_nowait(spoof)
-        # Each goes for want of an owner, and so tells that all that came before it is done.
+        # Each of these objects has no owner. Its deletion tells that all changes before it are handled.
         for name in ("one", "two", "three"):
             cluster.shown[PODS].put_nowait(an_object("p", "victim", OF_JOB, resourceVersion=name))
             cluster.shown[THINGS].put_nowait(an_object(name, "other", OF_NOBODY))
@@ -116,7 +116,7 @@ async def test_an_extension_s_object_with_another_s_uid_touches_nothing_of_that_
 
 
 async def test_an_object_without_a_namespace_cannot_have_an_owner_in_one(caplog: pytest.LogCaptureFixture) -> None:
-    """Its owner cannot be asked for, so it stays; it was tried again each second, without end."""
+    """Its owner cannot be asked for, so it stays. The collector tried again each second without end."""
     cluster = Cluster(a_group("evil.example", "things", "Thing", namespaced=False), KUBEFLOW)
     async with served(cluster.answer) as kube, asyncio.timeout(20), asyncio.TaskGroup() as group:
         collecting = group.create_task(GarbageCollector(kube).run())
@@ -130,7 +130,7 @@ async def test_an_object_without_a_namespace_cannot_have_an_owner_in_one(caplog:
     assert [record.message for record in caplog.records if record.name == garbage.__name__] == []
 
 
-async def test_a_list_of_another_namespace_s_objects_says_nothing_of_this_one() -> None:
+async def test_a_list_of_another_namespaces_objects_says_nothing_of_this_one() -> None:
     cluster = Cluster(EXTENSION)
     going = {"metadata": {"name": "going", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"finalizers": ["kubernetes"]}}
     cluster.listed[NAMESPACES] = [going]

@@ -1,4 +1,4 @@
-"""Which rights the laptop cluster gives to the control plane's accounts, and where."""
+"""Check the rights that the control plane's accounts get on the laptop, and in a cluster of others."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_folder_with_other_files_that_others_may_enter_is_refused_and_left_as_
     assert mode(tmp_path) == 0o755
 
 
-def test_what_is_no_folder_and_what_has_no_room_is_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_folder_and_a_full_disk_are_one_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="cannot be used: File exists; choose another with --data-dir"):
         take_folder(tmp_path / "file")
@@ -84,7 +84,7 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_refu
 def test_a_roster_that_cannot_be_read_is_told_before_anything_starts(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "nodes.json").write_text("garbage {")
-    with pytest.raises(ClusterError, match=r"nodes.json is not what a cluster wrote .*; move it away"):
+    with pytest.raises(ClusterError, match=r"nodes.json was not written by a cluster .*; move it away"):
         LocalCluster(data_dir=tmp_path).start()
     assert not (tmp_path / "supervisor.log").exists()
 

@@ -1,4 +1,4 @@
-"""What the laptop cluster puts into its API, and takes out of it."""
+"""Check the objects that the laptop cluster creates in its API, and those that it deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for an image on the laptop."""
+"""Check which environment stands for an image on the laptop."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_the_image_that_brings_kubectl_to_mpi_launchers_has_a_command_here() -> 
 
 
 @pytest.mark.parametrize("word", ["train", "train=", "=/venv"])
-def test_a_word_that_is_no_image_and_folder_is_refused_with_an_example(word: str) -> None:
+def test_an_argument_without_image_and_folder_is_refused_with_an_example(word: str) -> None:
     with pytest.raises(ImageError, match="IMAGE=FOLDER"):
         parse_images([word])
 

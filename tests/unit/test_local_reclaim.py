@@ -55,7 +55,7 @@ async def test_a_signal_that_stays_is_waited_for(signal: DisruptionSignal, monke
     assert not await is_taken_back(Api(node(signal)), "node-1", signal, within_s=0.02)
 
 
-async def test_what_is_left_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_that_is_left_is_told_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command stood still for two minutes at a cloud that gives so much notice."""
     monkeypatch.setattr(reclaim, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(reclaim, "SAY_EVERY_S", 0.005)
@@ -77,7 +77,7 @@ def test_every_row_is_played_or_says_why_not() -> None:
     assert all(NOT_PLAYED.values())
 
 
-def test_a_signal_that_only_informs_is_not_played_where_it_would_end_pods() -> None:
+def test_a_signal_that_only_informs_is_not_played_if_it_would_end_pods() -> None:
     """`--like karpenter-unregistered` ended all pods of the node, by a taint that clouds give to nodes without pods."""
     assert not [name for name, row in PLAYABLE.items() if row.meaning is Meaning.INFORM and row.effect == "NoExecute"]
     done = CliRunner().invoke(main, ["node", "reclaim", "node-1", "--like", "karpenter-unregistered"])

@@ -1,4 +1,4 @@
-"""Which process `elastic down` ends: the supervisor of this data folder, and no other that has its number."""
+"""Check that `elastic down` ends the supervisor of its data folder, and no other process that has its number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the user that is no cluster's."""
+    """Run a process of the user that belongs to no cluster."""
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
@@ -35,9 +35,9 @@ def noted(layout: Layout, supervisor: int) -> None:
 
 @pytest.mark.parametrize("lock", ["none", "a file", "a link"])
 def test_a_process_that_only_has_the_number_is_left_alone(layout: Layout, other: subprocess.Popen[bytes], lock: str) -> None:
-    """After a power cut the number of the supervisor was another process's, which `elastic down` ended.
+    """`elastic down` ended another process that had the supervisor's number after a power cut.
 
-    In a folder that somebody else had made it could be any process of the user, or with -1 all of them.
+    In a folder that somebody else had made, the number could be any process of the user, or -1 for all of them.
     """
     if lock == "a file":
         layout.lock.touch()
@@ -57,7 +57,7 @@ def test_a_number_that_means_many_processes_is_no_supervisor(layout: Layout, num
     assert not stop_detached(layout.root)
 
 
-def test_who_holds_the_lock_of_the_folder_is_stopped(layout: Layout) -> None:
+def test_the_process_that_holds_the_lock_of_the_folder_is_stopped(layout: Layout) -> None:
     command = ["sh", "-c", 'exec 9>"$0"; echo held; exec sleep 600', str(layout.lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as supervisor:
         assert supervisor.stdout is not None
@@ -68,7 +68,7 @@ def test_who_holds_the_lock_of_the_folder_is_stopped(layout: Layout) -> None:
 
 
 def test_a_long_stop_says_what_it_waits_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was silent for as long as pods took to end."""
+    """The command was silent for as long as pods took to end."""
     monkeypatch.setattr(cluster, "QUIET_S", 0.01)
     said = []
     command = ["sh", "-c", 'exec 9>"$0"; trap "" TERM; echo held; exec sleep 600', str(layout.lock)]

@@ -1,4 +1,4 @@
-"""A message of the log is a constant, so that its lines can be found and counted; what happened stands in fields beside it."""
+"""Check that log messages are constants, so that lines can be found and counted. The facts stand in fields next to them."""
 
 import ast
 import logging
@@ -18,7 +18,7 @@ FOLDERS = ["controller", "rendezvous", "elastic/kube"]
 
 
 def logged(source: str) -> Iterator[tuple[int, list[ast.expr]]]:
-    """Line and arguments of each call on `log`, without the level where that is one of them."""
+    """Yield the line and the arguments of each call on `log`. A level among the arguments is left out."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr="log"), args=[_, *arguments]):
@@ -41,7 +41,7 @@ def test_a_message_of_the_control_planes_log_is_a_constant(folder: str) -> None:
 @pytest.mark.parametrize(
     "line", ['log.info("pod %s", name)', 'log.warning(f"pod {name}")', 'log.log(level, "%s", name)', "log.error(text)"]
 )
-def test_what_puts_words_into_a_message_is_found(line: str) -> None:
+def test_a_call_that_puts_words_into_a_message_is_found(line: str) -> None:
     assert [is_constant(arguments) for _, arguments in logged(line)] == [False]
 
 

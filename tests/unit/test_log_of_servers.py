@@ -1,4 +1,4 @@
-"""What the log says of requests that no server can read: nothing of what stands in them."""
+"""Check that the log quotes nothing from requests that no server can read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def asked(port: int, request: bytes) -> bytes:
 async def test_a_secret_in_a_request_that_cannot_be_read_stays_out_of_the_log(
     port: int, request_text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other pages of this machine can make a browser's cookies too long for a request; the log then quoted the session."""
+    """Other pages of this machine can make a browser's cookies too long for a request. The log then quoted the session."""
     with caplog.at_level(logging.DEBUG):
         assert b"400" in await asked(port, request_text)
     assert "secret" not in caplog.text
@@ -90,6 +90,6 @@ async def test_a_defect_of_ours_is_logged_with_its_traceback(port: int, caplog: 
 def test_a_peer_that_has_gone_is_no_error_of_a_server(
     message: str, error: Exception, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever left during a handshake, or with a stream under way, wrote tracebacks into the log."""
+    """A peer that left during a handshake, or in the middle of a stream, caused tracebacks in the log."""
     LOOPS.error("%s\nfuture: <Future finished>", message, exc_info=error)
     assert bool(caplog.records) == is_told

@@ -59,7 +59,7 @@ def test_a_pattern_that_cannot_be_meant_so_is_told(pattern: str, words: str) -> 
         ("step {step} samples}", 'has "samples}"'),
     ],
 )
-def test_what_a_pattern_will_not_find_is_told(pattern: str, words: str) -> None:
+def test_a_pattern_that_will_not_match_is_told(pattern: str, words: str) -> None:
     assert (mistake(pattern), words in remark(pattern)) == ("", True)
 
 

@@ -50,7 +50,7 @@ def test_without_the_option_the_replacements_begin_at_once() -> None:
     assert set(cut_off(await_s=0.0).world()) == set(NEW)
 
 
-def test_no_world_is_formed_without_the_state_until_the_time_is_over() -> None:
+def test_no_world_is_formed_without_the_state_until_the_time_has_passed() -> None:
     group = cut_off(await_s=360.0)
     assert group.world().keys().isdisjoint(NEW)
     assert "none of them has the state of training" in summary(group.job).reason
@@ -222,7 +222,7 @@ def test_without_the_option_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("policy", [{"rdzvBackend": "c10d"}, {"rdzvBackend": "etcd"}])
-def test_where_nobody_can_wait_the_field_is_refused(policy: dict[str, Any]) -> None:
+def test_if_nobody_can_wait_the_field_is_refused(policy: dict[str, Any]) -> None:
     of = job(Worker=replica(2), elasticPolicy={"minReplicas": 1, "maxReplicas": 2, **policy})
     raw = to_object(of)
     raw["spec"]["elasticPolicy"]["waitForLostStateSeconds"] = 300

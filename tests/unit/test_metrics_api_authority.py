@@ -1,4 +1,4 @@
-"""Whose word the metrics APIs take for who asks: that of a client whose certificate the present authority has signed."""
+"""Check that the metrics APIs believe a client about users only if the present authority has signed its certificate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 class Api:
-    """Has the config map that says who may speak for users."""
+    """An API server with the config map that says which clients may speak for users."""
 
     authority = FORMER.certificate.decode()
 
@@ -72,7 +72,7 @@ def connected(port: int, tls: ssl.SSLContext, session: ssl.SSLSession | None = N
 
 
 def asked(connection: ssl.SSLSocket) -> str:
-    """Who we are for the server; empty where it broke the connection off."""
+    """Return our user as the server knows it, or an empty string if it broke the connection off."""
     try:
         connection.sendall(ASKS)
         return connection.recv(4096).decode().rpartition("\r\n")[2]
@@ -90,10 +90,10 @@ def told(port: int, tls: ssl.SSLContext, session: ssl.SSLSession | None = None) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_an_authority_that_is_taken_away_is_trusted_no_longer(serving: Any, version: ssl.TLSVersion) -> None:
-    """A client took up its TLS session again, or went on with its connection.
+    """A client resumed its TLS session, or kept its connection.
 
-    No certificate is checked then, and for as long as it did so it spoke for any user, although the cluster had changed its authority
-    because the former one's key was lost.
+    No certificate is checked then. The client could speak for any user, although the cluster had changed its authority because the former
+    one's key was lost.
     """
     tls = client(version, issue(FORMER, PROXY))
     with await asyncio.to_thread(connected, serving.port, tls) as open_one:

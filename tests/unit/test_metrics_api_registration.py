@@ -114,7 +114,7 @@ async def test_a_group_that_the_api_server_serves_itself_is_left_to_it(kube: Kub
         await kube.get(API_SERVICES, NEW)
 
 
-async def test_what_somebody_else_has_made_for_our_service_is_not_deleted(kube: Kube) -> None:
+async def test_an_api_service_that_somebody_else_made_for_our_service_is_not_deleted(kube: Kube) -> None:
     registration = replica(kube)
     await registration.trust(b"ca")
     await kube.patch(API_SERVICES, NEW, {"metadata": {"labels": {MANAGED_BY: "gitops"}}})
@@ -154,7 +154,7 @@ class Late:
         return await self._kube.delete(*arguments, **preconditions)
 
 
-async def test_what_another_took_over_since_the_look_is_not_deleted(kube: Kube) -> None:
+async def test_an_api_service_that_another_took_over_since_the_look_is_not_deleted(kube: Kube) -> None:
     late = Late(kube)
     registration = replica(late)
     await registration.trust(b"ca")

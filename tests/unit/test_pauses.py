@@ -24,7 +24,7 @@ def test_a_pause_ends_with_its_time() -> None:
     assert pause_end(NOW, 8, now=NOW + timedelta(seconds=8)) is None
 
 
-def test_a_pause_that_began_in_the_future_is_over_once_that_is_more_than_the_skew_of_two_clocks() -> None:
+def test_a_pause_that_began_in_the_future_ends_once_that_is_more_than_the_skew_of_two_clocks() -> None:
     assert pause_end(NOW, 8, now=NOW - SKEW) is not None
     assert pause_end(NOW, 8, now=NOW - SKEW - timedelta(seconds=1)) is None
 

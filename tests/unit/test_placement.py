@@ -1,4 +1,4 @@
-"""Which nodes a pod may have, where nobody has checked what its template says."""
+"""Check which nodes a pod may have if nobody has checked its template."""
 
 from typing import Any
 
@@ -28,6 +28,6 @@ def test_numbers_are_compared(operator: str, bound: str, does: bool) -> None:
         {"key": "cores"}, {"operator": "Exists"}, {},
     ],
 )  # fmt: skip
-def test_what_no_api_server_would_take_fits_nowhere(entry: dict[str, Any]) -> None:
-    """One job's template with `Gt many` stopped the autoscaler of all jobs, on each node with a number in that label."""
+def test_an_entry_that_no_api_server_would_take_fits_nowhere(entry: dict[str, Any]) -> None:
+    """One job's template with `Gt many` stopped the autoscaler of all jobs if a node had a number in that label."""
     assert not fits(**entry)

@@ -33,7 +33,7 @@ def elastic(cluster: Cluster) -> ElasticStatus:
 
 
 def lose(cluster: Cluster, name: str) -> None:
-    """As a forced deletion: the pod is gone before anybody has seen it go."""
+    """Lose a pod as by a forced deletion: it is gone before anybody has seen it go."""
     del cluster.pods[name]
     cluster.settle()
     cluster.run_all()
@@ -71,7 +71,7 @@ def test_one_loss_is_made_up_for_once() -> None:
 
 
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "ExitCode"])
-def test_a_scale_in_never_fails_the_job_whatever_the_restart_policy(restart: str) -> None:
+def test_a_scale_in_never_fails_the_job_under_any_restart_policy(restart: str) -> None:
     cluster = training(restart=restart)
     cluster.job = elastic_job(2, elastic={"rdzvBackend": "c10d", "maxRestarts": 1}, restart=restart, status=cluster.job.status)
     cluster.settle()
@@ -163,7 +163,7 @@ def test_an_agent_that_ended_before_a_loss_and_works_again_has_not_given_up_for_
     assert "FreshRendezvous" not in reasons(cluster.settle())
 
 
-def test_what_a_killed_container_does_is_not_giving_up() -> None:
+def test_a_killed_container_has_not_given_up() -> None:
     cluster = training()
     lose(cluster, "train-worker-0")
     gives_up(cluster, "train-worker-1", after_s=8, code=137)
@@ -220,7 +220,7 @@ def scale(cluster: Cluster, workers: int) -> None:
 
 
 @pytest.mark.parametrize("lingering", [False, True])
-def test_a_scale_in_that_was_asked_for_is_no_disruption_also_where_pods_vanish_at_once(*, lingering: bool) -> None:
+def test_a_scale_in_that_was_asked_for_is_no_disruption_even_if_pods_vanish_at_once(*, lingering: bool) -> None:
     cluster = training()
     cluster.lingering = lingering
     scale(cluster, 2)
@@ -235,7 +235,7 @@ def test_a_scale_in_that_was_asked_for_is_no_disruption_also_where_pods_vanish_a
     assert elastic(cluster).last_rescale == last
 
 
-def test_a_loss_beside_a_scale_in_is_a_disruption() -> None:
+def test_a_loss_during_a_scale_in_is_a_disruption() -> None:
     cluster = training()
     scale(cluster, 2)
     cluster.round()

@@ -84,7 +84,7 @@ def test_a_decisions_behavior_gives_way_to_the_pace_of_metrics_and_takes_it_back
     assert change["spec"]["behavior"] == at_once
 
 
-def test_what_is_wanted_for_a_moment_only_changes_nothing() -> None:
+def test_a_size_that_is_wanted_only_for_a_moment_changes_nothing() -> None:
     hpa, history = spec(made({"metrics": CPU})), History()
     for now in range(0, 600, 15):
         history, size = step(hpa, 4, 16 if now % 60 == 0 else 4, history, now=float(now))

@@ -16,7 +16,7 @@ from controller.facts.snapshot import Container, PodPhase, WorldSeen
 from elastic.api.book import Charge
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause
-from elastic.client.script_job import Workers, job_of
+from elastic.client.script_job import ScriptOptions, Workers, job_of
 from elastic.membership.wire import Restart
 from rendezvous.engine.messages.pace import WINDOW_S
 
@@ -128,7 +128,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     """Its server may die the next moment, and nobody else knows that the budget is spent."""
     cluster = running(2, restartBudget={"windowSeconds": 600})
     pods = cluster.names()
-    reason = "a worker of train-worker-1 ended with status 1, and all 0 restarts that maxRestarts allows are used up"
+    reason = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
     cluster.world = WorldSeen(generation=3, members=frozenset(), phase="closed", closed=reason, unacknowledged_restarts=restarts("user"))
     first = cluster.round()
     assert first.actions == ()
@@ -143,7 +143,7 @@ def test_a_closed_world_stands_in_the_status_before_anything_is_done_about_it() 
     assert {pod.phase for pod in cluster.pods.values()} == {PodPhase.FAILED}, "stopped, and kept for their logs"
 
 
-def test_a_closed_world_gives_the_reason_also_where_its_workers_have_failed_for_good() -> None:
+def test_a_closed_world_gives_the_reason_even_if_its_workers_have_failed_for_good() -> None:
     cluster = running(2, restart="Never")
     cluster.world = WorldSeen(
         generation=3, members=frozenset(), phase="closed", closed="the budget is spent", unacknowledged_restarts=restarts("user")
@@ -202,7 +202,7 @@ def test_a_worker_that_never_comes_so_far_as_to_join_uses_up_the_backoff_limit(c
 
 def test_the_backoff_limit_of_a_script_stops_what_never_joins_and_comes_after_its_max_restarts() -> None:
     """A shell script that ended with 4 was started for ever. A training script's disruptions do not reach the limit."""
-    spec = job_of(Path("/train.sh"), [], workers=Workers(1, 2), gpus=0, working_dir=Path("/"))["spec"]
+    spec = job_of(Path("/train.sh"), [], ScriptOptions(workers=Workers(1, 2)), working_dir=Path("/"))["spec"]
     cluster = Cluster(elastic_job(2, policy=spec["runPolicy"], elastic=spec["elasticPolicy"]), settings=OURS)
     cluster.settle()
     cluster.run_all()
@@ -249,7 +249,7 @@ def test_a_loss_that_proves_to_be_the_users_counts_there_and_no_longer_as_a_disr
     assert known.charged == (Charge(cause="user", at=NOW),)
 
 
-def test_what_only_the_server_knows_is_written_down_before_a_suspension_makes_it_forget() -> None:
+def test_facts_that_only_the_server_knows_are_written_down_before_a_suspension_makes_it_forget() -> None:
     cluster = running(2)
     cluster.world = WorldSeen(
         generation=1, members=frozenset(cluster.names()), phase="running", unacknowledged_restarts=restarts("disruption")

@@ -99,7 +99,7 @@ def test_a_peer_that_notices_first_that_a_node_restarts_does_not_fail_the_job(ki
     assert f"node-of-{worker}" in conditions
 
 
-def test_what_nothing_explains_fails_the_job_with_upstreams_words_a_few_seconds_later() -> None:
+def test_an_unexplained_failure_fails_the_job_with_upstreams_words_a_few_seconds_later() -> None:
     unexplained = running(of("PyTorchJob"), settings=OURS)
     ends(unexplained, "train-master-0")
     unexplained.settle()
@@ -216,7 +216,7 @@ def test_a_job_does_not_wait_once_all_of_its_pods_have_ended() -> None:
     ("code", "reason", "message"),
     [(137, "OOMKilled", ""), (2, "Error", "train.py: error: unrecognized arguments: --epoch"), (128, "StartError", "")],
 )
-def test_what_cannot_follow_from_a_peer_fails_the_job_at_once(code: int, reason: str, message: str) -> None:
+def test_a_failure_that_cannot_follow_from_a_peer_fails_the_job_at_once(code: int, reason: str, message: str) -> None:
     cluster = running(of("PyTorchJob"))
     ends(cluster, "train-master-0", code=code, reason=reason, message=message)
     cluster.round()
@@ -261,7 +261,7 @@ def test_a_peers_node_explains_the_end_before_any_pod_shows_it(sign: str) -> Non
     ],
     ids=["may go one day", "cordoned", "ready for an hour", "ready"],
 )
-def test_what_ends_nothing_explains_nothing(node: Node) -> None:
+def test_an_event_that_ends_nothing_explains_nothing(node: Node) -> None:
     cluster = running(of("PyTorchJob"))
     cluster.nodes[NODE] = node
     ends(cluster, "train-master-0")
@@ -321,7 +321,7 @@ def test_a_peer_that_failed_by_itself_explains_nothing() -> None:
     assert is_over(cluster)
 
 
-def test_what_was_explained_stays_so_when_nothing_shows_the_loss_any_more() -> None:
+def test_an_explained_failure_stays_explained_when_nothing_shows_the_loss_any_more() -> None:
     cluster = running(of("PyTorchJob"))
     ends(cluster, "train-master-0")
     cluster.nodes[NODE] = Node(NODE, is_ready=False)

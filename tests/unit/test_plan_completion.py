@@ -75,7 +75,7 @@ def test_a_member_that_has_finished_may_take_its_time_to_end() -> None:
     assert cluster.state() == "Succeeded", "but what is started again after it had finished does not count"
 
 
-def test_the_work_stays_done_where_no_pod_shows_it_any_more() -> None:
+def test_the_work_stays_done_if_no_pod_shows_it_any_more() -> None:
     cluster = training()
     cluster.pods.clear()
     finished(cluster, "finished", *DONE, LATE)
@@ -83,7 +83,7 @@ def test_the_work_stays_done_where_no_pod_shows_it_any_more() -> None:
     assert cluster.state() == "Succeeded"
 
 
-def test_a_scale_in_while_some_have_finished_asks_nobody_to_leave_who_is_done() -> None:
+def test_a_scale_in_while_some_have_finished_asks_no_finished_worker_to_leave() -> None:
     cluster = training()
     end_well(cluster, *DONE)
     cluster.job = elastic_job(1, status=cluster.job.status)
@@ -91,7 +91,7 @@ def test_a_scale_in_while_some_have_finished_asks_nobody_to_leave_who_is_done() 
     assert sorted(cluster.pods) == sorted((*DONE, LATE))
 
 
-def test_what_is_always_started_again_is_never_done() -> None:
+def test_a_job_that_is_always_restarted_is_never_done() -> None:
     cluster = training(restart="Always")
     cluster.pods.clear()
     finished(cluster, "finished", *DONE, LATE)
@@ -108,7 +108,7 @@ def test_the_server_is_told_who_has_finished() -> None:
 
 
 @pytest.mark.parametrize("settings", [OURS, PLAIN], ids=["store", "upstream's"])
-def test_where_torch_has_closed_its_rendezvous_nobody_waits_for_who_began_later(settings: Any) -> None:
+def test_if_torch_has_closed_its_rendezvous_no_job_waits_for_a_worker_that_began_later(settings: Any) -> None:
     cluster = training(backend="c10d", settings=settings)
     for name in cluster.names():
         runs(cluster, name, since_s=0)
@@ -120,7 +120,7 @@ def test_where_torch_has_closed_its_rendezvous_nobody_waits_for_who_began_later(
     assert cluster.state() == "Succeeded"
 
 
-def test_where_torch_has_closed_its_rendezvous_an_agent_that_fails_again_and_again_is_not_waited_for() -> None:
+def test_if_torch_has_closed_its_rendezvous_an_agent_that_fails_again_and_again_is_not_waited_for() -> None:
     cluster = training(backend="c10d")
     end_well(cluster, *DONE, after_s=100)
     cluster.pods[LATE] = replace(cluster.pods[LATE], containers=(Container("pytorch", waiting="CrashLoopBackOff", last_exit_code=1),))

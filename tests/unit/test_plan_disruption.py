@@ -115,7 +115,7 @@ def test_a_worker_being_deleted_is_told_by_when_its_grace_ends() -> None:
     assert cluster.names() == ["train-worker-0", "train-worker-2"]
 
 
-def test_a_cordon_moves_a_worker_only_where_a_drain_could_not_end() -> None:
+def test_a_cordon_moves_a_worker_only_if_a_drain_could_not_end() -> None:
     relaxed, tight = running(3, least=1), running(3, least=3)
     for cluster in (relaxed, tight):
         cluster.nodes["node-0"] = Node("node-0", is_cordoned=True)
@@ -141,7 +141,7 @@ def test_after_a_cordon_is_lifted_the_number_of_workers_is_as_before() -> None:
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
 
 
-def test_a_kind_that_cannot_resize_starts_its_whole_group_anew_at_the_new_size() -> None:
+def test_a_kind_that_cannot_resize_restarts_its_whole_group_at_the_new_size() -> None:
     policy = {"minReplicas": 1, "maxReplicas": 4}
     cluster = Cluster(job("PaddleJob", Worker=replica(2, kind="PaddleJob"), elasticPolicy=policy))
     cluster.settle()
@@ -168,7 +168,7 @@ def test_the_server_is_told_of_each_end_that_was_the_containers_own_doing() -> N
     assert told(cluster).ended == (End("train-worker-0", uid, 1, Cause.OUT_OF_MEMORY),)
 
 
-def test_what_the_server_has_charged_is_not_charged_again_by_the_restarts_of_containers() -> None:
+def test_restarts_that_the_server_has_charged_are_not_charged_again_by_restarts_of_containers() -> None:
     cluster = running(2, policy={"backoffLimit": 2})
     ended = Container(name="pytorch", restarts=1, last_exit_code=1)
     cluster.pods["train-worker-0"] = replace(cluster.pods["train-worker-0"], containers=(ended,))
@@ -228,7 +228,7 @@ def test_a_measured_rescale_takes_the_place_of_a_guess() -> None:
     assert told(cluster).most == 2, "the state passes on beside the one worker"
 
 
-def test_of_a_notice_of_fifteen_seconds_a_part_is_left_to_train_and_to_save() -> None:
+def test_a_notice_of_fifteen_seconds_leaves_time_to_train_and_to_save() -> None:
     cluster = running(1)
     spot(cluster, "node-0", taint="cloud.google.com/impending-node-termination")
     assert cluster.round().look_again_at == NOW + timedelta(seconds=15 - 7.5 - 3.75)
@@ -265,7 +265,7 @@ def test_a_warning_that_becomes_a_notice_gets_its_time() -> None:
 
 
 @pytest.mark.parametrize("taint", ["aws-node-termination-handler/spot-itn", "aws-node-termination-handler/rebalance-recommendation"])
-def test_what_is_taken_back_is_taken_back(taint: str) -> None:
+def test_a_notice_can_be_taken_back(taint: str) -> None:
     cluster = running(2, least=2)
     spot(cluster, "node-1", taint=taint)
     cluster.settle()

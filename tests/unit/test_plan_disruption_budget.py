@@ -1,4 +1,4 @@
-"""How many pods of an elastic job a drain, or the scheduler for another pod, is to leave."""
+"""Check how many pods of an elastic job a drain, or the scheduler's preemption, must leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAUNCHER = "train-launcher"
 
 
 def least(cluster: Cluster) -> dict[str, int]:
-    """By the name of the budget; each selects the pods of one replica type."""
+    """Return the minimum of each budget by its name. Check that a budget selects the pods of one replica type."""
     budgets = {name: owned.raw["spec"] for (kind, name), owned in cluster.owned.items() if kind == "PodDisruptionBudget"}
     for name, spec in budgets.items():
         assert spec["selector"]["matchLabels"][REPLICA_TYPE] == ("launcher" if name == LAUNCHER else "worker")
@@ -36,7 +36,7 @@ def test_the_last_workers_stay_and_the_store_is_not_counted(workers: int, few: i
 
 
 def test_a_launcher_goes_after_all_workers_that_may_go() -> None:
-    """Without a budget the scheduler took it first: of equal pods the youngest, and the launcher often waits for its workers."""
+    """The scheduler takes the youngest of equal pods first. Without a budget this was the launcher, which often waits for its workers."""
     assert least(settled(elastic_mpi(3, least=2))) == {"train": 2, LAUNCHER: 1}
 
 
@@ -54,8 +54,8 @@ def test_a_launcher_that_restarts_with_its_workers_has_no_budget() -> None:
     ],
     ids=["cordoned", "must leave", "may have to leave"],
 )
-def test_a_launcher_s_budget_holds_up_nobody_who_empties_its_node(taints: tuple[str, ...], is_cordoned: bool, is_guarded: bool) -> None:
-    """An eviction is asked for again and again until the budget lets it through. There is another budget once the node stays."""
+def test_a_launchers_budget_holds_up_no_drain_of_its_node(taints: tuple[str, ...], is_cordoned: bool, is_guarded: bool) -> None:
+    """A drain asks for an eviction again and again until the budget lets it through. Once the node stays, the budget is back."""
     cluster = running(elastic_mpi())
     cluster.pods[LAUNCHER] = replace(cluster.pods[LAUNCHER], node="n")
     cluster.nodes = {"n": tainted("n", *taints, is_cordoned=is_cordoned)}

@@ -26,7 +26,7 @@ def shown(cluster: Cluster) -> tuple[Disruption, ...]:
 
 
 def together(cluster: Cluster, node: str = "node-0") -> None:
-    """All workers stand on one node."""
+    """Put all workers on one node."""
     cluster.pods = {name: replace(one, node=node) for name, one in cluster.pods.items()}
 
 
@@ -55,7 +55,7 @@ def test_a_disruption_is_shown_from_its_notice_to_its_end_with_its_cost() -> Non
     assert cluster.job.status.elastic.restarts == {}
 
 
-def test_what_is_taken_back_is_shown_as_that() -> None:
+def test_a_notice_that_is_taken_back_is_shown_as_that() -> None:
     cluster = running(elastic_job(2, least=2))
     cluster.nodes["node-1"] = tainted("node-1", SPOT)
     cluster.settle()
@@ -164,7 +164,7 @@ RESTARTED = {
 
 
 @pytest.mark.parametrize("kind", RESTARTED)
-def test_where_only_the_programs_know_when_they_train_again_the_cost_stays_open(kind: str) -> None:
+def test_if_only_the_programs_know_when_they_train_again_the_cost_stays_open(kind: str) -> None:
     """docs/spot.md says so: a cost of 0 would be a lie."""
     cluster = running(RESTARTED[kind], PLAIN)
     cluster.world = None

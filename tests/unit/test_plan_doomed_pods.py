@@ -81,7 +81,7 @@ def test_the_pods_own_grace_counts() -> None:
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_what_is_taken_back_deletes_nothing(kind: str) -> None:
+def test_a_notice_that_is_taken_back_deletes_nothing(kind: str) -> None:
     cluster = running(JOBS[kind]())
     name = doom(cluster, SPOT)
     before = set(cluster.names())

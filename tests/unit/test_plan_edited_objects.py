@@ -57,7 +57,7 @@ def test_a_pod_whose_label_is_as_it_was_made_is_not_told_of():
 
 
 @pytest.mark.parametrize("label", INDEXES)
-def test_a_job_grows_by_a_pod_of_a_free_name_whatever_a_label_says(label: str):
+def test_a_job_grows_by_a_pod_of_a_free_name_for_any_label(label: str):
     planned = plan(elastic_job(3), snapshot(pod(index=0), pod_from(raw_pod(label))))
     assert created(planned) == ["train-worker-2"]
 
@@ -100,7 +100,7 @@ def with_elastic_status(part: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", OUT_OF_BOUNDS, ids=str)
-def test_what_no_controller_wrote_into_the_status_is_passed_over_and_told_and_the_server_still_understands_us(part: dict[str, Any]):
+def test_foreign_entries_in_the_status_are_skipped_and_told_and_the_server_still_understands_us(part: dict[str, Any]):
     read, warnings = parse(with_elastic_status(part), stored=True)
     assert "this part of status is ignored" in str(warnings[-1])
     assert read.status.elastic is not None
@@ -192,7 +192,7 @@ def test_a_label_of_the_controllers_own_in_a_template_is_told_and_not_taken(kind
     assert "is the controller's own label" in str(warnings[0])
 
 
-def test_a_replica_that_somebody_labelled_as_what_stands_beside_replicas_is_seen_as_a_replica_only():
+def test_a_replica_with_the_labels_of_another_object_of_the_job_is_seen_as_a_replica_only():
     metadata = raw_pod("1")["metadata"] | {"namespace": "team"}
     metadata["ownerReferences"] = [{"controller": True, "uid": "job-uid", "apiVersion": API_VERSION, "kind": "PyTorchJob", "name": "train"}]
     beside = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata | {"labels": {OWNED_LABEL: "train"}}}

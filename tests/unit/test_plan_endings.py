@@ -15,7 +15,7 @@ from elastic.api.job import JobStatus
 
 
 def over(cluster: Cluster) -> Cluster:
-    """All that run have done their work."""
+    """Let all running pods finish their work."""
     cluster.settle()
     cluster.run_all()
     cluster.settle()
@@ -39,7 +39,7 @@ def test_workers_that_never_began_go_when_an_elastic_job_has_succeeded_and_the_o
     assert sorted(cluster.services) == cluster.names()
 
 
-def test_pods_of_a_static_job_are_kept_whatever_they_do() -> None:
+def test_pods_of_a_static_job_are_kept_in_any_phase() -> None:
     cluster = Cluster(job(Master=replica(), Worker=replica(1)))
     cluster.settle()
     cluster.set("train-master-0", PodPhase.SUCCEEDED, code=0)

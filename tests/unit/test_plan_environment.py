@@ -157,7 +157,7 @@ def test_workers_can_wait_by_our_own_image_which_restricted_namespaces_admit_and
 
 
 @pytest.mark.parametrize(("command", "context"), [((), None), (("python3", "-m", "elastic_worker.mpi.kubectl"), restricted({}))])
-def test_what_brings_the_exec_client_is_admitted_where_only_restricted_pods_are_if_it_is_our_image(
+def test_the_container_with_the_exec_client_is_admitted_as_restricted_if_it_is_our_image(
     command: tuple[str, ...], context: dict[str, Any] | None
 ) -> None:
     one = made("MPIJob", Launcher=1, Worker=2)

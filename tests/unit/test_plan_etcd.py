@@ -80,7 +80,7 @@ def test_login_and_certificates_come_from_the_users_secret_as_far_as_it_has_them
     assert not [name for name in environment(of_etcd()) if name.startswith("ELASTIC_ETCD")]
 
 
-def test_the_annotation_names_the_secret_where_a_client_lacks_the_field() -> None:
+def test_the_annotation_names_the_secret_if_a_client_lacks_the_field() -> None:
     job = of_etcd()
     job = msgspec.structs.replace(
         job, metadata=msgspec.structs.replace(job.metadata, annotations={"elastic-training/rdzv-secret": "etcd-login"})

@@ -27,7 +27,7 @@ def test_a_job_with_the_longest_deadline_gets_its_pods(start: datetime) -> None:
 
 
 @pytest.mark.parametrize("end", [NOW, FARTHEST])
-def test_a_job_that_is_over_and_stays_for_the_longest_time_is_kept(end: datetime) -> None:
+def test_a_finished_job_that_stays_for_the_longest_time_is_kept(end: datetime) -> None:
     done = Condition(type="Succeeded", status="True", last_transition_time=end)
     job = plain_job(
         Worker=replica(1), policy={"ttlSecondsAfterFinished": 2**31 - 1}, status=JobStatus(conditions=(done,), completion_time=end)
@@ -54,5 +54,5 @@ def test_a_pod_whose_grace_ends_at_the_farthest_date_is_waited_for() -> None:
     assert plan(plain_job(Worker=replica(1)), snapshot(lost, sees_nodes=True)).look_again_at is not None
 
 
-def test_what_a_date_can_hold_is_exact() -> None:
+def test_a_date_within_the_limits_is_exact() -> None:
     assert after(NOW, 90) == NOW + timedelta(seconds=90)

@@ -56,7 +56,7 @@ def test_with_the_library_its_agents_words_are_quoted() -> None:
     assert words(failed(message, settings=OURS)).endswith(" First of all train-worker-1 failed: rank 5: more.")
 
 
-def test_what_a_container_says_is_cut_and_escaped() -> None:
+def test_the_words_of_a_container_are_cut_and_escaped() -> None:
     said = words(failed("ValueError: \x1b[2J" + "x" * 5000))
     assert "\\x1b[2J" in said
     assert "\x1b" not in said
@@ -82,7 +82,7 @@ def static(*ends: Container, restart: str = "Never", settings: Settings = PLAIN)
     return words(cluster)
 
 
-def test_of_a_static_job_the_first_failed_pod_is_named_with_its_exit_code_and_the_last_line_that_it_said() -> None:
+def test_the_first_failed_pod_of_a_static_job_is_named_with_its_exit_code_and_its_last_line() -> None:
     first, second = Container(name="", exit_code=3, message="loading\nno such file: train.bin\n"), Container(name="", exit_code=1)
     assert static(first, second) == f"{STATIC} First of all train-worker-0 failed with exit code 3: no such file: train.bin."
     assert static(second, first) == f"{STATIC} First of all train-worker-0 failed with exit code 1."
@@ -90,12 +90,12 @@ def test_of_a_static_job_the_first_failed_pod_is_named_with_its_exit_code_and_th
     assert static(killed, second) == f"{STATIC} First of all train-worker-0 failed with exit code 137 (OOMKilled)."
 
 
-def test_of_a_static_job_one_whose_peer_was_lost_is_not_named_first() -> None:
+def test_a_pod_of_a_static_job_whose_peer_was_lost_is_not_named_first() -> None:
     peer, own = Container(name="", exit_code=1, message=PEER), Container(name="", exit_code=1, message=SUMMARY)
     assert static(peer, own) == f"{STATIC} First of all train-worker-1 failed with exit code 1: rank 1: ValueError: bad batch."
 
 
-def test_of_a_static_job_a_pod_that_is_made_again_is_not_to_blame() -> None:
+def test_a_pod_of_a_static_job_that_is_made_again_is_not_to_blame() -> None:
     retried, fatal = Container(name="", exit_code=137), Container(name="", exit_code=2)
     said = static(retried, fatal, restart="ExitCode")
     assert said == 'job "train" is failing because "Worker" replica(s) failed. First of all train-worker-1 failed with exit code 2.'
@@ -110,7 +110,7 @@ def test_an_etcds_closing_words_are_followed_by_the_error_of_the_worker_that_the
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    closed = "a worker of train-worker-1 ended with status 1, and all 0 restarts that max_restarts allows are used up"
+    closed = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
     for name, rank in (("train-worker-0", 0), ("train-worker-1", 1)):
         message = last_words.message("job-uid", closed=closed, failure=Failure(rank, f"ValueError: of {rank}"))
         ended = Container(name="pytorch", last_exit_code=1, restarts=1, last_message=message)

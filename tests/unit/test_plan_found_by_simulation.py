@@ -203,7 +203,7 @@ def test_a_job_of_dynamic_workers_that_lost_worker_0_succeeds_when_the_others_ha
 
 
 @pytest.mark.parametrize(("policy", "last"), [({}, 1), ({"successPolicy": "AllWorkers"}, 0)])
-def test_a_job_of_dynamic_workers_fails_once_nobody_is_left_who_could_bring_it_to_success(policy: dict[str, str], last: int) -> None:
+def test_a_job_of_dynamic_workers_fails_once_no_worker_is_left_that_could_succeed(policy: dict[str, str], last: int) -> None:
     cluster = dynamic(**policy)
     for index in (0, 1):
         cluster.set(f"train-worker-{index}", PodPhase.FAILED, code=1)
@@ -224,7 +224,7 @@ def test_an_evicted_dynamic_worker_is_made_again_and_waited_for() -> None:
     assert cluster.job.status.condition(ConditionType.SUCCEEDED.value) is None
 
 
-def test_a_job_whose_restarts_are_used_up_fails_also_where_the_controller_dies_while_it_removes_the_pods() -> None:
+def test_a_job_whose_restarts_are_used_up_fails_even_if_the_controller_dies_while_it_removes_the_pods() -> None:
     """The restarts of containers, which show that the limit is reached, go with the pods."""
     cluster = Cluster(job(Worker=replica(2), policy={"backoffLimit": 1}))
     cluster.settle()

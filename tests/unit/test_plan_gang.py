@@ -18,7 +18,7 @@ def group(cluster: Cluster) -> dict[str, Any]:
 
 
 def changed(cluster: Cluster, **parts: Any) -> None:
-    """As Volcano, or somebody with kubectl, changes the group."""
+    """Change the group as Volcano does, or somebody with kubectl."""
     owned = cluster.owned["PodGroup", "train"]
     raw = {**owned.raw, **{key: {**owned.raw.get(key, {}), **value} for key, value in parts.items()}}
     cluster.owned["PodGroup", "train"] = Owned(kind=owned.kind, name=owned.name, uid=owned.uid, raw=raw)
@@ -39,14 +39,14 @@ def test_an_elastic_job_needs_room_for_its_least_workers_however_many_it_has(set
         assert group(cluster)["minMember"] == 2
 
 
-def test_masters_and_launchers_count_beside_the_least_workers() -> None:
+def test_masters_and_launchers_count_in_addition_to_the_least_workers() -> None:
     workers = {"Launcher": replica(1, kind="MPIJob"), "Worker": replica(3, kind="MPIJob")}
     cluster = Cluster(job("MPIJob", elasticPolicy={"minReplicas": 2, "maxReplicas": 4}, **workers), settings=PLUGINS)
     cluster.settle()
     assert group(cluster)["minMember"] == 3
 
 
-def test_what_the_user_asks_for_stands() -> None:
+def test_the_users_own_settings_stand() -> None:
     policy = {"schedulingPolicy": {"minAvailable": 1, "queue": "gold", "priorityClass": "high", "minResources": {"cpu": "3"}}}
     cluster = Cluster(job(Worker=replica(3), policy=policy), settings=VOLCANO)
     cluster.settle()
@@ -90,7 +90,7 @@ def test_a_group_that_somebody_moved_to_another_queue_stays_there() -> None:
     assert update.change["spec"]["queue"] == "silver"
 
 
-def test_the_group_goes_when_the_job_is_over_or_suspended_and_comes_back_when_it_is_resumed() -> None:
+def test_the_group_goes_when_the_job_is_finished_or_suspended_and_comes_back_when_it_is_resumed() -> None:
     cluster = admitted(Cluster(job(Worker=replica(1)), settings=VOLCANO))
     running = cluster.job.status
     cluster.job = job(Worker=replica(1), policy={"suspend": True}, status=running)

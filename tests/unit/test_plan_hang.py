@@ -60,7 +60,7 @@ def world(cluster: Cluster, hang: Hang | None) -> WorldSeen:
     return WorldSeen(1, frozenset(f"train-worker-{index}" for index in range(3)), phase="running", hang=seen)
 
 
-def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_is_over() -> None:
+def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_ends() -> None:
     cluster = trained()
     cluster.world = world(cluster, HANG)
     plans = cluster.settle()
@@ -86,6 +86,16 @@ def test_a_suspected_hang_is_in_the_status_and_told_once_until_it_is_over() -> N
     assert reasons(cluster.settle()).count("TrainingMoves") == 1
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.hang is None
+
+
+@pytest.mark.parametrize("phase", ["re-forming", "closed"])
+def test_training_does_not_move_again_because_a_restart_or_the_end_of_the_job_ends_the_hang(phase: str) -> None:
+    """`hangTimeoutSeconds` ended the job, and an Event said that it moves again."""
+    cluster = trained()
+    cluster.world = world(cluster, HANG)
+    cluster.settle()
+    cluster.world = replace(world(cluster, None), phase=phase, closed="it hangs" if phase == "closed" else "")
+    assert "TrainingMoves" not in reasons(cluster.settle())
 
 
 def test_a_wait_is_in_the_status_and_is_no_event() -> None:

@@ -1,4 +1,4 @@
-"""What is said about a job that got in broken, and about whom nothing is said."""
+"""Check the status of a stored job that is invalid, and that an invalid job of another manager gets none."""
 
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ Object = dict[str, Any]
 
 
 def planned(*, status: Any = None, **policy: Any) -> Plan:
-    """Of a job whose worker count is a word."""
+    """Return the plan for a job whose worker count is a word."""
     workers = {**replica(1), "replicas": "many"}
     job: Object = {
         "apiVersion": "kubeflow.org/v1",
@@ -39,7 +39,7 @@ def planned(*, status: Any = None, **policy: Any) -> Plan:
         {"conditions": "many"},
     ],
 )
-def test_a_broken_job_has_failed_with_its_problems_whatever_its_status_was(status: Any) -> None:
+def test_a_broken_job_has_failed_with_its_problems_after_any_status(status: Any) -> None:
     found = planned(status=status)
     assert found.status is not None
     assert [c.type for c in found.status.conditions] == ["Created", "Failed"]
@@ -56,7 +56,7 @@ def test_an_empty_manager_is_a_mistake_and_not_silence() -> None:
 
 
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "example.com/another-operator"])
-def test_whatever_is_wrong_with_a_job_that_another_manages_is_not_ours_to_say(manager: str) -> None:
+def test_nothing_is_said_about_an_invalid_job_that_another_controller_manages(manager: str) -> None:
     assert planned(managedBy=manager) == Plan()
 
 
@@ -73,5 +73,5 @@ FAILED = {"conditions": [{"type": "Failed", "status": "True"}], "completionTime"
         ({}, Plan()),
     ],
 )
-def test_a_broken_job_that_is_over_goes_when_its_time_has_come(policy: dict[str, Any], expected: Plan) -> None:
+def test_a_finished_broken_job_goes_when_its_time_has_come(policy: dict[str, Any], expected: Plan) -> None:
     assert planned(status=FAILED, **policy) == expected

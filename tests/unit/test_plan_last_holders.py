@@ -181,7 +181,7 @@ def test_the_wait_for_pods_of_the_first_world_is_no_exchange() -> None:
     assert cluster.look_again_at == NOW + timedelta(seconds=120 - 15 - 3.5)
 
 
-def test_where_another_worker_has_the_state_the_pod_goes_as_before() -> None:
+def test_if_another_worker_has_the_state_the_pod_goes_as_before() -> None:
     """Worker 2 stands on another node: nothing is lost with the others, and it needs a group to train in."""
     cluster = Notified(3)
     cluster.notice()
@@ -202,7 +202,7 @@ def test_a_worker_that_is_ready_without_the_state_is_no_holder(reason: str) -> N
     assert cluster.at(100) == ["train-worker-0", "train-worker-1"]
 
 
-def test_of_two_nodes_with_notices_at_different_times_the_later_one_keeps_the_state() -> None:
+def test_the_node_with_the_later_notice_keeps_the_state() -> None:
     cluster = Notified(3)
     cluster.notice("a")
     cluster.at(30)

@@ -94,7 +94,7 @@ def test_restart_never_ends_the_job_and_keeps_the_counts_of_that_moment() -> Non
 
 
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "ExitCode"])
-def test_an_eviction_costs_nothing_whatever_the_restart_policy(restart: str) -> None:
+def test_an_eviction_costs_nothing_under_any_restart_policy(restart: str) -> None:
     cluster = Cluster(job(Worker=replica(2, restart=restart), policy={"backoffLimit": 0}))
     cluster.settle()
     cluster.run_all()

@@ -40,7 +40,7 @@ def lose(cluster: Cluster, name: str = "train-worker-1", how: str = "fails") -> 
 
 
 def pauses(cluster: Cluster, how: str, *, losses: int) -> list[int]:
-    """How long the place stays empty after each loss, a second at a time."""
+    """Return the seconds for which the place stays empty after each loss."""
     found = []
     for _ in range(losses):
         lose(cluster, how=how)
@@ -94,7 +94,7 @@ def test_a_running_job_keeps_no_words_about_a_pause_in_a_former_condition() -> N
     ]
 
 
-def test_what_was_lost_for_the_first_time_does_not_wait_for_what_is_lost_again_and_again() -> None:
+def test_a_pod_that_was_lost_once_does_not_wait_for_a_pod_that_is_lost_again_and_again() -> None:
     cluster = running(Master=1, Worker=3)
     pauses(cluster, "fails", losses=9)
     lose(cluster)
@@ -130,7 +130,7 @@ def test_losses_far_apart_never_wait() -> None:
         cluster.now += timedelta(seconds=301)
 
 
-def test_what_the_job_itself_parts_with_is_no_loss() -> None:
+def test_a_pod_that_the_job_itself_removes_is_no_loss() -> None:
     cluster = running(restart="OnFailure")
     for _ in range(12):
         cluster.job = replaced_workers(cluster, 2)
@@ -147,7 +147,7 @@ def replaced_workers(cluster: Cluster, count: int) -> Job:
     return structs.replace(cluster.job, replicas=types)
 
 
-def test_where_only_the_count_matters_another_number_is_no_way_around_the_pause() -> None:
+def test_if_only_the_count_matters_another_number_is_no_way_around_the_pause() -> None:
     cluster = Cluster(elastic_job(3, elastic={"rdzvBackend": "etcd"}))
     cluster.settle()
     cluster.run_all()
@@ -196,7 +196,7 @@ def test_a_job_that_lacks_no_pod_does_not_say_that_it_waits() -> None:
 
 
 @pytest.mark.parametrize("end", ["succeeds", "fails", "is suspended"])
-def test_a_job_that_is_over_or_suspended_does_not_say_that_it_waits(end: str) -> None:
+def test_a_finished_or_suspended_job_does_not_say_that_it_waits(end: str) -> None:
     cluster = Cluster(elastic_job(2, least=2))
     cluster.settle()
     cluster.run_all()
@@ -230,7 +230,7 @@ def test_a_pod_that_could_not_be_created_is_not_lost() -> None:
 
 
 def store_pauses(cluster: Cluster, *, losses: int) -> list[int]:
-    """How long the store pod stays away after each loss, a second at a time."""
+    """Return the seconds for which the store pod stays away after each loss."""
     found, name = [], ("Pod", "train-rdzv")
     for _ in range(losses):
         del cluster.owned[name]

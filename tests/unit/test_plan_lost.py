@@ -63,7 +63,7 @@ def test_a_pod_that_its_node_is_slow_to_end_is_waited_for(node: Node) -> None:
     assert cluster.names() == ["train-master-0", "train-worker-0", "train-worker-1"]
 
 
-def test_who_cannot_see_nodes_gives_nobody_up() -> None:
+def test_a_controller_that_cannot_see_nodes_gives_no_pod_up() -> None:
     cluster = stuck(node=None)
     look = cluster.look
     cluster.look = lambda: replace(look(), sees_nodes=False)  # type: ignore[method-assign]
@@ -114,7 +114,7 @@ def test_the_store_pod_of_a_lost_node_is_given_up_so_that_another_can_be_made() 
 
 
 @given(st.sampled_from([UNREACHABLE, Node("silent"), None]), st.booleans(), st.integers(-3600, 3600))
-def test_nobody_is_given_up_whose_grace_has_not_ended_or_who_is_not_being_deleted(node: Node | None, deleting: bool, seconds: int) -> None:
+def test_a_pod_is_not_given_up_before_its_grace_has_ended_or_without_a_deletion(node: Node | None, deleting: bool, seconds: int) -> None:
     cluster = stuck(node=node)
     cluster.pods["train-worker-1"] = replace(cluster.pods["train-worker-1"], is_deleting=deleting, gone_by=GONE_BY if deleting else None)
     cluster.now = GONE_BY + timedelta(seconds=seconds)

@@ -1,6 +1,7 @@
 """A job with fewer workers than it wants says why, in one place that stays: its status, and the message of its condition."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from job_builders import OURS, PLAIN, Cluster, elastic_job
@@ -16,7 +17,7 @@ NO_CPU = "0/1 nodes are available: 1 Insufficient cpu."
 
 
 def three(settings: Settings = PLAIN) -> Cluster:
-    """Two of three workers run; the third is pending."""
+    """Return a cluster in which two of three workers run and the third is pending."""
     cluster = Cluster(elastic_job(3), settings=settings)
     cluster.settle()
     cluster.run_all()
@@ -58,7 +59,7 @@ def test_a_container_that_cannot_start_is_quoted_escaped_and_cut() -> None:
     assert len(said) < MAX_ERROR + 30
 
 
-def test_a_job_that_is_over_or_suspended_waits_for_nothing() -> None:
+def test_a_finished_or_suspended_job_waits_for_nothing() -> None:
     cluster = three()
     cluster.pods["train-worker-2"] = replace(cluster.pods["train-worker-2"], unscheduled=NO_CPU)
     cluster.settle()
@@ -82,7 +83,7 @@ def test_the_status_says_which_worker_has_which_rank() -> None:
 
 
 @pytest.mark.parametrize("closed", ["", "all 0 restarts are used up"])
-def test_a_job_that_is_over_keeps_the_ranks_of_its_last_world(closed: str) -> None:
+def test_a_finished_job_keeps_the_ranks_of_its_last_world(closed: str) -> None:
     """Its failure names a rank, and `elastic logs --rank 1` then knew none."""
     cluster = Cluster(elastic_job(2), settings=OURS)
     cluster.settle()
@@ -125,7 +126,58 @@ def test_a_worker_that_runs_and_does_not_come_to_the_first_rendezvous_is_named()
     assert elastic(cluster).waits_for == "", "a new rendezvous server hears from them one by one"
 
 
-def test_of_many_that_do_not_come_some_are_named() -> None:
+def shrunk(**silent: datetime) -> Cluster:
+    """Worker 1 of two runs, and the world is formed without it."""
+    cluster = Cluster(elastic_job(2), settings=OURS)
+    cluster.settle()
+    for name in list(cluster.pods):
+        cluster.set(name, PodPhase.RUNNING)
+        cluster.pods[name] = replace(cluster.pods[name], containers=(Container(name="pytorch", is_running=True, started_at=cluster.now),))
+    cluster.now += timedelta(minutes=5)
+    cluster.world = WorldSeen(
+        generation=2,
+        members=frozenset(["train-worker-0"]),
+        size=1,
+        phase="running",
+        since=cluster.now,
+        silent={name.replace("_", "-"): at for name, at in silent.items()},
+    )
+    return cluster
+
+
+def test_a_worker_that_runs_and_fell_silent_is_named() -> None:
+    """All processes of worker 1 were stopped. After the shrink, everything showed 2/2 running workers and no trouble."""
+    last = shrunk().now - timedelta(seconds=19)
+    cluster = shrunk(train_worker_1=last)
+    cluster.settle()
+    assert elastic(cluster).waits_for == f"1 of 2 workers: train-worker-1, which has been silent since {last:%H:%M:%S} UTC"
+    assert cluster.world is not None
+    cluster.world = replace(cluster.world, phase="forming", members=frozenset(), size=None)
+    cluster.settle()
+    assert "train-worker-1, which" in elastic(cluster).waits_for, "the next world does not form with it either"
+    cluster.world = replace(cluster.world, phase="running", members=frozenset(["train-worker-0", "train-worker-1"]), size=2, silent={})
+    cluster.settle()
+    assert elastic(cluster).waits_for == ""
+
+
+def test_a_new_pod_is_not_called_silent_because_of_its_predecessor() -> None:
+    cluster = shrunk(train_worker_1=shrunk().now - timedelta(minutes=6))
+    cluster.settle()
+    assert elastic(cluster).waits_for == ""
+
+
+def test_a_worker_that_runs_outside_of_a_standing_world_is_named_after_a_while() -> None:
+    cluster = shrunk()
+    last = cluster.settle()[-1]
+    assert elastic(cluster).waits_for == ""
+    assert last.look_again_at is not None
+    cluster.now += latecomers.LATE
+    cluster.settle()
+    said = "1 of 2 workers: train-worker-1 has run for 30 s and has not come to the rendezvous; see the log"
+    assert elastic(cluster).waits_for == said
+
+
+def test_some_of_many_missing_workers_are_named() -> None:
     cluster = Cluster(elastic_job(5), settings=OURS)
     cluster.settle()
     for name in list(cluster.pods):

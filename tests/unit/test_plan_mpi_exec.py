@@ -91,7 +91,7 @@ def test_every_mpi_is_told_of_hosts_and_remote_shell_after_upstreams_own_words()
     assert dict(told[len(UPSTREAMS) :]) == OURS
 
 
-def test_what_the_user_sets_himself_is_set_once() -> None:
+def test_a_users_own_variable_is_set_once() -> None:
     one = by_exec()
     own = [{"name": "I_MPI_PERHOST", "value": "1"}, {"name": "HYDRA_IFACE", "value": "net1"}]
     one.replicas["Launcher"].template["spec"]["containers"][0]["env"] = own

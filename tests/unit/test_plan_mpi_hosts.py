@@ -212,7 +212,7 @@ def test_the_script_asks_the_server_and_ends_with_the_list_that_the_controller_k
     assert files_of(cluster)["discover_hosts.sh"].endswith(f"file:\n#= {W0}:2\n#= {W2}:2\n")
 
 
-def test_the_scripts_own_list_keeps_a_worker_that_leaves_where_too_few_would_stay() -> None:
+def test_the_scripts_own_list_keeps_a_leaving_worker_if_too_few_would_stay() -> None:
     cluster = running(elastic_mpi(2, least=2))
     cluster.pods[W1] = replace(cluster.pods[W1], disruption="EvictionByEvictionAPI", is_deleting=True, gone_by=NOW)
     cluster.settle()

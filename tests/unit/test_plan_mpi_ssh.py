@@ -95,7 +95,7 @@ def test_a_launcher_that_wants_to_start_at_once_does() -> None:
 
 
 @pytest.mark.parametrize(("policy", "comes"), [({}, True), ({"launcherCreationPolicy": "WaitForWorkersReady"}, False)])
-def test_the_launcher_by_exec_waits_for_workers_to_run_only_where_the_user_says_so(policy: dict[str, str], comes: bool) -> None:
+def test_the_launcher_by_exec_waits_for_workers_to_run_only_if_the_user_says_so(policy: dict[str, str], comes: bool) -> None:
     cluster = Cluster(job("MPIJob", Launcher=replica(kind="MPIJob"), Worker=replica(1, kind="MPIJob"), **policy))
     assert created(cluster.round()) == ["train-worker-0"]
     assert ("train-launcher" in created(cluster.round())) is comes
@@ -163,7 +163,7 @@ def test_each_implementation_is_told_in_its_own_variables(implementation: str) -
     assert worker == {"K_MPI_JOB_ROLE": "worker"}
 
 
-def test_what_the_user_sets_himself_stands() -> None:
+def test_the_users_own_settings_stand() -> None:
     one = over_ssh()
     own = {"name": "OMPI_MCA_plm_rsh_args", "value": "-o StrictHostKeyChecking=no"}
     one.replicas["Launcher"].template["spec"]["containers"][0]["env"] = [own]

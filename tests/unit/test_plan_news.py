@@ -48,14 +48,14 @@ def test_init_containers_that_do_their_work_are_no_news() -> None:
     assert pod_from(raw).restarts == 1
 
 
-def test_a_container_that_ended_beside_others_is_told_of_with_its_last_words() -> None:
+def test_a_container_that_ended_next_to_others_is_told_with_its_last_words() -> None:
     ended = {"name": "log", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "full"}}}
     runs = {"name": "pytorch", "state": {"running": {}}}
     words = "Error pod train-worker-0 container log exitCode: 137 terminated message: full"
     assert ("Warning", "OOMKilled", words) in said(as_the_kubelet_tells(phase="Running", containers=(ended, runs)))
 
 
-def test_of_a_pod_that_is_over_its_exit_code_is_enough() -> None:
+def test_the_exit_code_of_an_ended_pod_is_enough() -> None:
     one = job(Worker=replica(1))
     cluster = Cluster(one)
     cluster.settle()

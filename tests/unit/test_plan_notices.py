@@ -202,7 +202,7 @@ def test_at_our_rendezvous_the_pod_goes_by_the_earlier_time(seconds: int) -> Non
 
 
 @pytest.mark.parametrize("seconds", [89, 91])
-def test_where_nobody_can_be_asked_the_pod_goes_by_the_earlier_time_too(seconds: int) -> None:
+def test_if_nobody_can_be_asked_the_pod_goes_by_the_earlier_time_too(seconds: int) -> None:
     cluster = doomed(job(Master=replica(1), Worker=replica(1)))
     cluster.nodes["node-1"] = tainted("node-1", KARPENTER)
     cluster.settle()

@@ -75,13 +75,13 @@ def suspended(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("happens", [failed, too_late, suspended])
-def test_what_others_act_on_never_waits(happens: Callable[[Cluster], None]) -> None:
+def test_fields_that_others_act_on_never_wait(happens: Callable[[Cluster], None]) -> None:
     cluster = settled(Cluster(STATIC))
     happens(cluster)
     assert not waits(cluster)
 
 
-def test_a_job_made_anew_after_a_suspension_says_at_once_that_it_is_resumed() -> None:
+def test_a_job_made_again_after_a_suspension_says_at_once_that_it_is_resumed() -> None:
     cluster = Cluster(job(Worker=replica(2), policy={"suspend": True}))
     assert not waits(cluster)
     cluster.job = msgspec.structs.replace(cluster.job, run_policy=msgspec.structs.replace(cluster.job.run_policy, suspend=False))
@@ -119,13 +119,13 @@ def test_the_start_of_a_job_stays_where_it_was_while_it_is_held_back() -> None:
 
 
 @pytest.mark.parametrize(("uid", "stored"), [("another", JobStatus()), ("job-uid", COUNTED)])
-def test_what_was_held_back_is_forgotten_with_the_job_and_with_the_status_it_was_meant_for(uid: str, stored: JobStatus) -> None:
+def test_held_back_changes_are_forgotten_with_the_job_and_with_their_status(uid: str, stored: JobStatus) -> None:
     held = PendingStatus("job-uid", JobStatus(), msgspec.structs.replace(COUNTED, completion_time=NOW), until=1.0)
     assert believed(held, uid=uid, stored=stored) == stored
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 2.0), st.integers(0, 3)), min_size=1, max_size=30))
-def test_whatever_comes_after_nothing_waits_longer_than_from_the_first_time(looks: list[tuple[float, int]]) -> None:
+def test_a_change_waits_no_longer_because_of_later_ones(looks: list[tuple[float, int]]) -> None:
     held, stored, now, since = None, JobStatus(), 0.0, None
     for pause_s, active in looks:
         now += pause_s

@@ -63,12 +63,12 @@ def _written(change: SetCondition) -> InWorld:
 
 
 def told(found: Readiness) -> dict[str, str]:
-    """By worker's index, the reasons of what is written."""
+    """Return the reason of each written condition, by the worker's index."""
     return {change.pod.rpartition("-")[2]: change.condition["reason"] for change in found.changes}
 
 
 def ready(*indexes: int, **more: Any) -> list[Pod]:
-    """Workers of a world in which a step was reported."""
+    """Return workers of a world in which a step was reported."""
     pods = [worker(index, **more) for index in indexes]
     return applied(pods, decided(begun(len(pods)), *pods, of=world(*indexes, generation=1, has_stepped=True)))
 
@@ -88,7 +88,7 @@ def test_a_worker_is_in_the_world_once_a_step_was_reported_there_by_anybody() ->
     assert decided(begun(), *applied(pods, found), of=world(0, 1, has_stepped=True)) == Readiness()
 
 
-def test_where_nothing_reports_steps_a_world_must_have_stood_for_a_while() -> None:
+def test_without_reported_steps_a_world_must_have_stood_for_a_while() -> None:
     pods = [worker(0), worker(1)]
     early = decided(begun(), *pods, of=world(0, 1))
     assert early == Readiness((), STANDS + timedelta(seconds=30))
@@ -103,7 +103,7 @@ def test_how_long_a_world_must_stand_is_the_job_s_to_say() -> None:
     assert decided(begun(elastic={"readyAfterSeconds": 11}), worker(0), of=world(0)).look_again_at == STANDS + timedelta(seconds=11)
 
 
-def test_time_alone_makes_nobody_ready_where_training_reports_steps() -> None:
+def test_time_alone_makes_no_worker_ready_if_training_reports_steps() -> None:
     (old,) = ready(0)
     for one, known in ((old, None), (worker(0, InWorld(is_true=True)), 7)):
         found = decided(begun(), one, worker(1), of=world(0, 1, step=known), after_s=600)
@@ -111,7 +111,7 @@ def test_time_alone_makes_nobody_ready_where_training_reports_steps() -> None:
         assert found.look_again_at is None
 
 
-def test_survivors_stay_ready_while_a_world_forms_anew_and_before_its_first_step() -> None:
+def test_survivors_stay_ready_while_a_world_forms_again_and_before_its_first_step() -> None:
     pods = ready(0, 1)
     for now in (None, WorldSeen(generation=1, members=frozenset(), phase="re-forming"), world(0, 1), world(0, 1, 2)):
         assert decided(begun(), *pods, of=now) == Readiness()
@@ -151,7 +151,7 @@ def test_a_container_that_was_restarted_in_place_is_ready_again_with_a_world_of_
         assert told(decided(begun(), *pods, of=replace(back, has_stepped=True))) == {"1": "StepReported"}
 
 
-def test_an_agent_that_was_started_anew_within_its_container_counts_from_its_own_first_step() -> None:
+def test_an_agent_that_was_restarted_within_its_container_counts_from_its_own_first_step() -> None:
     pods = ready(0)
     found = decided(begun(1), *pods, of=world(0, generation=3, starts="b"))
     assert told(found) == {"0": "StartedAnew"}
@@ -159,7 +159,7 @@ def test_an_agent_that_was_started_anew_within_its_container_counts_from_its_own
     assert told(decided(begun(1), *pods, of=world(0, generation=3, starts="b", has_stepped=True))) == {"0": "StepReported"}
 
 
-def test_an_agent_counts_with_the_container_that_started_it_whatever_run_the_condition_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_counts_with_the_container_that_started_it_for_any_run_in_the_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     """The container was restarted, and its new agent joined while the watch of pods stalled.
 
     The condition named the new agent next to the old run. Once the pod was seen as it is, the agent was taken for one that had ended, and
@@ -194,7 +194,7 @@ def test_pods_without_the_gate_and_those_that_are_over_or_go_are_left_alone(pods
     assert decided(begun(1), *pods, of=world(0, has_stepped=True)) == Readiness()
 
 
-def test_what_somebody_else_wrote_into_the_condition_is_taken_back() -> None:
+def test_a_condition_of_another_writer_is_taken_back() -> None:
     forged = worker(0, InWorld(is_true=True, reason="Mine", message="because"), is_running=False)
     assert told(decided(begun(1), forged, of=None)) == {"0": "StartedAnew"}
 
@@ -205,7 +205,7 @@ def spare_room(least: int, pods: list[Pod], members: tuple[int, ...], **sizes: A
     return told(decided(one, *pods, of=world(*members, waiting=waiting, has_stepped=True)))
 
 
-def test_of_workers_that_the_sizes_leave_no_place_for_so_many_are_ready_that_somebody_who_has_the_state_stays() -> None:
+def test_enough_workers_without_a_place_in_the_sizes_are_ready_that_one_with_the_state_stays() -> None:
     new = [worker(index) for index in range(4, 8)]
     assert spare_room(4, [*ready(0, 1, 2, 3), *new], (0, 1, 2, 3)) == {"4": "SpareWorker", "5": "SpareWorker", "6": "SpareWorker"}
     assert spare_room(2, [*ready(0, 1), *new], (0, 1)) == {"4": "SpareWorker"}
@@ -328,7 +328,7 @@ def test_the_holder_is_known_from_the_annotation_and_from_what_the_former_releas
     assert told(decided(begun(), *again, of=world(0, 1, has_stepped=True))) == {"0": "StartedAnew", "1": "StartedAnew"}
 
 
-def test_what_the_former_release_wrote_after_a_rollback_counts_more_than_an_old_annotation() -> None:
+def test_a_condition_of_the_former_release_after_a_rollback_counts_more_than_an_old_annotation() -> None:
     (one,) = ready(0, run=1)
     assert one.in_world is not None
     back = replace(one, in_world=replace(one.in_world, holder="0/a"))

@@ -94,7 +94,7 @@ def test_a_pause_that_a_clock_which_stepped_back_ended_does_not_begin_again() ->
     assert not [condition for condition in cluster.job.status.conditions if "It waits" in condition.message]
 
 
-def test_an_image_that_cannot_be_pulled_makes_no_pod_anew() -> None:
+def test_an_image_that_cannot_be_pulled_makes_no_new_pod() -> None:
     cluster = Cluster(job(Worker=replica(2)))
     cluster.settle()
     waits = Container(name="pytorch", waiting="ImagePullBackOff", message="not found")

@@ -43,7 +43,7 @@ def fail(cluster: Cluster, name: str, code: int, *, after_s: float = 0, **change
     cluster.pods[name] = replace(cluster.pods[name], phase=PodPhase.FAILED, is_ready=False, containers=(ended,), **changes)
 
 
-def test_the_failure_of_one_replica_starts_all_anew_and_is_charged_once() -> None:
+def test_the_failure_of_one_replica_restarts_all_and_is_charged_once() -> None:
     cluster = running(jax())
     before = uids(cluster)
     fail(cluster, "train-worker-1", 137)
@@ -82,7 +82,7 @@ def test_nobody_of_the_new_group_is_made_while_one_of_the_old_is_there() -> None
 
 
 @pytest.mark.parametrize("restart", ["OnFailure", "ExitCode"])
-def test_what_the_others_do_when_a_peer_is_gone_is_not_held_against_the_job(restart: str) -> None:
+def test_the_failures_of_others_when_a_peer_is_gone_are_not_held_against_the_job(restart: str) -> None:
     """The first of the ends that are seen together decides. Ends that are seen later do not matter."""
     cluster = running(jax(restart=restart, policy={**GROUP, "backoffLimit": 2}))
     fail(cluster, "train-worker-1", 137)
@@ -95,7 +95,7 @@ def test_what_the_others_do_when_a_peer_is_gone_is_not_held_against_the_job(rest
 
 
 @pytest.mark.parametrize("restart", ["Never", "OnFailure", "ExitCode"])
-def test_an_eviction_starts_all_anew_whatever_the_restart_policy_and_costs_nothing(restart: str) -> None:
+def test_an_eviction_restarts_all_under_any_restart_policy_and_costs_nothing(restart: str) -> None:
     cluster = running(jax(restart=restart, policy={**GROUP, "backoffLimit": 0}))
     before = uids(cluster)
     fail(cluster, "train-worker-0", 1)
@@ -145,7 +145,7 @@ def test_a_group_that_is_not_complete_yet_is_only_filled() -> None:
     assert cluster.names() == ["train-worker-0", "train-worker-1", "train-worker-2"]
 
 
-def test_those_who_had_finished_start_again_with_the_rest() -> None:
+def test_finished_workers_start_again_with_the_rest() -> None:
     """A peer that has succeeded would never come to meet the one that is made again."""
     cluster = running(jax())
     cluster.set("train-worker-0", PodPhase.SUCCEEDED, code=0)
@@ -197,7 +197,7 @@ def mxjob(**more: Any) -> Job:
     ],
     ids=["mxnet", "elastic jax", "static pytorch", "static mpi"],
 )
-def test_who_starts_anew_as_a_whole(one: Job) -> None:
+def test_jobs_that_restart_as_a_whole(one: Job) -> None:
     cluster = running(one)
     cluster.run_all()
     cluster.settle()
@@ -219,7 +219,7 @@ def test_who_starts_anew_as_a_whole(one: Job) -> None:
     ],
     ids=["mxnet by choice", "mxnet tuning", "elastic horovod", "elastic jax by choice", "elastic parameter servers"],
 )
-def test_who_does_not(one: Job) -> None:
+def test_jobs_that_restart_only_one_pod(one: Job) -> None:
     cluster = running(one)
     before = uids(cluster)
     fail(cluster, "train-worker-1", 137)
@@ -233,7 +233,7 @@ def test_scope_group_is_no_word_for_a_job_that_heals_by_itself() -> None:
     assert [str(warning.at[-1]) for warning in warnings] == ["restartScope"]
 
 
-def test_a_group_that_keeps_failing_starts_anew_after_growing_pauses_until_one_has_worked_for_long() -> None:
+def test_a_group_that_keeps_failing_restarts_after_growing_pauses_until_one_has_worked_for_long() -> None:
     cluster = running(jax())
     pauses = []
     for _ in range(8):
@@ -306,7 +306,7 @@ def test_a_right_world_needs_nothing() -> None:
     assert (planned.actions, planned.news, planned.status) == ((), (), cluster.job.status)
 
 
-def test_a_resize_of_a_group_starts_all_anew_at_the_new_size() -> None:
+def test_a_resize_of_a_group_restarts_all_at_the_new_size() -> None:
     cluster = running(jax(2))
     before = uids(cluster)
     cluster.job = jax(3, status=cluster.job.status)
@@ -324,7 +324,7 @@ HAPPENINGS = st.lists(
 
 
 @given(HAPPENINGS, st.sampled_from(["OnFailure", "Never", "ExitCode"]))
-def test_whatever_happens_no_two_groups_meet_and_in_the_end_all_work_together(happenings: list[tuple[str, int]], restart: str) -> None:
+def test_after_any_history_no_two_groups_meet_and_in_the_end_all_work_together(happenings: list[tuple[str, int]], restart: str) -> None:
     cluster = Cluster(jax(restart=restart), lingering=True)
     for what, index in happenings:
         _happens(cluster, what, f"train-worker-{index}")

@@ -53,7 +53,7 @@ def test_a_worker_told_to_leave_keeps_its_pod_and_name_until_it_has_left() -> No
     assert cluster.job.status.elastic.generation == 2
 
 
-def test_a_world_that_is_being_formed_anew_lets_nobody_go_early() -> None:
+def test_a_world_that_is_being_formed_again_lets_nobody_go_early() -> None:
     cluster = running(3)
     scaled(cluster, 2)
     cluster.settle()
@@ -127,7 +127,7 @@ def test_all_workers_agree_on_the_range_of_nodes_after_a_resize() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_server_is_sent_of_a_stored_job_with_too_many_workers_fits_its_messages() -> None:
+def test_the_expectation_of_a_stored_job_with_too_many_workers_fits_the_servers_messages() -> None:
     too_many = MAX_MEMBERS + 100
     cluster = Cluster(elastic_job(too_many, most=too_many, elastic={"allowedSizes": [1, MAX_MEMBERS, too_many]}), settings=OURS)
     planned = cluster.round()
@@ -262,7 +262,7 @@ def test_a_lost_store_restarts_the_group_and_nothing_is_charged() -> None:
     assert cluster.job.status.elastic.restarts == {}
 
 
-def test_the_store_goes_when_the_job_is_over() -> None:
+def test_the_store_goes_when_the_job_has_finished() -> None:
     cluster = with_store()
     for name in cluster.names():
         cluster.set(name, PodPhase.SUCCEEDED, code=0)
@@ -300,7 +300,7 @@ pods = st.dictionaries(st.integers(0, 7), st.tuples(phases, st.booleans()), max_
 
 
 @given(st.integers(0, 8), pods)
-def test_whoever_is_well_goes_only_where_others_are_enough(count: int, found: dict[int, tuple[PodPhase, bool]]) -> None:
+def test_healthy_workers_go_only_if_others_are_enough(count: int, found: dict[int, tuple[PodPhase, bool]]) -> None:
     there = [pod(index=index, phase=phase, is_deleting=is_deleting) for index, (phase, is_deleting) in found.items()]
     assigned = slot_assignment.by_count_in_places(count, there)
     well = slot_assignment.who_stay(there, leaving=())

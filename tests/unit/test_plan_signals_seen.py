@@ -49,7 +49,7 @@ def test_it_names_signal_and_node_and_says_that_nothing_is_done() -> None:
     assert event.message == f"PyTorchJob train: {where}; nothing is done about it."
 
 
-def test_it_stays_the_same_event_until_the_condition_comes_true_anew() -> None:
+def test_it_stays_the_same_event_until_the_condition_comes_true_again() -> None:
     cluster = running(elastic_job(2))
     said = []
     for since in ("2026-01-01T12:00:00Z", "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"):
@@ -61,7 +61,7 @@ def test_it_stays_the_same_event_until_the_condition_comes_true_anew() -> None:
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
 @pytest.mark.parametrize("taint", STATES)
-def test_what_a_node_is_or_says_otherwise_is_no_news(taint: str, effect: str) -> None:
+def test_other_facts_about_a_node_are_no_news(taint: str, effect: str) -> None:
     assert seen(with_taint((taint, effect))) == []
 
 

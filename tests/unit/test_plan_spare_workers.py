@@ -36,7 +36,7 @@ def test_workers_above_the_minimum_may_be_evicted_and_that_costs_no_write() -> N
     assert cluster.round().actions == (cluster.told[-1],), "at rest only the word to the server, which is not sent twice"
 
 
-def test_who_is_needed_after_a_loss_says_so_no_more_and_another_write_follows_only_a_change() -> None:
+def test_a_worker_that_is_needed_after_a_loss_is_no_spare_and_another_write_follows_only_a_change() -> None:
     cluster = running(elastic_job(3, least=2))
     del cluster.pods["train-worker-0"]
     cluster.settle()
@@ -50,7 +50,7 @@ def test_who_is_needed_after_a_loss_says_so_no_more_and_another_write_follows_on
     assert len(cluster.marked) == written
 
 
-def test_what_the_users_template_says_is_left_alone() -> None:
+def test_the_users_template_is_left_alone() -> None:
     spec = replica(2)
     spec["template"]["metadata"] = {"annotations": {SAFE_TO_EVICT: "false"}}
     cluster = running(job(Worker=spec, elasticPolicy={"minReplicas": 1, "maxReplicas": 3}))

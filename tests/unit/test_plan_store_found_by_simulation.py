@@ -71,7 +71,9 @@ def test_a_worker_that_is_seen_to_be_shut_out_before_its_peer_is_seen_to_finish_
         pytest.param(0, 90, "Failed", id="it failed before the peer finished"),
     ],
 )
-def test_a_failure_beside_a_finished_peer_fails_the_job_unless_its_worker_began_later(began_s: float, failed_s: float, state: str) -> None:
+def test_a_failure_after_a_peer_has_finished_fails_the_job_unless_its_worker_began_later(
+    began_s: float, failed_s: float, state: str
+) -> None:
     cluster = at_store("Never")
     ends(cluster, "train-worker-1", code=0, after_s=100)
     ends(cluster, "train-worker-2", code=1, began_s=began_s, after_s=failed_s)

@@ -24,7 +24,7 @@ def at_store(*, backoff_limit: int | None = None, **elastic: object) -> Cluster:
 
 
 def ends(cluster: Cluster, name: str, *, times: int, code: int = 2, message: str = WRONG) -> list[str]:
-    """Its container has ended so often, and waits to be started again. The reasons of the Events that follow."""
+    """End a pod's container this number of times, so that it waits for its restart. Return the reasons of the Events that follow."""
     at = NOW + timedelta(seconds=10 * times)
     own = Container("pytorch", waiting="CrashLoopBackOff", last_exit_code=code, restarts=times, last_message=message, ended_at=at)
     cluster.pods[name] = replace(cluster.pods[name], containers=(own,))
@@ -99,7 +99,7 @@ def test_a_job_whose_workers_end_again_and_again_says_so_and_what_ends_it() -> N
     assert words(cluster).endswith(f" Missing {status.waits_for}.")
 
 
-def test_where_a_limit_bounds_it_no_other_is_asked_for() -> None:
+def test_if_a_limit_bounds_it_no_other_is_asked_for() -> None:
     cluster = at_store(backoff_limit=9)
     ends(cluster, "train-worker-1", times=2, code=128, message=NOT_FOUND)
     assert "1 of 2 workers: train-worker-1 ends again and again, at last with exit code 128" in words(cluster)
@@ -139,6 +139,6 @@ def test_a_worker_that_runs_again_may_have_met_the_others() -> None:
         "python3 -m torch.distributed.run: error: unrecognized arguments: --nonsense",
     ],
 )
-def test_argparses_words_are_known_whatever_the_programs_name(line: str) -> None:
+def test_argparses_words_are_known_for_every_program_name(line: str) -> None:
     assert usage_errors.by_log(2, f"usage: it\n{line}\n") == line
     assert not usage_errors.by_log(2, f"{line}\nand it went on\n")

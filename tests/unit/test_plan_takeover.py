@@ -11,7 +11,7 @@ from elastic.api.job import Job
 
 
 def taken_over(one: Job, **types: int) -> Cluster:
-    """Its pods and Services lack what only we write."""
+    """Return a cluster whose pods and Services lack the fields that only we write."""
     cluster = Cluster(one, settings=OURS)
     for type, count in types.items():
         for index in range(count):

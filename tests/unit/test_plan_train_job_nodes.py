@@ -57,7 +57,7 @@ def test_a_replacement_of_node_0_has_its_number_and_another_name() -> None:
     assert [numbers(town)[name] for name in new] == [0]
 
 
-def test_a_scale_in_keeps_the_lowest_numbers_whatever_the_pods_are_called() -> None:
+def test_a_scale_in_keeps_the_lowest_numbers_for_any_names_of_pods() -> None:
     town = cluster()
     town.set("fit-node-0-0", PodPhase.RUNNING, is_deleting=True)
     town.settle()

@@ -15,7 +15,7 @@ LATER = {"annotations": {"karpenter.sh/node-termination-time": (NOW + timedelta(
 
 
 def with_one_unbegun(kind: str) -> tuple[Cluster, str]:
-    """All work but the last worker, whose container is being created."""
+    """Return a cluster in which all work except the last worker, whose container is being created, and that worker's name."""
     cluster = running(ALL[kind]())
     last = max(cluster.names())
     cluster.set(last, PodPhase.PENDING)
@@ -53,7 +53,7 @@ def test_it_goes_once_the_status_says_that_it_leaves() -> None:
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_where_its_node_only_may_have_to_go_it_begins(kind: str) -> None:
+def test_an_unbegun_worker_begins_if_its_node_only_may_have_to_go(kind: str) -> None:
     cluster, name = with_one_unbegun(kind)
     cluster.nodes[cluster.pods[name].node] = tainted(cluster.pods[name].node, REBALANCE)
     assert [made for planned in cluster.settle() for made in (*created(planned), *deleted(planned))] == []
@@ -78,7 +78,7 @@ def test_one_that_is_deleted_for_another_reason_is_no_disruption() -> None:
 
 
 @pytest.mark.parametrize("phase", [PodPhase.PENDING, PodPhase.RUNNING])
-def test_where_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(phase: PodPhase) -> None:
+def test_if_new_pods_come_to_the_same_node_again_they_wait_longer_and_longer(phase: PodPhase) -> None:
     """Its signal keeps no pods away, and there is room nowhere else."""
     cluster, name = with_one_unbegun("ours")
     node, made = cluster.pods[name].node, 0

@@ -140,7 +140,7 @@ def test_restarts_for_an_exit_code_are_bounded_by_the_backoff_limit() -> None:
     assert cluster.state() == "Failed"
 
 
-def test_restarts_of_what_runs_beside_the_training_do_not_count() -> None:
+def test_restarts_of_sidecars_do_not_count() -> None:
     for container, state in (("log", "Running"), ("pytorch", "Failed")):
         cluster = running(job(Worker=replica(1), policy={"backoffLimit": 3}))
         beside = (Container(name="pytorch"), Container(name=container, restarts=9))
@@ -172,7 +172,7 @@ def carried_out(**more: Any) -> Cluster:
     return running(elastic_job(2, elastic={"scalingPolicy": {"through": "hpa"}, **more}))
 
 
-def test_an_autoscaler_carries_the_decision_out_where_the_policy_says_so() -> None:
+def test_an_autoscaler_carries_the_decision_out_if_the_policy_says_so() -> None:
     cluster = carried_out()
     spec = cluster.owned["HorizontalPodAutoscaler", "train"].raw["spec"]
     (metric,) = spec["metrics"]
@@ -239,7 +239,7 @@ def test_an_empty_rdzv_conf_is_no_obstacle() -> None:
     assert cluster.names() == ["train-worker-0", "train-worker-1"]
 
 
-def test_a_controller_that_starts_anew_counts_no_job_twice() -> None:
+def test_a_controller_that_restarts_counts_no_job_twice() -> None:
     first = Cluster(job(Worker=replica(1)))
     first.round()
     assert counted(JobStatus(), first.job.status) == {"created": 1}

@@ -13,7 +13,7 @@ from benchmarks.pollux import GPUS, NODES, OURS, Allocations, Elastic, costing, 
 
 
 def rounds(ours: Elastic, jobs: dict[str, int], count: int, *, step_s: float = 60.0) -> list[Allocations]:
-    """Jobs that scale without loss up to these numbers of workers."""
+    """Run rounds with jobs that scale without loss up to these numbers of workers, and return their allocations."""
     found: list[Allocations] = [{}]
     for number in range(count):
         for name, most in jobs.items():

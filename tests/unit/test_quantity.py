@@ -1,4 +1,4 @@
-"""What amounts of resources mean, as users may write them into the template of a job, which no API server has read as an amount yet."""
+"""Check amounts of resources as users write them into a job's template, which no API server has read as an amount yet."""
 
 from fractions import Fraction
 
@@ -28,13 +28,13 @@ def test_an_amount_is_exact(text: str | int, amount: Fraction) -> None:
         ("0." + "0" * 200 + "1e250", quantity.MOST),
     ],
 )  # fmt: skip
-def test_an_amount_has_the_limits_of_an_api_server_whatever_its_exponent(text: str, amount: Fraction) -> None:
-    """Computed as it stands, 1e999999999999 would hold up the process of all jobs for ever: the CRD takes any exponent."""
+def test_an_amount_has_the_limits_of_an_api_server_for_any_exponent(text: str, amount: Fraction) -> None:
+    """The CRD takes any exponent. Computing 1e999999999999 would hold up the process of all jobs for ever."""
     assert quantity.parse(text) == amount
 
 
 @pytest.mark.parametrize("text", ["", "lots", "1 Gi", "Gi", "--1", "1/3", "1/0", "1_000", "nan", "inf", "1e", "1e1.5", "1" * 300, "1K"])
-def test_what_is_no_amount_is_a_value_error(text: str) -> None:
+def test_an_invalid_amount_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse(text)
 

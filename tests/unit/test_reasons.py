@@ -10,10 +10,10 @@ from cli_api import PYTORCH, running
 from cli_api import job as served
 from job_builders import NOW
 
-from elastic.api.reasons import PAGE, REASONS, ReasonPlace, as_tables, with_tables
+from elastic.api.reasons import PAGE, REASONS, ReasonPlace, Severity, as_tables, with_tables
 from elastic.api.words import Cause
 from elastic.client import explanation
-from elastic.client.explanation import IMAGE, UNSTARTED, findings
+from elastic.client.explanation import IMAGE, UNSTARTED, explained, findings
 from elastic.client.summary import summary
 from rendezvous.engine.messages.doing import HangState
 
@@ -90,6 +90,33 @@ def test_the_page_shows_the_table() -> None:
 def test_a_program_finds_the_reason(status: dict[str, object], reason: str) -> None:
     of = served(status=running(**status), **BOUNDS)
     assert reason in [finding.reason for finding in findings(summary(PYTORCH, of), [], of["spec"], NOW)]
+
+
+def test_a_program_learns_how_bad_it_is_and_what_to_do() -> None:
+    lost = {"lastRescale": {"cause": "plan", "stepBefore": 9, "stepAfter": 1, "stepsLost": 9}, "worldSize": 3}
+    of = served(status=running(**lost), **BOUNDS)
+    job = summary(PYTORCH, of)
+    found = {one.reason: one.for_program(job.name) for one in findings(job, [], of["spec"], NOW)}
+    assert found["plan"]["severity"] == Severity.INFO
+    assert found["StepsLost"]["severity"] == Severity.WARNING
+    remedy = "Save before a step is reported, and load the save at the start (docs/own-script.md)."
+    assert found["StepsLost"]["remedy"] == remedy
+    assert f"To do: {remedy}" in list(explained(job, [], of["spec"], NOW))
+
+
+def test_a_failed_job_is_an_error_and_its_remedy_names_the_job() -> None:
+    status = {"conditions": [{"type": "Failed", "status": "True", "message": "it failed"}], "elastic": {"restarts": {"user": 1}}}
+    of = served(status=status, **BOUNDS)
+    job = summary(PYTORCH, of)
+    (found,) = [one.for_program(job.name) for one in findings(job, [], of["spec"], NOW) if one.is_end]
+    assert (found["reason"], found["severity"]) == ("user", Severity.ERROR)
+    assert found["remedy"].endswith("`elastic logs train`.")
+
+
+def test_no_remedy_shows_markdown_to_a_program() -> None:
+    for reason in REASONS:
+        assert "](" not in reason.remedy_for("train"), reason.name
+        assert "JOB" not in reason.remedy_for("train"), reason.name
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ async def ask(gate: Gate, tokens: Iterable[tuple[str, str]]) -> tuple[list[async
     return [one for one in asking if not one.done()], refused
 
 
-async def test_strangers_who_come_by_the_thousand_wait_in_bounds_and_hold_up_nobody_of_ours() -> None:
+async def test_thousands_of_strangers_wait_in_bounds_and_hold_up_no_client_of_ours() -> None:
     accounts, now = SlowAccounts(), [0.0]
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"], clock=lambda: now[0])
     assert await gate.is_control("ours.b.c", address="10.0.0.1")
@@ -147,7 +147,7 @@ async def test_a_new_token_of_the_control_plane_does_not_wait_behind_strangers()
     await asyncio.gather(*waiting)
 
 
-async def test_strangers_who_claim_to_be_the_control_plane_have_few_places_for_each_address() -> None:
+async def test_strangers_that_claim_to_be_the_control_plane_have_few_places_for_each_address() -> None:
     accounts = SlowAccounts()
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"])
     waiting, refused = await ask(gate, (("10.1.0.1", claiming("ours", n)) for n in range(600)))
@@ -171,7 +171,7 @@ async def test_a_token_whose_claims_cannot_be_read_is_a_strangers(payload: str) 
     assert claimed(f"a.{deep}.c") == ""
 
 
-async def test_one_token_is_reviewed_once_whoever_asks_meanwhile() -> None:
+async def test_one_token_is_reviewed_once_for_all_callers_meanwhile() -> None:
     accounts = SlowAccounts()
     gate = Gate(keys=lambda: [KEY], reviewer=accounts, accounts=["ours"])
     asking = [asyncio.create_task(gate.is_control("fake.b.c", address="10.0.0.1")) for _ in range(100)]

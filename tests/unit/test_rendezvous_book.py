@@ -53,7 +53,7 @@ def test_the_sum_never_falls_and_what_is_certain_never_changes(first: list[Resta
 
 
 @given(reports(), st.integers(0, 5), st.sets(st.sampled_from(PODS)))
-def test_what_is_settled_stays_counted_and_is_not_counted_again(told: list[Restart], generation: int, pods: set[str]) -> None:
+def test_a_settled_restart_stays_counted_and_is_not_counted_again(told: list[Restart], generation: int, pods: set[str]) -> None:
     book = merged(RestartLog(), told)
     rest = settled(book, generation=generation, pods=pods)
     assert rest.counts == book.counts
@@ -69,7 +69,7 @@ def test_a_guess_that_proves_to_be_the_users_is_counted_there_and_no_longer_here
         assert merged(RestartLog(counts={"disruption": 2}), told).counts == {"disruption": 2, "user": 1}
 
 
-def test_of_a_pod_that_may_still_be_heard_of_the_newest_loss_stays_open() -> None:
+def test_the_newest_loss_of_a_pod_that_may_still_be_heard_of_stays_open() -> None:
     book = merged(RestartLog(), [loss(n, "a", lost=True, unsure=True) for n in (1, 2, 3)])
     assert [entry.generation for entry in settled(book, generation=9, pods={"a"}).unsettled] == [3]
     assert settled(book, generation=9, pods=()).unsettled == ()

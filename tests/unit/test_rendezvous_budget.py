@@ -15,7 +15,7 @@ def crash(group: Group, name: str = "w1") -> None:
 
 
 def reached(group: Group, step: int) -> None:
-    """Training reports a step in its current world."""
+    """Report a step in the current world."""
     group.apply(Stepped(group.job.membership.generation, step))
 
 
@@ -141,7 +141,7 @@ def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory() -> None:
     )
 
 
-def test_losses_are_limited_only_where_the_budget_says_so() -> None:
+def test_losses_are_limited_only_if_the_budget_says_so() -> None:
     group = group_of(3, budget=Budget(max_restarts=0, by_cause={"disruption": 1}), min=1)
     group.leave("w2")
     group.come_all()
@@ -151,7 +151,7 @@ def test_losses_are_limited_only_where_the_budget_says_so() -> None:
     assert closed(group) == "w1 left: SIGTERM, and the one restart by cause disruption that restartBudget allows is used up"
 
 
-def test_a_pod_that_is_over_and_was_never_heard_of_is_charged_once() -> None:
+def test_a_pod_that_ended_and_was_never_heard_of_is_charged_once() -> None:
     group = group_of(2, budget=Budget(max_restarts=1))
     end = Ended(member="w2", pod_uid="a-pod", cause="user", is_last=True)
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_restarts_in_a_row_without_a_step_forward_end_the_job() -> None:
     )
 
 
-def test_a_step_beyond_all_earlier_ones_begins_the_count_anew() -> None:
+def test_a_step_beyond_all_earlier_ones_begins_the_count_again() -> None:
     group = group_of(2, budget=Budget(without_progress=1))
     for step in (10, 11, 12, 13):
         reached(group, step)
@@ -226,7 +226,7 @@ def test_losses_count_as_restarts_in_vain_but_changes_that_were_asked_for_do_not
     assert summary(group.job).fruitless == 1
 
 
-def test_where_no_steps_are_reported_a_world_that_lived_long_enough_has_got_somewhere() -> None:
+def test_without_reported_steps_a_world_that_lived_long_enough_has_made_progress() -> None:
     group = group_of(2, budget=Budget(without_progress=1))
     for _ in range(3):
         group.advance(301)
@@ -244,7 +244,7 @@ def test_a_restarted_server_goes_on_counting_restarts_in_vain() -> None:
     assert closed(group)
 
 
-def test_what_a_restarted_server_heard_before_the_controller_spoke_counts_too() -> None:
+def test_messages_that_a_restarted_server_heard_before_the_controller_spoke_count_too() -> None:
     group = group_of(2)
     reached(group, 7)
     budget = Budget(without_progress=1)
@@ -259,7 +259,7 @@ def test_what_a_restarted_server_heard_before_the_controller_spoke_counts_too() 
     assert not closed(group)
 
 
-def test_training_that_reports_no_further_step_is_started_anew_by_cause_hang() -> None:
+def test_training_that_reports_no_further_step_is_restarted_by_cause_hang() -> None:
     group = group_of(2, budget=Budget(max_restarts=1, hang_s=60))
     group.started("w0", "w1")
     reached(group, 1)

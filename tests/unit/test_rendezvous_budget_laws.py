@@ -87,7 +87,7 @@ DEEDS = (Life.a_worker_crashes, Life.a_worker_is_lost, Life.it_steps, Life.time_
 
 
 @given(st.lists(st.sampled_from(DEEDS), max_size=25))
-def test_what_is_charged_is_what_happened_and_the_world_closes_when_that_is_too_much(deeds: list[object]) -> None:
+def test_the_charges_are_the_failures_and_too_many_close_the_world(deeds: list[object]) -> None:
     life = Life()
     for deed in deeds:
         deed(life)  # type: ignore[operator]

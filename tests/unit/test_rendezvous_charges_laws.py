@@ -38,7 +38,7 @@ class Life:
 
     @property
     def is_only_witness(self) -> bool:
-        """Whether w1's agent alone knows why it is at the barrier, for the server that it told may be dead: it must not die as well."""
+        """Return whether only w1's agent knows why it is at the barrier. The server that it told may be dead, so it must not die too."""
         agent = self.group.agents["w1"]
         return agent.failed and agent.is_ready
 
@@ -112,7 +112,7 @@ class Life:
         self.goes_on()
 
     def the_server_dies(self) -> None:
-        """Not while the controller is away too: then only what a survivor has seen is known, as the examples of the engine show."""
+        """Restart the server, but not while the controller is away too. Then the server knows only what survivors have seen."""
         if self.is_away:
             return
         self.group.start_server()
@@ -131,7 +131,7 @@ class Life:
         self.goes_on()
 
     def rest(self) -> None:
-        """Nothing more happens, and everybody is there."""
+        """Let the group come to rest with all its parts there."""
         self.the_controller_comes_back()
         for _ in range(3):
             self.listen()
@@ -169,13 +169,13 @@ def lived(deeds: list[object]) -> Life:
 
 
 @given(st.lists(st.sampled_from(DEEDS), max_size=12))
-def test_whatever_happens_is_charged_once_under_its_own_cause(deeds: list[object]) -> None:
+def test_every_failure_is_charged_once_under_its_own_cause(deeds: list[object]) -> None:
     life = lived(deeds)
     assert counted(life) == life.happened
 
 
 @given(st.lists(st.sampled_from(DEEDS + AWAY), max_size=12))
-def test_what_happens_while_the_controller_is_away_is_charged_once_too(deeds: list[object]) -> None:
+def test_failures_while_the_controller_is_away_are_charged_once_too(deeds: list[object]) -> None:
     """A pod shows only the newer one of two ends of a container that the controller had no chance to see: the older stays a disruption."""
     life = lived(deeds)
     counts, happened = counted(life), life.happened

@@ -1,4 +1,4 @@
-"""How the library gets into a container: the pod's changes, and the wrapper run for real in a shell with stand-in interpreters."""
+"""Check how the library gets into a container: the changes of the pod, and the wrapper in a real shell with stand-in interpreters."""
 
 import os
 import shutil
@@ -50,8 +50,8 @@ def test_the_folder_is_unique_per_pod_and_mounted_in_both_containers() -> None:
     assert "runAsUser" not in init["securityContext"], "some clusters choose the user of every pod"
 
 
-def test_where_the_whole_pod_is_roots_the_library_is_brought_by_the_images_own_user() -> None:
-    """A kubelet does not start a container that must not run as root, and would."""
+def test_if_the_whole_pod_is_roots_the_images_own_user_brings_the_library() -> None:
+    """A kubelet does not start a container that must not run as root but would."""
     given = pod()
     given["spec"]["securityContext"] = {"runAsUser": 0}
     context = deliver(given, DELIVERY)["spec"]["initContainers"][-1]["securityContext"]
@@ -84,7 +84,7 @@ def test_the_rendezvous_of_the_environment_is_ours_as_a_whole() -> None:
         ({"args": ["train.py", "--rdzvous-of-mine"]}, ""),
     ],
 )
-def test_what_cannot_be_delivered_to_is_said_in_words(container: dict[str, Any], words: str) -> None:
+def test_a_container_that_cannot_get_the_library_is_told_in_words(container: dict[str, Any], words: str) -> None:
     assert obstacle(pod(**container)) == words
 
 
@@ -101,7 +101,7 @@ def test_only_status_and_message_together_mean_that_delivery_failed() -> None:
 
 
 class Image:
-    """A folder that stands for an image: interpreters with distributions of their own, and a torchrun."""
+    """A folder that stands for an image: interpreters with their own distributions, and a torchrun."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -116,7 +116,7 @@ class Image:
         self.script("torchrun", f"#!{self.bin}/python3\nimport os, sys\nprint('ran', os.environ.get('PYTHONPATH', ''), *sys.argv[1:])\n")
 
     def python(self, name: str) -> None:
-        """An interpreter that sees only this image's distributions."""
+        """Add an interpreter that sees only this image's distributions."""
         code = (
             f"import sys,runpy; sys.path[:] = [p for p in sys.path if 'site-packages' not in p and p != '{Path.cwd()}'] + ['{self.site}'];"
         )
@@ -150,7 +150,7 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
-def test_the_library_is_appended_to_what_the_image_and_the_user_set(image: Image) -> None:
+def test_the_library_is_appended_to_the_paths_of_the_image_and_the_user(image: Image) -> None:
     image.install("torch", "2.6.0+cpu")
     result = image.run("torchrun", "train.py", "a b", PYTHONPATH="/app:/lib")
     assert (result.returncode, result.stdout) == (0, f"ran /app:/lib:{image.library} train.py a b\n")
@@ -200,7 +200,7 @@ def test_a_library_in_the_image_that_lacks_the_jobs_backend_is_not_used(image: I
 
 
 def test_the_interpreter_of_torchrun_is_the_one_that_is_asked(image: Image) -> None:
-    """A second python on PATH, without torch, must not decide."""
+    """A second python on PATH that has no torch must not decide."""
     image.install("torch", "2.13.0")
     image.script("python", "#!/bin/sh\necho 'not me' >&2\nexit 1\n")
     other = image.root / "other"

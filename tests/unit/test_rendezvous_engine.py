@@ -62,7 +62,7 @@ def test_survivors_go_on_a_second_after_a_connection_broke() -> None:
     assert group.world() == {"w1": 1, "w2": 0}
 
 
-def test_a_worker_that_fails_beside_a_broken_connection_shows_that_its_peer_is_gone() -> None:
+def test_a_failure_together_with_a_broken_connection_shows_that_the_peer_is_gone() -> None:
     """A pod killed at once: its connection breaks, and the collectives of the others. They waited for the whole second all the same."""
     group = group_of(3)
     group.kill("w0")
@@ -79,7 +79,7 @@ def test_a_worker_that_fails_beside_a_broken_connection_shows_that_its_peer_is_g
 
 
 @pytest.mark.parametrize("breaks_first", [True, False])
-def test_of_a_broken_connection_and_a_failure_either_may_be_heard_of_first(*, breaks_first: bool) -> None:
+def test_a_broken_connection_and_a_failure_may_be_heard_of_in_any_order(*, breaks_first: bool) -> None:
     group = group_of(3)
     signs = [lambda: group.kill("w0"), lambda: group.fail("w1")]
     for sign in signs if breaks_first else reversed(signs):
@@ -331,7 +331,7 @@ def test_after_a_standstill_of_the_server_its_members_have_the_time_that_they_ha
     assert group.job.accounting.restarts == {}
 
 
-def test_who_stays_away_after_a_standstill_of_the_server_is_missed_in_the_end() -> None:
+def test_a_member_that_stays_away_after_a_standstill_of_the_server_is_missed_in_the_end() -> None:
     group = group_of(2)
     group.now += 60.0
     group.cut("w1")

@@ -104,7 +104,7 @@ def test_the_reason_of_a_closed_world_quotes_the_first_workers_error() -> None:
     group.come_all()
     closed = summary(group.job).closed
     assert closed.startswith("a worker of w1 ended with status 7 (rank 1: ValueError: \\x1b[31mxxx")
-    assert closed.endswith("x), and all 0 restarts that maxRestarts allows are used up")
+    assert closed.endswith("x), and maxRestarts allows no restart")
 
 
 def test_a_worker_that_a_signal_ended_names_it() -> None:
@@ -114,7 +114,7 @@ def test_a_worker_that_a_signal_ended_names_it() -> None:
     group.advance(1.1)
     assert "a worker of w1 ended with status 139, SIGSEGV" in group.agents["w0"].view.reform
     group.come_all()
-    assert summary(group.job).closed.startswith("a worker of w1 ended with status 139, SIGSEGV (rank 1), and all 0 restarts")
+    assert summary(group.job).closed.startswith("a worker of w1 ended with status 139, SIGSEGV (rank 1), and maxRestarts allows no restart")
 
 
 def test_a_worker_that_fell_with_its_peer_is_not_blamed_though_it_ended_before() -> None:
@@ -124,7 +124,7 @@ def test_a_worker_that_fell_with_its_peer_is_not_blamed_though_it_ended_before()
     group.advance(0.5)
     group.fail("w1", 1, rank=3, error="ValueError: bad batch")
     group.come_all()
-    assert summary(group.job).closed.startswith("a worker of w1 ended with status 1 (rank 3: ValueError: bad batch), and all 0")
+    assert summary(group.job).closed.startswith("a worker of w1 ended with status 1 (rank 3: ValueError: bad batch), and maxRestarts")
     assert summary(group.job).restarts == {"user": 1, "collateral": 1}
 
 
@@ -304,7 +304,7 @@ def test_a_disruption_that_the_controller_confirms_stays_uncharged() -> None:
     assert not summary(group.job).closed
 
 
-def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_ends_with() -> None:
+def test_a_worker_that_left_on_a_signal_is_a_disruption_for_any_code_of_torchrun() -> None:
     """Torchrun makes an exception of SIGTERM and ends with 1, as it does where a liveness probe fails."""
     group = group_of(2, budget=Budget(max_restarts=0))
     group.leave("w1")
@@ -316,7 +316,7 @@ def test_a_worker_that_left_on_a_signal_is_a_disruption_whatever_code_torchrun_e
     assert (world.restarts, world.closed, world.explained) == ({"disruption": 1}, "", ("w1/0",))
 
 
-def test_a_worker_that_failed_and_whose_pod_is_over_because_of_that_is_charged_once() -> None:
+def test_a_worker_that_failed_and_whose_pod_ended_because_of_that_is_charged_once() -> None:
     group = group_of(2, budget=Budget(max_restarts=1))
     group.fail("w1", 1)
     group.say("w1", Leave(reason="torchrun ended"))
@@ -327,7 +327,7 @@ def test_a_worker_that_failed_and_whose_pod_is_over_because_of_that_is_charged_o
     assert (summary(group.job).restarts, summary(group.job).closed) == ({"user": 1}, "")
 
 
-def test_what_only_the_server_knew_is_in_its_members_when_it_dies() -> None:
+def test_facts_that_only_the_server_knew_are_in_its_members_when_it_dies() -> None:
     group = group_of(2, budget=Budget(max_restarts=1))
     group.fail("w1", 1)
     group.advance(1.1)
@@ -355,7 +355,7 @@ def test_a_hang_is_in_the_members_too_while_they_still_stop() -> None:
         group.link(name)
     group.retell()
     assert summary(group.job).restarts == {"hang": 1}
-    assert "all 0 restarts" in summary(group.job).closed
+    assert "maxRestarts allows no restart" in summary(group.job).closed
 
 
 def test_a_budget_that_was_used_up_stays_so_when_the_server_dies_before_anybody_heard_of_it() -> None:
@@ -368,8 +368,8 @@ def test_a_budget_that_was_used_up_stays_so_when_the_server_dies_before_anybody_
     for name in group.agents:
         group.link(name)
     group.retell()
-    assert closed == "a worker of w1 ended with status 7, and all 0 restarts that maxRestarts allows are used up"
-    assert summary(group.job).closed == "a restart that an earlier server saw, and all 0 restarts that maxRestarts allows are used up"
+    assert closed == "a worker of w1 ended with status 7, and maxRestarts allows no restart"
+    assert summary(group.job).closed == "a restart that an earlier server saw, and maxRestarts allows no restart"
     group.start_server()
     group.expect("w0", "w1", budget=Budget(max_restarts=0), closed=closed)
     group.link("w0")

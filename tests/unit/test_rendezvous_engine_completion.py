@@ -25,7 +25,7 @@ def say_finished(group: Group, *names: str) -> None:
 
 
 def exit_well(group: Group, name: str) -> None:
-    """As torchrun ends after its workers did."""
+    """End an agent as torchrun ends after its workers."""
     group.finish(name)
     group.say(name, Leave(reason="finished"))
     group.kill(name)
@@ -66,7 +66,7 @@ def test_the_controller_hears_the_highest_step_once_a_world_no_longer_works_and_
     assert (phase(group), summary(group.job).highest) == ("finished", 50)
 
 
-def test_nobody_who_waits_or_comes_after_the_end_waits_any_longer() -> None:
+def test_no_member_waits_after_the_end() -> None:
     group = group_of(2, min=2)
     group.finish("w0")
     group.start("stranger")
@@ -112,7 +112,7 @@ def test_a_member_that_may_work_on_behind_a_cut_is_waited_for_longer() -> None:
     assert phase(group) == "finished"
 
 
-def test_who_still_works_is_not_disturbed_by_a_peer_that_is_lost() -> None:
+def test_a_working_member_is_not_disturbed_by_a_peer_that_is_lost() -> None:
     """It may be saving the model, which takes minutes."""
     group = group_of(3)
     group.finish("w0")
@@ -126,7 +126,7 @@ def test_who_still_works_is_not_disturbed_by_a_peer_that_is_lost() -> None:
     assert is_let_go(group, "w1")
 
 
-def test_who_still_works_is_not_disturbed_by_a_peer_that_fails_which_begins_again_afterwards() -> None:
+def test_a_working_member_is_not_disturbed_by_a_peer_that_fails_and_begins_again_afterwards() -> None:
     group = group_of(3, budget=Budget(max_restarts=0))
     group.finish("w0")
     group.fail("w1")
@@ -149,7 +149,7 @@ def test_a_failure_at_the_end_that_leaves_too_few_for_another_world_does_not_wai
     assert (phase(group), summary(group.job).restarts) == ("finished", {}), "even if it does not go"
 
 
-def test_who_was_interrupted_begins_again_with_those_who_come_back_in_time() -> None:
+def test_an_interrupted_member_begins_again_with_those_that_come_back_in_time() -> None:
     """Its peer finished instead of stopping, and it had yet to save what they trained."""
     group = group_of(3, min=2)
     group.kill("w1")
@@ -163,7 +163,7 @@ def test_who_was_interrupted_begins_again_with_those_who_come_back_in_time() -> 
     assert len(group.world()) == 2
 
 
-def test_who_was_interrupted_is_let_go_where_too_few_come_back() -> None:
+def test_an_interrupted_member_is_let_go_if_too_few_come_back() -> None:
     group = group_of(3, min=2)
     group.kill("w1")
     group.advance(1.5)
@@ -176,7 +176,7 @@ def test_who_was_interrupted_is_let_go_where_too_few_come_back() -> None:
 
 
 @pytest.mark.parametrize("least", [1, 2])
-def test_a_new_server_lets_go_whom_only_the_controller_can_tell_it_about(least: int) -> None:
+def test_a_new_server_lets_members_go_that_only_the_controller_can_tell_it_about(least: int) -> None:
     group = group_of(3, min=least)
     group.kill("w1")
     exit_well(group, "w0")
@@ -212,7 +212,7 @@ def test_a_member_that_was_cut_off_and_ended_meanwhile_is_not_waited_for(*, is_n
     assert (phase(group), summary(group.job).restarts) == ("finished", {})
 
 
-def test_a_new_server_does_not_disturb_who_works_on() -> None:
+def test_a_new_server_does_not_disturb_working_members() -> None:
     group = group_of(3)
     exit_well(group, "w0")
     group.kill("w1")
@@ -237,7 +237,7 @@ def test_a_finished_member_whose_agent_is_killed_is_let_go_when_it_is_started_ag
     assert is_let_go(group, "w0")
 
 
-def test_what_is_always_started_again_begins_again() -> None:
+def test_a_member_that_is_always_restarted_begins_again() -> None:
     """With restartPolicy Always a container that ended with 0 is started again, in the same pod."""
     group = group_of(2)
     for name in ("w0", "w1"):

@@ -69,7 +69,7 @@ class Membership(RuleBasedStateMachine):
     @precondition(lambda self: self.late)
     @rule(data=st.data())
     def a_message_comes_late_or_again(self, data: st.DataObject) -> None:
-        """Only for worlds that its agent has left, as a message held up in the network would be."""
+        """Repeat a message about a world that its agent has left, as if the network had held it up."""
         said = data.draw(st.sampled_from(self.late))
         agent = self.group.agents.get(said.member)
         if agent is None or agent.incarnation != said.incarnation or agent.generation > said.message.after or agent.is_ready:
@@ -94,7 +94,7 @@ class Membership(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-5000.0, -1.0, 3600.0]))
     def the_clock_jumps(self, seconds: float) -> None:
-        """Backwards it must not matter; forwards is a machine that slept."""
+        """Jump backwards, which must not matter, or forwards, like a machine that slept."""
         now = self.group.now
         self.group.now += seconds
         self.group.apply(Tick())

@@ -105,7 +105,7 @@ def test_without_the_controllers_word_no_world_is_numbered() -> None:
     assert group.agents["w0"].generation == 4
 
 
-def test_a_silent_member_that_runs_again_is_made_to_present_itself_anew() -> None:
+def test_a_silent_member_that_runs_again_is_made_to_present_itself_again() -> None:
     group = group_of(2)
     old = group.agents["w1"]
     old.is_linked = False
@@ -157,7 +157,7 @@ def test_the_time_until_a_lost_connection_was_certain_is_told_apart() -> None:
     assert rescale.phases["detect"] == 1000
 
 
-def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and_charged() -> None:
+def test_the_first_worker_that_failed_while_the_server_was_away_is_named_and_charged() -> None:
     """The peer whose worker was brought down came back first, and was named as the one that failed."""
     group = group_of(3)
     group.start_server()
@@ -178,7 +178,7 @@ def test_of_workers_that_failed_while_the_server_was_away_the_first_is_named_and
 
 
 @pytest.mark.parametrize("fails_first", [False, True])
-def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_those_who_lost_it(*, fails_first: bool) -> None:
+def test_a_new_server_neither_waits_for_the_worker_of_a_lost_node_nor_charges_its_peers(*, fails_first: bool) -> None:
     """The node of the server went, with a worker. The survivors' collectives broke, and the first of them was charged after 15 s."""
     group = group_of(3)
     group.start_server()

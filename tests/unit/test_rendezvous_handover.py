@@ -47,7 +47,7 @@ def test_the_last_member_with_the_state_takes_part_until_its_replacement_made_a_
     assert group.world() == {"w1": 0}
 
 
-def test_where_training_reports_no_steps_time_says_that_the_state_has_passed_on() -> None:
+def test_without_reported_steps_time_says_that_the_state_has_passed_on() -> None:
     group = group_of(1)
     group.expect("w1", leaving=doomed("w0"), max=2, state_s=20)
     group.start("w1")
@@ -59,7 +59,7 @@ def test_where_training_reports_no_steps_time_says_that_the_state_has_passed_on(
     assert group.world() == {"w1": 0}
 
 
-def test_where_only_one_size_is_allowed_the_state_passes_on_in_the_place_of_one_newcomer() -> None:
+def test_if_only_one_size_is_allowed_the_state_passes_on_in_the_place_of_one_newcomer() -> None:
     group = trained(2, min=2, sizes=(2,))
     group.expect("w2", "w3", min=2, sizes=(2,), leaving=doomed("w0", "w1"), max=3)
     group.start("w2")
@@ -79,7 +79,7 @@ def test_where_only_one_size_is_allowed_the_state_passes_on_in_the_place_of_one_
     assert group.world().keys() == {"w2", "w3"}
 
 
-def test_a_member_that_must_leave_goes_at_once_where_another_has_the_state() -> None:
+def test_a_member_that_must_leave_goes_at_once_if_another_has_the_state() -> None:
     group = trained(2)
     group.expect("w0", "w2", pending=("w2",), leaving=doomed("w1"), max=3)
     group.come_all()
@@ -133,7 +133,7 @@ def test_all_that_may_have_to_leave_are_exchanged_and_the_state_passes_on() -> N
     assert group.world().keys() == {"w2", "w3"}
 
 
-def test_what_is_taken_back_leaves_everything_as_it_was() -> None:
+def test_a_notice_that_is_taken_back_leaves_everything_as_it_was() -> None:
     group = trained(2, min=2)
     for leaving in (prepared("w1"), doomed("w1")):
         group.expect("w0", "w2", pending=("w2",), min=2, leaving=leaving, max=3)

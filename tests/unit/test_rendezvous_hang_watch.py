@@ -6,7 +6,7 @@ from rendezvous_group import Group
 from elastic.membership.wire import Budget, Decoder, Started, WorldReport, encode
 from rendezvous.engine import Stepped, summary
 from rendezvous.engine.doing_words import sentence
-from rendezvous.engine.messages.doing import LOOK_S, STILL_LOOKS, Doing, DoingKind, Doings, Hang, HangState, Watch
+from rendezvous.engine.messages.doing import LOOK_S, Doing, DoingKind, Doings, Hang, HangState, Watch
 
 IN_ALL_REDUCE = Doing(kind=DoingKind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
 ASLEEP = Doing(kind=DoingKind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")
@@ -163,16 +163,31 @@ def test_several_workers_of_a_member_have_their_own_ranks() -> None:
 
 
 def test_a_job_without_steps_is_looked_at_after_the_time_for_its_first_step() -> None:
-    group = Watched(2, budget=Budget(first_step_s=120))
+    """Nothing had moved for ten minutes, and the words said: for at least 34 s. The agents had begun to look only then."""
+    group = Watched(2, budget=Budget(first_step_s=600))
     group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
-    group.look(110)
+    group.look(50)
     assert group.watches == {Watch.NOT}
-    group.look(20 + LOOK_S * STILL_LOOKS)
+    group.look(540)
+    assert (group.watches, group.hang) == ({Watch.LOOK}, None), "it may take its time until its first step"
+    group.look(20)
     assert group.hang is not None
     assert group.hang.state is HangState.SUSPECTED
-    assert group.words.startswith(
-        "it reports no steps, and nothing has moved for at least 30 s: rank 1 (w1 on node-7) has been at train.py:41"
-    )
+    assert group.words.startswith("it reports no steps, and nothing has moved for at least 5")
+    assert group.hang.since_s > 500
+    assert ": rank 1 (w1 on node-7) has been at train.py:41" in group.words
+
+
+def test_the_stacks_are_written_before_a_restart_whose_time_is_over_when_the_hang_is_found() -> None:
+    group = Watched(2, budget=Budget(max_restarts=1, first_step_s=600, hang_s=60))
+    group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
+    group.look(590)
+    asked = set()
+    while not group.agents["w0"].view.reform:
+        asked |= group.watches
+        group.look(10)
+    assert Watch.WRITE in asked
+    assert group.agents["w0"].view.reform.startswith("nothing has moved for 60 s: rank 1 (w1) ")
 
 
 def test_a_job_without_steps_that_computes_is_not_reported_at_all() -> None:
@@ -265,7 +280,7 @@ def test_a_hang_without_steps_is_restarted_once_it_has_been_suspected_for_long()
     assert group.agents["w0"].view.reform.startswith("nothing has moved for 60 s: rank 1 (w1) ")
 
 
-def test_what_was_said_about_another_world_does_not_count() -> None:
+def test_words_about_another_world_do_not_count() -> None:
     group = Watched(2)
     group.does = {"w0": (IN_ALL_REDUCE,), "w1": (ASLEEP,)}
     group.stepped(1)

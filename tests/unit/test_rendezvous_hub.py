@@ -58,7 +58,7 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-async def test_what_comes_in_one_turn_of_the_loop_is_decided_on_together(hub: Hub) -> None:
+async def test_messages_of_one_turn_of_the_loop_are_decided_on_together(hub: Hub) -> None:
     hub.expect("job", Expectation(members=("w0", "w1"), min=1, max=2))
     seen = hub.version
     first, second = attach(hub, "w0"), attach(hub, "w1")
@@ -118,7 +118,7 @@ async def test_the_controller_hears_what_changed_since_and_of_what_was_forgotten
     assert hub.world("job") is None
 
 
-async def test_who_has_a_job_forgotten_hears_its_last_step(hub: Hub) -> None:
+async def test_the_caller_that_has_a_job_forgotten_hears_its_last_step(hub: Hub) -> None:
     """The controller hears no step of a world that works up to the job's end before that end."""
     hub.expect("job", Expectation(members=("w0",), min=1, max=1))
     attach(hub, "w0")

@@ -55,7 +55,7 @@ def test_members_with_different_numbers_of_workers_form_their_world_from_the_env
 # --- a planned change
 
 
-def test_a_newcomer_starts_beside_the_world_and_all_stop_after_the_same_step() -> None:
+def test_a_newcomer_starts_next_to_the_world_and_all_stop_after_the_same_step() -> None:
     group = living(2, max=3)
     group.expect("w0", "w1", "w2", max=3)
     group.start("w2")
@@ -187,7 +187,7 @@ def test_the_member_with_the_highest_step_becomes_rank_0() -> None:
     assert changed(living(3), {"w0": 5, "w1": 6, "w2": 6}) == ["w1", "w0", "w2"]
 
 
-def test_of_equal_steps_the_lowest_rank_gives_the_state_and_ranks_stay() -> None:
+def test_the_lowest_rank_with_the_newest_step_gives_the_state_and_ranks_stay() -> None:
     group = living(3)
     assert changed(group, {"w0": 6, "w1": 6, "w2": 5}) == ["w0", "w1", "w2"]
     change = group.agents["w2"].view.change
@@ -209,7 +209,7 @@ def test_a_leaver_gives_no_state_while_a_member_that_stays_has_it() -> None:
     assert set(group.world()) == {"w1", "w2"}
 
 
-def test_the_one_with_the_newest_state_has_a_place_where_the_sizes_take_fewer() -> None:
+def test_the_member_with_the_newest_state_has_a_place_if_the_sizes_take_fewer() -> None:
     group = living(4, sizes=(2, 4))
     group.kill("w1")
     assert changed(group, {"w0": None, "w2": None, "w3": 4}) == ["w3", "w0"]

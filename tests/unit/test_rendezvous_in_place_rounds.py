@@ -147,7 +147,7 @@ def test_broken_communication_is_heard_during_a_planned_change(stage: Stage) -> 
 # --- a new server
 
 
-def test_a_server_that_starts_anew_finds_the_world_training_and_disturbs_nobody() -> None:
+def test_a_server_that_restarts_finds_the_world_training_and_disturbs_nobody() -> None:
     group = living(3)
     round = group.job.in_place.round
     group.start_server()
@@ -164,7 +164,7 @@ def test_a_server_that_starts_anew_finds_the_world_training_and_disturbs_nobody(
     assert group.job.in_place.round > round
 
 
-def test_a_server_that_starts_anew_hears_of_broken_communication() -> None:
+def test_a_server_that_restarts_hears_of_broken_communication() -> None:
     group = living(2)
     group.start_server()
     group.retell()
@@ -178,7 +178,7 @@ def test_a_server_that_starts_anew_hears_of_broken_communication() -> None:
 
 
 @pytest.mark.parametrize("answered", range(8))
-def test_a_server_that_starts_anew_in_the_middle_of_a_change_finishes_it(answered: int) -> None:
+def test_a_server_that_restarts_in_the_middle_of_a_change_finishes_it(answered: int) -> None:
     group = living(3, max=4)
     group.expect("w0", "w1", "w2", "w3", max=4)
     newcomer(group, "w3")

@@ -173,7 +173,7 @@ def test_half_of_eight_thousand_losses_lie_with_a_few_members_and_are_complete()
     assert {entry for name in neighbours for entry in shares[name]} == set(lost), "half of the world is lost once more"
 
 
-def test_what_the_controller_has_written_down_is_kept_no_longer() -> None:
+def test_facts_that_the_controller_has_written_down_are_kept_no_longer() -> None:
     group = group_of(2)
     group.fail("w0")
     group.advance(2)

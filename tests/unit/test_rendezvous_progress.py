@@ -104,7 +104,7 @@ async def test_steps_are_sent_now_and_then_and_a_change_of_the_world_at_once() -
     assert [progress.phase for progress in hub.progress_since(seen)] == ["re-forming"]
 
 
-async def test_a_forgotten_job_is_named_once_and_only_to_who_listened() -> None:
+async def test_a_forgotten_job_is_named_once_and_only_to_listeners() -> None:
     hub = await training(Clock(), "w0")
     seen = hub.progress.version
     hub.forget("job")

@@ -31,7 +31,7 @@ class Partition(Group):
         super().apply(event)  # type: ignore[arg-type]
 
     def cut_off(self, *, but: tuple[str, ...] = ()) -> None:
-        """No connection breaks; nothing comes."""
+        """Let nothing come from the agents, without breaking a connection."""
         self.is_cut_off = True
         for name, agent in self.agents.items():
             agent.is_linked = name in but
@@ -85,7 +85,7 @@ def test_members_on_the_node_that_was_cut_off_with_the_server_do_not_show_that_i
 
 
 @pytest.mark.parametrize("lost", [("w2",), ("w1", "w2"), ("w0", "w1", "w2")])
-def test_members_of_a_lost_node_are_missed_in_time_where_the_controller_is_there(lost: tuple[str, ...]) -> None:
+def test_members_of_a_lost_node_are_missed_in_time_if_the_controller_is_there(lost: tuple[str, ...]) -> None:
     group = partition_of(3)
     for name in lost:
         group.agents[name].is_linked = False
@@ -97,7 +97,7 @@ def test_members_of_a_lost_node_are_missed_in_time_where_the_controller_is_there
         assert group.world().keys() == {"w0", "w1", "w2"} - set(lost)
 
 
-def test_a_few_who_are_silent_are_missed_without_a_controller() -> None:
+def test_a_few_silent_members_are_missed_without_a_controller() -> None:
     group = partition_of(3)
     group.is_controller_there = False
     group.agents["w2"].is_linked = False
@@ -183,7 +183,7 @@ def test_members_of_a_server_that_no_controller_listens_to_are_missed_in_time(lo
     assert len(group.job.membership.members) == 2 - lost
 
 
-def test_what_members_said_while_the_server_was_cut_off_waits_for_the_controllers_next_message() -> None:
+def test_messages_while_the_server_was_cut_off_wait_for_the_controllers_next_message() -> None:
     """The job was suspended meanwhile: one worker had ended when the server was reached again, and two were still ending.
 
     The server called them into a world of two and counted a disruption, which a budget of none takes for the end of the job.
@@ -233,7 +233,7 @@ def test_a_controller_that_does_not_answer_after_a_doubt_is_waited_for_as_long_a
     assert group.agents["w1"].view.reform == "w0 left: SIGTERM"
 
 
-def test_who_does_not_come_back_after_the_server_was_cut_off_is_missed() -> None:
+def test_a_member_that_does_not_come_back_after_the_server_was_cut_off_is_missed() -> None:
     group = partition_of(3)
     group.cut_off()
     group.advance(50)

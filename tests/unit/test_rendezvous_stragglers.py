@@ -120,7 +120,7 @@ def test_the_figures_of_a_rank_are_those_against_the_most_ranks_it_was_compared_
         ({"data": 0.6}, 30, Slowness.THROTTLED, "in 30 % of the periods"),
     ],
 )
-def test_what_a_rank_needs_most_above_the_others_is_the_kind_of_its_slowness(
+def test_the_part_in_which_a_rank_is_slowest_is_the_kind_of_its_slowness(
     parts: dict[str, float], throttled: int, kind: Slowness, words: str
 ) -> None:
     group = Measured(3)
@@ -188,7 +188,7 @@ def test_another_kind_replaces_the_first_one_once_it_lasts() -> None:
     assert group.named == [(1, Slowness.DATA)]
 
 
-def test_of_two_ranks_the_slower_one_must_need_twice_the_time_of_the_other() -> None:
+def test_the_slower_one_of_two_ranks_must_need_twice_the_time_of_the_other() -> None:
     group = Measured(2)
     group.slow("w1", compute=0.38)
     group.windows(2 * WINDOWS)

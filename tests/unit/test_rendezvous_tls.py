@@ -1,4 +1,4 @@
-"""What the rendezvous server's TLS costs each new connection."""
+"""Check that a new TLS connection to the rendezvous server costs no needless work."""
 
 import ssl
 from pathlib import Path

@@ -23,7 +23,7 @@ from elastic_worker.agent.websocket import Denied
 
 __all__ = ["served"]
 JOIN = ['{"t":"join","incarnation":"a"}']
-REFUSAL = r"speaks version 2\.0 of the messages, and this rendezvous server knows versions 1\.x only \(its own is 1\.4\)"
+REFUSAL = r"speaks version 2\.0 of the messages, and this rendezvous server knows versions 1\.x only \(its own is 1\.5\)"
 
 
 def test_the_worker_library_names_the_version_of_this_release() -> None:

@@ -24,7 +24,7 @@ def dates_of(happened: list[tuple[str, float, int]]) -> tuple[Dates, list[tuple[
 
 
 @given(happenings, st.floats(0, 500))
-def test_what_is_younger_than_the_window_counts_and_what_is_older_does_not(happened: list[tuple[str, float, int]], later_s: float) -> None:
+def test_events_inside_the_window_count_and_older_ones_do_not(happened: list[tuple[str, float, int]], later_s: float) -> None:
     dates, log, now = dates_of(happened)
     now += later_s
     seen = counted(dates, now=now, window_s=WINDOW_S)
@@ -51,7 +51,7 @@ def test_a_clock_that_is_set_back_and_forth_makes_nothing_endless(happened: list
     assert not counted(dates, now=now + 2 * WINDOW_S + 1000 * len(jumps), window_s=WINDOW_S)
 
 
-def test_what_is_taken_back_is_the_newest_time_it_happened() -> None:
+def test_the_newest_event_is_taken_back() -> None:
     dates = (Dated("user", 1.0, 2), Dated("hang", 2.0), Dated("user", 50.0))
     assert taken_back(dates, "user") == (Dated("user", 1.0, 2), Dated("hang", 2.0))
     assert taken_back(dates[:1], "user") == (Dated("user", 1.0),)

@@ -163,7 +163,7 @@ async def join(hub: Hub, uid: str, name: str, *unacknowledged: Restart) -> None:
     await asyncio.sleep(0)
 
 
-async def test_what_a_jobs_members_presented_is_sent_once_and_not_with_each_change() -> None:
+async def test_the_presented_state_of_members_is_sent_once_and_not_with_each_change() -> None:
     """Each member that came and went made the server encode the job's 16,000 restarts, decode them again, and send them."""
     clock = Clock()
     hub = hub_with(clock, "fat")

@@ -1,4 +1,4 @@
-"""What every process's main does: it ends when it is told to or when a part ends, and leaves nothing running."""
+"""Check that every process's main ends when it is told to or when a part ends, and leaves nothing running."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ def test_the_ready_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 class Listing:
-    """Lists two resources; they can be listed once it has been waited for twice."""
+    """A cluster whose two resources can be listed only after two waits."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -62,7 +62,9 @@ class Listing:
             await asyncio.Event().wait()
 
 
-async def test_what_cannot_be_listed_is_named_until_it_can(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_resource_that_cannot_be_listed_is_named_until_it_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(process, "BLIND_S", 0.01)
     async with asyncio.timeout(10):
         await process.wait_listed(Listing(), logging.getLogger("test"), remedy="install them")

@@ -1,4 +1,4 @@
-"""Where the memory group is that we are in, and what a group's files say."""
+"""Find our own memory group, and read a group's files."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ V2_MOUNT = "33 32 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegat
         ("0::/user.slice/x.scope\n", ROOT + V2_MOUNT, (Path("/sys/fs/cgroup/user.slice/x.scope"), SECOND)),
         # Both are mounted, and version 1 has the memory.
         ("4:memory:/a\n0::/\n", V2_MOUNT + V1_MOUNT, (Path("/sys/fs/cgroup/memory/a"), FIRST)),
-        # A container that sees only its own groups, and one that does not see them at all.
+        # The first container sees only its own groups, and the second one does not see them at all.
         ("4:memory:/docker/ab/x\n", V1_MOUNT.replace("0:29 / ", "0:29 /docker/ab "), (Path("/sys/fs/cgroup/memory/x"), FIRST)),
         ("4:memory:/docker/abc\n", V1_MOUNT.replace("0:29 / ", "0:29 /docker/ab "), None),
         ("1:name=systemd:/\n", ROOT + V1_MOUNT, None),
         ("", "", None),
     ],
 )
-def test_our_own_group_is_found_in_what_the_kernel_says(own: str, mounts: str, found: object) -> None:
+def test_our_own_group_is_found_in_the_kernels_files(own: str, mounts: str, found: object) -> None:
     assert locate(own, mounts) == found
 
 
@@ -40,14 +40,14 @@ def test_a_group_has_run_out_when_the_kernel_has_killed_in_it(tmp_path: Path, ve
 
 
 def test_version_2_hands_memory_down_before_it_makes_groups(tmp_path: Path) -> None:
-    """Ordinary files stand for the kernel's, which is why our own group lacks its file and the opening fails after the level above it."""
+    """Ordinary files stand for the kernel's. Our own group therefore lacks its file, and opening fails after the level above it."""
     (tmp_path / "cgroup.subtree_control").write_text("cpu")
     with pytest.raises(FileNotFoundError):
         Groups(tmp_path, SECOND).open()
     assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu+memory"
 
 
-def test_what_killed_holders_left_is_swept_and_what_others_hold_is_not(tmp_path: Path) -> None:
+def test_groups_of_killed_holders_are_swept_and_groups_of_others_are_kept(tmp_path: Path) -> None:
     (tmp_path / "elastic-999999999" / "pod").mkdir(parents=True)
     (tmp_path / "elastic-1" / "pod").mkdir(parents=True)
     groups = Groups(tmp_path, FIRST)

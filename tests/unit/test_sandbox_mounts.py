@@ -1,4 +1,4 @@
-"""What a container sees of a folder of the host in which it gets a mount."""
+"""Check what a container sees of a host's folder in which it gets a mount."""
 
 import errno
 import os
@@ -11,7 +11,9 @@ from elastic.local.sandbox.mounts import Placement
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_what_another_program_removes_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool) -> None:
+def test_an_entry_that_another_program_removes_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
     """A pod did not start because another program's folder in /tmp was removed at that moment."""
     original, stage = tmp_path / "original", tmp_path / "stage"
     for folder in (original, stage, original / "stays"):
@@ -30,7 +32,7 @@ def test_what_another_program_removes_meanwhile_is_left_out(tmp_path: Path, monk
     assert os.listdir(stage) == ["stays"]
 
 
-def test_what_is_there_and_cannot_be_mounted_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_entry_that_cannot_be_mounted_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, stage = tmp_path / "original", tmp_path / "stage"
     for folder in (original, stage, original / "stays"):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Where the laptop cluster's scheduler puts a pod, and what it says when it cannot."""
+"""Check the node that the laptop cluster's scheduler chooses for a pod, and its words if no node fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_node_takes_only_so_many_pods():
     assert put(asking(), node("a"), on=crowded).reason == "0/1 nodes are available: 1 Too many pods."
 
 
-def test_a_taint_keeps_out_whoever_does_not_tolerate_it():
+def test_a_taint_keeps_out_pods_that_do_not_tolerate_it():
     tainted = node(taints=({"key": "spot", "value": "yes", "effect": "NoSchedule"},))
     assert put(pod(), tainted).reason == "0/1 nodes are available: 1 node(s) had untolerated taint {spot: yes}."
     assert put(pod(tolerations=[{"key": "spot", "operator": "Exists"}]), tainted).node == "n"
@@ -108,7 +108,7 @@ def test_quantities_are_exact(text, value):
     assert quantity.parse(text) == value
 
 
-def test_what_is_no_quantity_is_refused():
+def test_an_invalid_quantity_is_refused():
     with pytest.raises(ValueError, match=r"quantity|Fraction"):
         quantity.parse("much")
 

@@ -1,4 +1,4 @@
-"""Whom a more important pod displaces."""
+"""Check which pods a more important pod displaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_least_important_leave_and_no_more_than_needed():
     assert names(preempt(asking("new", cpu="3", priority=10), [candidate(node(), on)])) == ["low", "lower"]
 
 
-def test_nobody_leaves_where_it_would_not_help():
+def test_no_pod_leaves_if_that_would_not_help():
     on = [asking("high", cpu="4", priority=100)]
     assert preempt(asking("new", cpu="1", priority=10), [candidate(node(), on)]) is None
     assert preempt(asking("new", cpu="9", priority=200), [candidate(node(), on)]) is None
@@ -45,8 +45,8 @@ def guarded(pod, allowed):
     return pod, budget | {"status": {"disruptionsAllowed": allowed}}
 
 
-def test_a_pod_that_a_disruption_budget_guards_leaves_only_where_nothing_else_helps():
-    """Inference displaces training: workers above minReplicas go, and the last ones where that is the only way."""
+def test_a_pod_that_a_disruption_budget_guards_leaves_only_if_nothing_else_helps():
+    """Inference displaces training. Workers above minReplicas go first, and the others only if that is the only way."""
     first, budget = guarded(asking("first", cpu="2"), 1)
     second, _ = guarded(asking("second", cpu="2"), 1)
     other = asking("other", cpu="2", priority=5)
@@ -59,7 +59,7 @@ def test_a_pod_that_a_disruption_budget_guards_leaves_only_where_nothing_else_he
     assert names(preempt(asking("new", cpu="4", priority=10), both, [budget | {"status": {}}])) == ["first", "second"]
 
 
-def test_a_node_where_no_budget_is_hurt_comes_first():
+def test_a_node_on_which_no_budget_is_hurt_comes_first():
     worker, budget = guarded(asking("worker", cpu="4"), 0)
     nodes = [candidate(node("a"), [worker]), candidate(node("b"), [asking("batch", cpu="4", priority=5)])]
     assert preempt(asking("new", cpu="4", priority=10), nodes, [budget]).node == "b"

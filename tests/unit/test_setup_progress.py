@@ -1,4 +1,4 @@
-"""What the set-up shows while pip works."""
+"""Check what the set-up shows while pip works."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_are_those_of_the_index() -> None:
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, []), (3, ["what it said", "setup: making a: failed with exit code 3"])])
-def test_a_command_shows_what_it_said_only_where_it_fails(code: int, words: list[str]) -> None:
+def test_a_command_shows_its_output_only_if_it_fails(code: int, words: list[str]) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "waiting.py"), "making a", "--", "sh", "-c", f"echo what it said; exit {code}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout.splitlines()) == (code, ["setup: making a", *words])

@@ -1,6 +1,7 @@
-"""What clusters and clouds write, as their sources and manuals have it, held against the table: no string here comes from it.
+"""Compare the table of signals with the objects that clusters and clouds write.
 
-Each object stands as its writer makes it, effects and reasons included, beside what the table must make of it.
+No string here comes from the table. Each object is as its writer makes it, by the writer's sources or manual, with effects and reasons.
+Next to it stands the signal that the table must find.
 """
 
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ UNIX = "1772478105"
 
 
 def taint(text: str, **labels: str) -> Raw:
-    """KEY[=VALUE]:EFFECT."""
+    """Return a node with a taint in the form `KEY[=VALUE]:EFFECT`."""
     said, _, effect = text.rpartition(":")
     key, _, value = said.partition("=")
     return {"metadata": {"labels": labels}, "spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}
@@ -44,7 +45,7 @@ def shuts_down(**labels: str) -> Raw:
 
 
 def nth(name: str) -> Raw:
-    """AWS Node Termination Handler: the value of its taints is the event's id, the time stands in a label."""
+    """Return a node as AWS Node Termination Handler taints it. The value is the event's id, and a label has the time."""
     return taint(f"aws-node-termination-handler/{name}=spot-itn-0123:NoSchedule", **{"aws-node-termination-handler/action-time": UNIX})
 
 
@@ -60,7 +61,7 @@ QUEUED: Raw = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "s
 DELETED: Raw = {"metadata": {"deletionTimestamp": "2026-03-02T19:01:45Z"}}
 
 STATED, MINUTES_LATER = AT, AT.replace(minute=3)
-"""The loss, where the object says it: as it stands there, or as reckoned from what stands there: 120 s, or 60 s, after UNIX."""
+"""Times of the loss: as the object states it, or 120 s after its UNIX time. MINUTE_LATER is 60 s after it."""
 MINUTE_LATER = AT.replace(minute=2)
 FACTS: list[tuple[str, Raw, str, str, float, datetime | None]] = [
     # name, object, where it is seen, meaning, lead time, stated loss
@@ -135,12 +136,14 @@ def test_every_row_of_the_table_has_its_fact() -> None:
 
 
 @pytest.mark.parametrize(("name", "raw", "where", "meaning", "lead_s", "lost_at"), FACTS, ids=[name for name, *_ in FACTS])
-def test_what_is_written_is_read_as_its_row(name: str, raw: Raw, where: str, meaning: str, lead_s: float, lost_at: datetime | None) -> None:
+def test_an_object_is_read_as_the_row_of_its_signal(
+    name: str, raw: Raw, where: str, meaning: str, lead_s: float, lost_at: datetime | None
+) -> None:
     (sight,) = seen(On(where), raw)
     row = sight.signal
     assert (row.name, row.on.value, row.meaning.value, row.lead_s, sight.by) == (name, where, meaning, lead_s, lost_at)
 
 
 @pytest.mark.parametrize(("where", "raw"), NOT_SEEN)
-def test_what_looks_nearly_alike_is_no_signal(where: On, raw: Raw) -> None:
+def test_an_object_that_looks_nearly_alike_is_no_signal(where: On, raw: Raw) -> None:
     assert seen(where, raw) == ()

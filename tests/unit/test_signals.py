@@ -63,7 +63,7 @@ def test_the_page_shows_the_table() -> None:
 
 @pytest.mark.parametrize("name", PLAYABLE)
 @pytest.mark.parametrize("left_s", [15, 120])
-def test_what_a_cloud_writes_is_read_as_its_row_with_the_time_that_is_left(name: str, left_s: int) -> None:
+def test_a_clouds_signal_is_read_as_its_row_with_the_time_that_is_left(name: str, left_s: int) -> None:
     row = PLAYABLE[name]
     played = as_seen(row, now=NOW, left_s=left_s)
     sights = on_node(BUILT_IN, raw_node(played))
@@ -169,7 +169,7 @@ def test_another_queue_may_be_named_by_a_row_of_the_installation() -> None:
     assert [sight.signal.name for sight in on_job(read_table(f"signals: [{row}]", name="f").rows, raw)] == ["our-queue"]
 
 
-def test_of_two_signals_the_one_with_less_time_counts() -> None:
+def test_the_signal_with_less_time_counts() -> None:
     both = tainted("n", "aws-node-termination-handler/spot-itn", "cloud.google.com/impending-node-termination")
     found = notice(both)
     assert found is not None

@@ -1,4 +1,4 @@
-"""benchmarks/spot_replay.py: traces are read as published, generated ones have the churn that is asked for, no second is lost."""
+"""Check benchmarks/spot_replay.py: it reads published traces, generates traces with the wanted churn, and loses no second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_LOSS = of_points([(0.0, 4), (1000.0, 3)], length_s=2000.0)
 
 
 def costing(seconds: dict[str, float]) -> costs.Samples:
-    """Each change costs its setting's seconds."""
+    """Return samples in which each change costs its setting's seconds."""
     measured = {(setting, scenario): (value,) for setting, value in seconds.items() for scenario in SCENARIOS}
     return costs.Samples(measured, is_summary=False, source="a test")
 
@@ -66,7 +66,7 @@ def test_a_file_that_is_no_trace_is_refused_with_the_line(tmp_path: Path, name: 
     assert words in str(refused.value)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_trace_is_read_again(tmp_path: Path) -> None:
     trace = generated(hours=3, seed=1)
     write(trace, tmp_path / "t.csv")
     again = read(tmp_path / "t.csv")
@@ -88,7 +88,7 @@ def test_a_part_of_a_trace_begins_with_the_nodes_that_are_there() -> None:
     assert part.scaled(2).changes == (Change(0.0, 2),)
 
 
-def test_a_loss_costs_what_was_measured() -> None:
+def test_a_loss_costs_the_measured_seconds() -> None:
     there = 1000 * 4 + 1000 * 3
     samples = costing({BY_NAME["elastic"].setting: 2.7, BY_NAME["stock"].setting: 46.4})
     elastic, stock = (run(BY_NAME[name], ONE_LOSS, samples=samples) for name in ("elastic", "stock"))
@@ -144,7 +144,7 @@ def test_with_processes_a_loss_is_announced_before_it_comes() -> None:
 
 
 def test_with_processes_as_many_nodes_are_there_as_the_trace_says() -> None:
-    """Of four that are lost, two came after the notice. They stayed, and their steps counted, but not their time."""
+    """Two of the four lost nodes came after the notice. They stayed, and their steps counted, but not their time."""
     agents = Nodes()
     job = _Job(next(iter(SETTINGS)), agents, None, most=6, notice_s=30.0)  # type: ignore[arg-type]
     trace = of_points([(0.0, 3), (100.0, 5), (110.0, 1), (200.0, 2)], length_s=300.0)
@@ -166,7 +166,7 @@ class Nodes:
         self.here.remove(name)
 
 
-def test_with_processes_a_step_counts_once_for_all_who_took_it() -> None:
+def test_with_processes_a_step_counts_once_for_all_nodes_that_took_it() -> None:
     done = [(1.0, 1, 2), (2.0, 2, 2), (3.0, 3, 2), (6.0, 3, 2), (7.0, 4, 2), (8.0, 5, 2)]
     assert _goodput(done, of_points([(0.0, 2)], length_s=8.0)) == pytest.approx(5 * 2 * 1.0 / 16)
     assert _goodput([], ONE_LOSS) == 0.0

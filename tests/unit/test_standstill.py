@@ -20,7 +20,7 @@ def waiting(id: int, name: str, *call: int, switches: int = 5, state: str = "S")
 
 
 def deadlock(at: float = 0.0) -> Snapshot:
-    """As read from a process that hung."""
+    """Return a snapshot that was read from a process that hung."""
     threads = (
         waiting(MAIN, "python", FUTEX, 0x7F77, SHARED_WAIT, GROUP, 0),
         waiting(POOL, "python", FUTEX, 0x7F78, PRIVATE_WAIT, 0, 0),
@@ -78,7 +78,7 @@ def _with_more(look: Snapshot) -> Snapshot:
         pytest.param(lambda look: changed(look, LOOP, call=()), "in no system call", id="a thread is in no call"),
     ],
 )
-def test_whatever_else_is_seen_is_a_doubt(alive: object, words: str) -> None:
+def test_everything_else_that_is_seen_is_a_doubt(alive: object, words: str) -> None:
     assert callable(alive)
     changes = doubt(MAIN, deadlock(), alive(deadlock(5.0)), CALL)
     assert changes
@@ -112,7 +112,7 @@ def test_a_process_is_stuck_after_half_a_minute_in_the_known_wait_and_not_before
     assert list(scripted.stuck(35.0)) == [7]
 
 
-def test_one_doubt_begins_the_half_minute_anew(scripted: Scripted) -> None:
+def test_one_doubt_begins_the_half_minute_again(scripted: Scripted) -> None:
     for now in range(0, 31, 5):
         assert not scripted.stuck(float(now))
     scripted.seen = lambda at: replace(deadlock(at), traffic=(1, 1, 1, 1))
@@ -135,7 +135,7 @@ def test_a_thread_of_torch_that_is_awake_for_a_moment_is_looked_at_again(scripte
     assert list(scripted.stuck(35.0)) == [7]
 
 
-def test_what_cannot_be_read_is_left_alone_and_told_once(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_cannot_be_read_is_left_alone_and_told_once(scripted: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     def unreadable(at: float) -> Snapshot:
         raise Unreadable("[Errno 13] Permission denied: '/proc/7/io'")
 

@@ -167,7 +167,7 @@ def test_many_workers_leave_a_thousand_at_a_time() -> None:
     assert (len(cluster.pods), len(seen)) == (1, 3999), "all were notified before they went"
 
 
-def test_what_else_was_noticed_of_leaving_workers_takes_no_room_from_them() -> None:
+def test_further_facts_about_leaving_workers_take_no_room_from_them() -> None:
     other = Announced(signal="s" * 300, by=NOW)
     known = [
         Leaving(member=f"{LONGEST_NAME}-worker-{n}", cause="disruption", signal="aws-spot", by=NOW, others=(other,) * 4) for n in range(900)

@@ -41,7 +41,7 @@ def rescale(group: Group) -> wire.RescaleReport:
 
 
 def lose_all(group: Group, *newcomers: str) -> None:
-    """Every member is lost, and others take their places."""
+    """Lose every member, and let others take their places."""
     for name in list(group.agents):
         group.kill(name)
     group.advance(20)
@@ -131,7 +131,28 @@ def test_a_world_whose_processes_restart_after_one_in_process_counts_from_its_re
     assert words(group) == "continues at step 20 after step 170: no worker had the state"
 
 
-def test_what_was_reached_survives_the_server() -> None:
+def test_the_second_change_counts_from_the_steps_of_the_world_before_it() -> None:
+    """A script without a checkpoint reached step 291, then 97. The second change was said to have lost 291 steps."""
+    group = group_of(2)
+    report(group, 291)
+    lose_all(group, "w2", "w3")
+    report(group, 1)
+    report(group, 97)
+    lose_all(group, "w4", "w5")
+    report(group, 1)
+    assert _rescale(rescale(group)).steps_lost == 97
+    assert words(group) == "continues at step 1 after step 97: no worker had the state"
+
+
+def test_a_world_that_reported_no_step_keeps_the_steps_before_it() -> None:
+    group = group_of(2)
+    report(group, 291)
+    lose_all(group, "w2", "w3")
+    lose_all(group, "w4", "w5")
+    assert rescale(group).step_before == 291
+
+
+def test_the_reached_step_survives_the_server() -> None:
     """The server was lost together with all workers: the controller had stored the highest step."""
     group = group_of(2)
     report(group, 10722)
@@ -236,13 +257,13 @@ def test_workers_that_were_killed_while_they_saved_are_told_of() -> None:
     )
 
 
-def test_where_nothing_is_lost_no_warning_is_given() -> None:
+def test_if_nothing_is_lost_no_warning_is_given() -> None:
     _, news = changed(step_before=163, step_after=164)
     assert [event.reason for event in news] == ["Rescaled"]
     assert news[0].message.endswith("; it had reached step 163")
 
 
-def test_of_a_job_that_reports_no_steps_nothing_is_said_about_them() -> None:
+def test_nothing_is_said_about_steps_of_a_job_that_reports_none() -> None:
     _, news = changed(state_lost=True)
     assert [event.reason for event in news] == ["Rescaled"]
     assert "step" not in news[0].message
@@ -304,7 +325,7 @@ def test_explain_gives_one_figure_for_one_change() -> None:
     assert "The last change cost 69.3 s: 68.8 s until the loss was noticed, 500 ms for the workers to stop." in lines
 
 
-def test_explain_claims_no_exact_figure_where_the_server_missed_a_part() -> None:
+def test_explain_claims_no_exact_figure_if_the_server_missed_a_part() -> None:
     seen = NOTICE | {"rescale": "2-s", "pauseMilliseconds": 200}
     lines = explain({"phases": {"drain": 200}, "beganUnseen": True}, seen)
     assert any(line.endswith("2 workers had to leave, for which training paused at least 200 ms.") for line in lines)

@@ -146,7 +146,7 @@ def test_a_rank_without_samples_gets_a_stand_in_that_counts_nothing() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_fetched_for_an_old_share_is_dropped(workers: int) -> None:
+def test_batches_that_were_fetched_for_an_old_share_are_dropped(workers: int) -> None:
     """The world changes between steps, inside a step, and back; the step is tried again."""
     sampler = Sampler(200, 12, seed=1)
     loader = Loader(Numbers(200), sampler, micro_batch=2, workers=workers)

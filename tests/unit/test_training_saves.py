@@ -242,6 +242,8 @@ def test_a_full_disk_is_one_warning_until_a_save_succeeds(target: pathlib.Path, 
 
     saves, state = Saves(target, 60), training(1)
     saves._place = Full(str(target))
+    told: list[dict[str, object]] = []
+    saves.news.listener = lambda **news: told.append(news)
     assert not saves.now(1, state, FOREVER)
     assert not saves.now(2, state, FOREVER)
     assert names(target) == []
@@ -254,6 +256,27 @@ def test_a_full_disk_is_one_warning_until_a_save_succeeds(target: pathlib.Path, 
     assert not saves.now(4, state, FOREVER)
     assert len(warnings(caplog)) == 2
     assert Saves(target, 60).restore(training()) == 3
+    full_disk = "No space left on device"
+    assert told == [
+        {"step": 1, "failures": 1, "words": full_disk, "last": None},
+        {"step": 2, "failures": 2, "words": full_disk, "last": None},
+        {"step": 3, "failures": 0, "words": "", "last": 3},
+        {"step": 4, "failures": 1, "words": full_disk, "last": 3},
+    ]
+
+
+def test_the_last_complete_save_may_be_that_of_another_rank(target: pathlib.Path) -> None:
+    """Another rank writes after a change of the world. It has not saved anything itself."""
+    saves, told = Saves(target, 60), []
+    saves.news.listener = lambda **news: told.append(news["last"])
+    assert Saves(target, 60).now(7, training(1), FOREVER)
+    saves._write_file = full  # type: ignore[method-assign]
+    assert not saves.now(8, training(1), FOREVER)
+    assert told == [7]
+
+
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_place_that_cannot_be_written_is_one_warning(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

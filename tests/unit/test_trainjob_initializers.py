@@ -56,7 +56,7 @@ def names(objects: Any) -> list[str]:
     return [one["metadata"]["name"] for one in objects]
 
 
-def test_each_initializer_becomes_a_job_of_one_pod_beside_the_nodes() -> None:
+def test_each_initializer_becomes_a_job_of_one_pod_next_to_the_nodes() -> None:
     nodes, data, model = all_owned(train_job(), BOTH)
     assert names([nodes, data, model]) == ["fit", "fit-dataset-initializer", "fit-model-initializer"]
     assert nodes["metadata"]["annotations"][WAITS_FOR] == f"{DATA},{MODEL}"

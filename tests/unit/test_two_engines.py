@@ -79,7 +79,7 @@ def after(pair: Pair, *batches: Any) -> Any:
 # --- each of these was a difference
 
 
-def test_a_member_that_started_anew_is_no_survivor() -> None:
+def test_a_member_that_restarted_is_no_survivor() -> None:
     """The server took a new run of rank 0 for the old one: it got rank 0 again, before survivors with the state."""
     with pair_of("w0", "w1", "w2") as pair:
         rest = after(pair, [("start", "w0")])
@@ -87,13 +87,13 @@ def test_a_member_that_started_anew_is_no_survivor() -> None:
         assert rest.restarts == {"disruption": 1}
 
 
-def test_the_state_is_not_with_a_member_that_started_anew() -> None:
+def test_the_state_is_not_with_a_member_that_restarted() -> None:
     """Both engines counted it among the holders by its name: a leaver that alone had the state was not kept for one more world."""
     with pair_of("w0", "w1", said=Said(("w0", "w1"))) as pair:
         assert after(pair, [("step", 3)], [("start", "w1")]).holders == {"w0"}
 
 
-def test_a_member_that_had_to_leave_and_started_anew_left_as_planned() -> None:
+def test_a_member_that_had_to_leave_and_restarted_left_as_planned() -> None:
     """The server took a lost connection of such a member for the planned end, and its new run for a disruption."""
     with pair_of("w0", "w1") as pair:
         leaving = Said(("w0", "w1"), leaving=(("w1", "plan", True),))
@@ -153,7 +153,7 @@ def test_a_hang_is_charged_once_by_both() -> None:
         pytest.param([[("fail", "w0"), ("die", "w0")]], {"user": 1}, {"disruption": 1}, id="a failed member whose agent dies at once"),
     ],
 )
-def test_what_only_a_record_tells_is_not_known_in_an_etcd(batches: list[Any], server: dict[str, int], etcd: dict[str, int]) -> None:
+def test_facts_that_only_a_record_tells_are_not_known_in_an_etcd(batches: list[Any], server: dict[str, int], etcd: dict[str, int]) -> None:
     """In an etcd nobody calls the members of a broken world, so each may have come because of what it saw.
 
     And what a member's record says goes with its agent. Agents report a failure before they come, and errors are in the job's favour.

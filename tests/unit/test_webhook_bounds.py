@@ -1,4 +1,4 @@
-"""Who makes room for whom at the webhook, and in which order reviews are judged."""
+"""Check which connections make room for others at the webhook, and the order in which reviews are judged."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def must_go(there: list[Connection], address: str) -> Connection | None:
     return listener.must_go(there, address, BOUNDS)
 
 
-def test_where_there_is_room_nobody_goes():
+def test_no_connection_goes_if_there_is_room():
     assert must_go(connections("a", MOST_OF_ONE_ADDRESS - 1), "a") is None
     assert must_go([one for address in "abc" for one in connections(address, 40)], "d") is None
 
 
-def test_of_an_address_that_has_many_the_one_goes_that_waits_longest():
+def test_the_longest_waiting_connection_of_an_address_with_many_goes():
     there = connections("a", MOST_OF_ONE_ADDRESS, since=5) + connections("b", 3)
     assert must_go(there, "a") is there[0]
     assert must_go(there, "b") is None
 
 
-def test_where_there_are_many_the_address_that_has_most_makes_room():
+def test_the_address_with_most_connections_makes_room_if_there_are_many():
     few = connections("a", 50)
     most = connections("b", MOST - 50, since=100)
     assert must_go(few + most, "c") is most[0]
 
 
-def test_what_is_being_answered_goes_last():
+def test_connections_that_are_being_answered_go_last():
     there = connections("a", 5, answers=True) + connections("a", MOST_OF_ONE_ADDRESS - 5, since=100)
     assert must_go(there, "a") is there[5]
 
 
-def test_of_the_room_for_bodies_one_address_has_half():
+def test_one_address_gets_half_of_the_room_for_bodies():
     room = Room(100)
     assert room.take("a", 50)
     assert not room.take("a", 1)
@@ -76,7 +76,7 @@ async def test_addresses_are_judged_in_turns_and_reviews_of_one_in_order():
     assert [(await turns.next()).body for _ in range(5)] == [b"a1", b"b1", b"c1", b"a2", b"a3"]
 
 
-async def test_nobody_judges_what_nobody_waits_for():
+async def test_a_review_that_nobody_waits_for_is_not_judged():
     turns = Turns(100)
     gone = asking(b"gone")
     turns.add("a", gone)
@@ -85,7 +85,7 @@ async def test_nobody_judges_what_nobody_waits_for():
     assert (await turns.next()).body == b"there"
 
 
-async def test_so_many_wait_and_half_of_them_of_one_address():
+async def test_the_number_that_waits_is_bounded_in_total_and_to_half_for_one_address():
     turns = Turns(4)
     for address in "aab":
         turns.add(address, asking(b""))

@@ -81,7 +81,7 @@ def test_a_certificate_for_other_names_is_renewed(fresh: Credentials):
 
 
 @pytest.mark.parametrize("broken", ["trusted", "authority_key", "certificate", "key", "strange certificate"])
-def test_what_does_not_belong_together_is_made_anew(fresh: Credentials, broken: str):
+def test_a_certificate_and_key_that_do_not_fit_are_replaced(fresh: Credentials, broken: str):
     stranger = issue(make_ca("stranger"), "s", names=NAMES)
     changed = {
         "trusted": replace(fresh, trusted=b"-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n"),
@@ -99,7 +99,7 @@ def test_credentials_that_somebody_else_renews_are_left_to_him(fresh: Credential
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from([[Due.CERTIFICATE], [Due.AUTHORITY, Due.CERTIFICATE]]), max_size=3))
-def test_whoever_trusts_the_old_or_the_new_bundle_takes_what_is_shown_after_a_renewal(renewals: list[list[Due]]):
+def test_clients_of_the_old_and_the_new_bundle_trust_the_certificate_after_a_renewal(renewals: list[list[Due]]):
     """Replicas and API servers hear of a renewal at different times. Between two authorities there are forty certificates."""
     last = renewed(None, NAMES, name="elastic-webhook", what=Due.ALL)
     for what in itertools.chain.from_iterable(renewals):
@@ -231,7 +231,7 @@ async def test_a_renewal_is_shown_by_a_running_replica_that_did_not_make_it(age:
         task.cancel()
 
 
-async def test_a_configuration_that_was_applied_anew_is_told_again_whom_to_trust():
+async def test_a_configuration_that_was_applied_again_is_told_again_whom_to_trust():
     api = Api()
     async with served(api.answer) as kube:
         running = keeping(kube)
@@ -243,7 +243,7 @@ async def test_a_configuration_that_was_applied_anew_is_told_again_whom_to_trust
         task.cancel()
 
 
-async def test_where_no_configuration_asks_us_the_door_opens_all_the_same():
+async def test_the_server_is_ready_also_if_no_configuration_asks_us():
     api = Api()
     api.configuration = None
     async with served(api.answer) as kube, asyncio.timeout(60):

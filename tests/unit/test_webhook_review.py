@@ -138,7 +138,7 @@ def test_a_job_stored_broken_must_not_get_worse():
         {"kind_asked": AdmissionKind("kubeflow.org", "v2beta1", "PyTorchJob")},
     ],
 )
-def test_what_is_not_ours_comes_in(facts: dict[str, Any]):
+def test_jobs_of_others_are_admitted(facts: dict[str, Any]):
     if kind := facts.pop("kind_asked", None):
         request = Request(uid="u", kind=kind, operation="CREATE", object=elastic_job(NINE))
         assert answer(request, kinds=KINDS, namespace=None).response.allowed
@@ -147,7 +147,7 @@ def test_what_is_not_ours_comes_in(facts: dict[str, Any]):
 
 
 @given(st.data())
-def test_whatever_is_asked_there_is_an_answer_and_an_unchanged_spec_is_never_refused(data: st.DataObject):
+def test_every_request_gets_an_answer_and_an_unchanged_spec_is_never_refused(data: st.DataObject):
     good = elastic_job()
     at = data.draw(st.sampled_from([("spec", *place) for place in places(good["spec"])]))
     odd = planted(good, at, data.draw(anything))

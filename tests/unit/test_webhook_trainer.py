@@ -83,7 +83,7 @@ def test_a_train_job_without_its_runtime_is_refused_only_if_that_is_certain() ->
     assert "spec.runtimeRef" in fields(said(train_job(runtimeRef={"name": "x", "kind": "Odd"}), sight=RuntimeSight()))
 
 
-def test_the_runtime_is_looked_up_where_the_train_job_is() -> None:
+def test_the_runtime_is_looked_up_in_the_namespace_of_the_train_job() -> None:
     asked: list[tuple[str, ...]] = []
 
     def look_up(*key: str) -> RuntimeSight:
@@ -154,7 +154,7 @@ def test_objects_that_another_controller_serves_pass() -> None:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_whatever_is_asked_there_is_an_answer(data: st.DataObject) -> None:
+def test_every_request_gets_an_answer(data: st.DataObject) -> None:
     good = data.draw(st.sampled_from([train_job(runtimePatches=[patch()]), runtime()]))
     odd = planted(good, data.draw(st.sampled_from([("spec", *place) for place in places(good["spec"])])), data.draw(anything))
     msgspec.json.encode(said(odd))

@@ -1,4 +1,4 @@
-"""What an agent says of its end before it came to the rendezvous: that its command is wrong, or nothing."""
+"""Check the termination message of an agent that ends before the rendezvous: it names a wrong command, or is empty."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ early_end.watch()
 
 
 def said(folder: Path, program: str, **environment: str) -> tuple[int, str]:
-    """The exit status of a process with this program, and its termination message."""
+    """Return the exit status of a process with this program, and its termination message."""
     log = folder / "termination-log"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "ELASTIC_TERMINATION_LOG": str(log), **JOB, **environment}
     result = subprocess.run([sys.executable, "-c", BEGIN + program], env=env, capture_output=True, text=True)
@@ -59,19 +59,19 @@ def test_a_wrong_command_is_said(tmp_path: Path, program: str, status: int, word
         "if os.fork() == 0: raise ValueError('in a child')\nos.wait(); sys.exit(1)",
     ],
 )
-def test_what_may_be_the_machines_or_comes_later_is_not(tmp_path: Path, program: str) -> None:
+def test_an_error_that_may_be_the_machines_or_comes_later_is_not(tmp_path: Path, program: str) -> None:
     code, message = said(tmp_path, program)
     assert code != 0
     assert message == ""
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "ELASTIC_GENERATION"])
-def test_a_worker_says_nothing_for_its_agent_reports_it(tmp_path: Path, name: str) -> None:
+def test_a_worker_says_nothing_because_its_agent_reports_it(tmp_path: Path, name: str) -> None:
     assert said(tmp_path, "raise ValueError('bad batch')", **{name: "1"}) == (1, "")
 
 
 def test_an_agent_that_comes_after_one_that_could_not_start_withdraws_its_words(tmp_path: Path) -> None:
-    """As in `torchrun --new-flag train.py || torchrun train.py`."""
+    """`torchrun --new-flag train.py || torchrun train.py` starts such agents."""
     log = tmp_path / "termination-log"
     log.write_text(last_words.message("uid", unmet=Unmet(USAGE, "torchrun: error")))
     assert said(tmp_path, "early_end.came(); sys.exit(1)") == (1, "")

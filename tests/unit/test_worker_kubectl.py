@@ -1,4 +1,4 @@
-"""The exec client of MPI launchers, apart from a cluster: frames, statuses, and what it says where it cannot work."""
+"""Check the exec client of MPI launchers without a cluster: its frames, its statuses, and its errors."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from elastic_worker.mpi import kubectl
 
 @pytest.fixture
 def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
-    """The client, and the server's end of its connection."""
+    """Yield the client, and the server's end of its connection."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(30)
@@ -24,7 +24,7 @@ def ends() -> Iterator[tuple[kubectl.WebSocket, socket.socket]]:
 
 
 def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> bytes:
-    """As a server sends it: unmasked."""
+    """Return a frame as a server sends it, without a mask."""
     head = bytes([(0x80 if final else 0) | kind])
     if len(payload) < 126:
         return head + bytes([len(payload)]) + payload
@@ -32,13 +32,13 @@ def frame(payload: bytes, kind: int = kubectl.BINARY, *, final: bool = True) -> 
 
 
 def received(client: kubectl.WebSocket) -> list[bytes | None]:
-    """On a socket pair what was sent is there at once."""
+    """Return the client's messages. On a socket pair, sent bytes arrive at once."""
     client.fill()
     return list(client.messages())
 
 
 def unmasked(server: socket.socket) -> tuple[int, bytes]:
-    """Kind and payload of the client's next short frame."""
+    """Return kind and payload of the client's next short frame."""
     first, second = server.recv(2)
     mask, masked = server.recv(4), server.recv(second & 0x7F)
     return first & 0x0F, bytes(byte ^ mask[index % 4] for index, byte in enumerate(masked))
@@ -67,7 +67,7 @@ def test_the_end_of_the_conversation_is_not_an_error_and_a_broken_line_is(ends: 
         next(messages)
 
 
-def test_more_than_the_other_side_takes_waits_here_and_holds_up_nobody(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
+def test_bytes_that_the_other_side_does_not_take_wait_here_and_hold_up_nobody(ends: tuple[kubectl.WebSocket, socket.socket]) -> None:
     client, server = ends
     for _ in range(64):
         client.send(bytes(65536))
@@ -93,7 +93,7 @@ def test_the_end_of_input_is_told_only_to_servers_that_know_the_word(ends: tuple
 
 @contextlib.contextmanager
 def watched(script: str) -> Iterator[subprocess.Popen[str]]:
-    """A command as the client has it run in a worker: leader of a group, with its input in our hands."""
+    """Run a command as the client runs it in a worker: it leads a process group, and the client holds its input."""
     words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", script]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, start_new_session=True, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -118,7 +118,7 @@ def test_a_signal_by_name_reaches_the_command_and_an_empty_line_does_nothing() -
         assert process.wait(60) == 3
 
 
-def test_a_command_ends_when_the_one_who_asked_for_it_is_gone() -> None:
+def test_a_command_ends_when_its_client_is_gone() -> None:
     with watched("sleep 1000 & echo ready; wait") as process:
         assert process.stdin
         assert process.stdout
@@ -128,7 +128,7 @@ def test_a_command_ends_when_the_one_who_asked_for_it_is_gone() -> None:
         assert process.stdout.read() == "", "nobody holds the output any more, the child included"
 
 
-def test_a_command_that_leads_no_group_runs_alone_for_others_would_be_hit_too() -> None:
+def test_a_command_that_leads_no_group_is_not_watched_because_others_would_be_hit_too() -> None:
     words = ["/bin/sh", "-c", kubectl.WATCHED, "sh", "/bin/sh", "-c", "sleep 0.2; echo done"]
     done = subprocess.run(
         ["/bin/sh", "-c", '"$@"; exit 5', "sh", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
@@ -136,7 +136,7 @@ def test_a_command_that_leads_no_group_runs_alone_for_others_would_be_hit_too() 
     assert (done.returncode, done.stdout) == (5, "done\n")
 
 
-def test_the_commands_status_is_read_from_the_servers_words() -> None:
+def test_the_commands_status_is_read_from_the_servers_answer() -> None:
     failed = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": "137"}]}}
     assert kubectl.exit_status({"status": "Success"}) == 0
     assert kubectl.exit_status(failed) == 137
@@ -152,7 +152,7 @@ def test_the_launcher_does_not_wait_for_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("least", "asked"), [(0, ["a", "b", "c", "b"]), (1, ["a"]), (2, ["a", "b", "c"])])
 def test_no_more_workers_are_waited_for_than_are_needed(monkeypatch: pytest.MonkeyPatch, least: int, asked: list[str]) -> None:
-    """Of three, b runs only when it is asked after again."""
+    """The worker b runs only when the launcher asks a second time."""
     seen: list[str] = []
 
     def is_running(_: object, name: str) -> bool:

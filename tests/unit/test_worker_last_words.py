@@ -84,7 +84,7 @@ def test_a_process_that_outlives_its_world_may_go_on_writing(out: tuple[int, int
     assert os.read(out[0], 100) == b"still here"
 
 
-def test_what_cannot_be_passed_on_stops_no_worker() -> None:
+def test_a_message_that_cannot_be_passed_on_stops_no_worker() -> None:
     reads, writes = os.pipe()
     os.close(reads)
     pipe = PipedStderr(0, target=writes)
@@ -113,7 +113,7 @@ def test_torch_gives_each_worker_a_pipe_of_its_own_unless_it_writes_a_file(monke
         assert (source.rank, source.tail(10)) == (rank, f"I am {rank}")
 
 
-def test_where_torch_writes_a_file_the_file_is_read(tmp_path: Path) -> None:
+def test_if_torch_writes_a_file_the_file_is_read(tmp_path: Path) -> None:
     stderr, file = WorkerStderr(), tmp_path / "stderr.log"
     assert stderr.destinations({0: {"RANK": "1"}}, {0: str(file)}) == {0: str(file)}
     source = stderr.of(123)

@@ -174,7 +174,7 @@ class Pair:
             self.job.agents[name].presence.report_state("finished", generation=self.job.agents[name].generation)
 
     def step(self, step: int) -> None:
-        """All that work report this step."""
+        """Let all working agents report this step."""
         working = [name for name in self.job.agents if self._is_working(name)]
         if working:
             self.group.started(*working)
@@ -213,7 +213,7 @@ class Pair:
         return replace(said, members=tuple(sorted(members)), leaving=tuple(sorted(leaving)), hang_s=self.said.hang_s)
 
     def _has_broken_world(self, name: str) -> bool:
-        """Whether only this member's record in the etcd tells why the world broke; it goes, or is written over, with the member."""
+        """Return whether only this member's record in the etcd tells why the world broke. It goes with the member."""
         if name not in self.job.agents:
             return False
         record = self.job.member(name)
@@ -235,7 +235,7 @@ class Pair:
         self.group.started(*(name for name, agent in self.group.agents.items() if agent.is_working and name not in started))
 
     def _is_working(self, name: str) -> bool:
-        """Whether it works at both, so that both may hear of it."""
+        """Return whether the member works at both engines, so that both may hear of it."""
         here = name in self.job.agents and self.job.agents[name].is_working and self.group.agents[name].is_working
         return here and name not in self.over and not self.job.agents[name].has_failed
 

@@ -1,7 +1,7 @@
-"""Policy `cost`: the most work for the money.
+"""Policy `cost`: choose the size with the most work for the money.
 
-Prices come from a label of the nodes; a size that is not measured is taken at its estimate when that is better by more than the errors of
-what is known.
+Prices come from a label of the nodes. A size without measurements is chosen by its estimate if the estimate is better by more than the
+errors of the measurements.
 """
 
 from autoscale.deciding.signals import Signals, Wish

@@ -5,7 +5,7 @@ from autoscale.deciding.troubles import no_progress, without_samples
 from elastic.api.counting import counted
 
 FINE = 32
-"""Up to so many workers each number is looked at; beyond, steps of one part in so many."""
+"""Number of workers up to which each number is considered. Above it, steps are one part in this number."""
 SPARE = 1.1
 """Factor of the needed speed: rescales, checkpoints and losses take their part."""
 

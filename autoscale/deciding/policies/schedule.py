@@ -1,4 +1,4 @@
-"""Policy `schedule`: so many workers in these windows of the week, in UTC, and the least number outside of them."""
+"""Policy `schedule`: a given number of workers in windows of the week, in UTC, and the least number outside of them."""
 
 from collections.abc import Sequence
 

@@ -9,7 +9,7 @@ from autoscale.deciding.troubles import no_progress
 from elastic.api.counting import counted
 
 GROWS_BY = 4
-"""A step is one worker, or one in so many of those that there are."""
+"""A step is one worker, or one part in this number of the present workers if that is more."""
 
 
 def wish(signals: Signals, replicas: int, now: float) -> Wish:
@@ -31,7 +31,7 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
         if (gain.low if curve.knows(size) else min(gain.mid, gain.high)) >= share:
             how = "brought" if curve.knows(size) else "is expected to bring"
             reason = f"each worker up to {size} {how} {percent(gain.mid)}, {percent(share)} are asked for"
-            # A trial would wait for neither the pause nor the votes before a turn: what is more certain does not wait longer.
+            # A trial waits neither for the pause nor for the votes before a turn, so a more certain step must not wait longer.
             is_turn = signals.memory.changed_at is not None and not signals.memory.grew
             step = Step.BEGINS if is_turn and trials.is_due(signals, now) else None
             return Wish(size, reason, is_whole=size not in larger, trial=step)

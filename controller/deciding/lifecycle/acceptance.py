@@ -1,4 +1,4 @@
-"""Decides which jobs this controller takes, and what it says of one that it has taken."""
+"""Decide which jobs this controller leaves alone, and add the condition Created to the others."""
 
 from controller.deciding.actions import Plan
 from controller.deciding.events import in_words

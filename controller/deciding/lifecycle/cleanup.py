@@ -1,4 +1,4 @@
-"""Decides what becomes of a job at its end and afterwards: the last status, the clean-up of its pods, and when the job itself goes."""
+"""Decide the last status of a finished job, the clean-up of its pods, and when the job itself is deleted."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -105,7 +105,7 @@ def _has_ended_well(pod: Pod) -> bool:
 
 
 def _has_met(job: Job) -> bool:
-    """Return whether the workers meet at a rendezvous, where they would wait for ever once the job has finished."""
+    """Return whether the workers have a rendezvous. Workers that are left there would wait for ever once the job has finished."""
     return job.elastic is not None and job.status.elastic is not None and bool(job.status.elastic.backend)
 
 

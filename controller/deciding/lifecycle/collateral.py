@@ -194,7 +194,7 @@ def _was_disrupted(job: Job, pod: Pod) -> bool:
 
 
 def _may_follow(container: Container) -> bool:
-    """Whether a lost peer can have caused this end: not a wrong command, and not the memory limit."""
+    """Return whether a lost peer can have caused this end. It never causes the end of a wrong command, or one at the memory limit."""
     code, reason = container.exit_code, container.exit_reason
     if code is None:
         code, reason = container.last_exit_code, container.last_exit_reason

@@ -1,4 +1,4 @@
-"""Orders a job's conditions. Their order is part of the API: the last one is the state that `kubectl get` shows."""
+"""Order a job's conditions. Their order is part of the API: the last one is the state that `kubectl get` shows."""
 
 from datetime import datetime
 

@@ -45,7 +45,7 @@ def uncounted(runs: Iterable[Runs], counted: Iterable[str]) -> list[Runs]:
 
 
 def number_by_pod(counted: Iterable[str]) -> Counter[str]:
-    """How many runs of each pod's containers are counted."""
+    """Return how many runs of each pod's containers are counted."""
     numbers: Counter[str] = Counter()
     for entry in counted:
         pod, slash, _ = entry.partition("/")
@@ -68,7 +68,7 @@ def _together(before: Runs, now: Runs) -> Runs:
 
 
 def _read(entry: str) -> Runs | None:
-    """None for a pod, and for an end that the rendezvous has taken into account."""
+    """Return the runs that the entry counts; None if it is a pod's uid, or an end that the rendezvous has counted."""
     pod, *rest = entry.split("/")
     if len(rest) not in (2, 3) or not all(number.isdecimal() and len(number) <= MOST_DIGITS for number in rest[1:]):
         return None

@@ -1,4 +1,4 @@
-"""Writes into a job's status which disruptions were announced, when, and what each cost. Decides nothing about them."""
+"""Write into a job's status which disruptions were announced, when, and what each cost. Nothing about them is decided here."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -55,10 +55,10 @@ def _with_new(entries: list[Disruption], going: Mapping[Place, list[datetime | N
 
 
 def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> dict[Place, list[datetime | None]]:
-    """By signal and node, by when each worker must have gone.
+    """Return by when each worker must have gone, by signal and node.
 
-    Without our rendezvous nobody is asked to leave, and the signals themselves count; that a pod is being deleted says nothing there about
-    why. A pod may show only once it has failed what ended it.
+    Without our rendezvous no worker is asked to leave, so the signals themselves count. A deletion does not tell there why the pod goes.
+    Some pods show only after they have failed which signal ended them.
     """
     found: dict[Place, list[datetime | None]] = {}
     asked = {entry.member: entry for entry in leaving}
@@ -77,7 +77,7 @@ def _going(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -
 
 
 def _standing(view: JobView, leaving: Iterable[Leaving], pods: Mapping[str, Pod]) -> set[Place]:
-    """All signals of workers that go, the less urgent ones too: where another one took its place, a disruption lasts until its own ends."""
+    """Return all signals of workers that go, also the less urgent ones: a disruption lasts until its own signal ends."""
     names = {entry.member for entry in leaving if entry.cause == Cause.DISRUPTION.value} | view.notices.keys()
     going = [(pod, view.snapshot.nodes.get(pod.node)) for name in names if (pod := pods.get(name)) is not None]
     return {(sight.signal.name, pod.node) for pod, node in going for sight in (*pod.sights, *(node.sights if node is not None else ()))}

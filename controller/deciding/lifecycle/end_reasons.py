@@ -48,7 +48,7 @@ class EndReason:
 
 
 UNBEGUN = frozenset({"Evicted", "NodeShutdown"})
-"""Signals that are refusals where the pod had not begun."""
+"""Signals that mean a refusal if the pod had not begun."""
 INSUFFICIENT = "OutOf"
 """The kubelet's prefix before the resource that its node lacks."""
 
@@ -102,9 +102,9 @@ TABLE = (*_signals(), *OWN)
 def of_pod(pod: Pod, container: str) -> Meaning:
     """Return what the end of a failed pod means. `container` is the one that trains: its word counts before that of its neighbours."""
     if pod.exceeded:
-        return Meaning.USER  # the reason is Evicted, but the limit is the pod's own
+        return Meaning.USER  # the reason is Evicted, but the pod exceeded its own limit
     if pod.disruption:
-        return Meaning.DISRUPTION  # whatever its reason: the condition says no more than that the cluster ended the pod
+        return Meaning.DISRUPTION  # with any reason: the condition says that the cluster ended the pod
     if is_refused(pod):
         return Meaning.REFUSED
     if ended_by(pod) is not None:
@@ -131,13 +131,13 @@ def cause_of(pod: Pod, container: str, *, job_uid: str) -> Cause:
 
 
 def came_from_outside(code: int, reason: str) -> bool:
-    """Whether a container's run was ended by its node or by a signal, and not by its program or its memory."""
+    """Return whether its node or a signal ended a container's run, and not its program or its memory limit."""
     meaning = of_container(reason)
     return meaning is Meaning.DISRUPTION or (code in KILLED and meaning is not Meaning.OUT_OF_MEMORY)
 
 
 def was_turned_away(message: str, job_uid: str) -> bool:
-    """Whether a container's message says that its agent could not meet the others, though none of its workers had failed."""
+    """Return whether the message says that the agent could not meet the others, although none of its workers had failed."""
     why, _ = delivery.unmet(message, job_uid)
     return why in (delivery.REFUSED, delivery.UNREACHABLE) and not delivery.has_failed(message, job_uid)
 
@@ -162,7 +162,7 @@ def ended_by(pod: Pod) -> DisruptionSignal | None:
 
 
 def of_container(reason: str) -> Meaning | None:
-    """Return what the reason for the end of one run means; None for the word of an unknown runtime."""
+    """Return what the reason for the end of one run means; None if the reason is unknown."""
     return _MEANINGS.get((ReasonField.CONTAINER, reason))
 
 
@@ -172,7 +172,7 @@ def _of_pod_reason(reason: str) -> Meaning | None:
 
 
 def _failures(pod: Pod, container: str) -> Iterator[Meaning]:
-    """How the containers ended that did not end well: the one that trains alone where it is among them."""
+    """Yield what the ends of the failed containers mean. If the container that trains failed, only its own end counts."""
     failed = [c for c in (*pod.containers, *pod.inits) if c.exit_code]
     own = [c for c in failed if c.name == container]
     for each in own or failed:

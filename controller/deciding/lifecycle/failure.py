@@ -1,7 +1,7 @@
-"""Decides what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
+"""Decide what a failed pod means: who caused it, whether it counts against the job, and whether the job goes on.
 
-A disruption counts against `restartBudget.disruption` and towards `maxRestartsWithoutProgress`, never against maxRestarts; its pod is made
-again whatever the restart policy says.
+A disruption counts against `restartBudget.disruption` and towards `maxRestartsWithoutProgress`, never against maxRestarts. Its pod is
+created again under any restart policy.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ REMEMBERED = 32
 
 
 def judge(job: Job, pods: Sequence[Pod]) -> list[Verdict]:
-    """One verdict per failed pod that is not being deleted. The end of a worker that was leaving means nothing."""
+    """Return a verdict on each failed pod that is not being deleted. The end of a worker that was leaving gets none."""
     types = {type.lower(): type for type in job.replicas}
     leaving = {entry.uid for entry in job.status.elastic.leaving} if job.status.elastic is not None else set()
     failed = [p for p in pods if p.phase is PodPhase.FAILED and not p.is_deleting and p.type in types and p.uid not in leaving]
@@ -55,7 +55,7 @@ def _verdict(job: Job, type: str, pod: Pod) -> Verdict:
 
 
 def _are_all_over(job: Job, pods: Sequence[Pod], verdicts: Sequence[Verdict]) -> bool:
-    """Has every worker ended for good, in a job that its workers decide? Then no other worker can make up for a failure."""
+    """Return whether the workers decide the job's end and all have ended for good, so that no worker is left to finish the work."""
     done = sum(p.phase is PodPhase.SUCCEEDED and not p.is_deleting and p.type == WORKER.lower() for p in pods)
     failed = sum(v.fate is Fate.STAYS and v.type == WORKER for v in verdicts)
     return FRAMEWORKS[job.kind.name].leader_type(job) is None and job.workers <= done + failed
@@ -137,9 +137,9 @@ def _collateral_runs(view: JobView) -> Iterator[Runs]:
 
 
 def _misused_runs(view: JobView) -> Iterator[Runs]:
-    """At torch's own c10d, the newest run that ended of each container that was started again, where its command was wrong.
+    """Yield the last run of each container that was started again and whose command is wrong, for jobs that meet through torch's c10d.
 
-    Its agent never came so far as to count.
+    The agent of such a run never counted the failure.
     """
     if view.backend is not RendezvousBackend.STORE:
         return
@@ -175,5 +175,5 @@ def _is_free(container: Container, job_uid: str) -> bool:
 
 
 def is_exhausted(limit: int | None, used: int) -> bool:
-    """As upstream reads it: a limit of n ends the job at the n-th restart, and 0 at the first."""
+    """Return whether the limit is reached, as upstream reads it: a limit of n ends the job at the n-th restart, and 0 at the first."""
     return limit is not None and used >= max(limit, 1)

@@ -57,7 +57,7 @@ def of_unstarted(view: JobView) -> tuple[int, str]:
     """
     world, known = view.snapshot.world, view.status.elastic
     met = world.members | world.waiting if world is not None else frozenset()
-    # Once there was a world, and where nobody knows who is in it, an agent that runs may be: its container's last end says nothing of now.
+    # If the members of the world are unknown, or a world has existed, a running agent may be in it, whatever its container's last end was.
     may_have_met = view.backend is RendezvousBackend.STORE or (known is not None and known.generation > 0)
     ends = [*_misused(view), *_refused(view)]
     found = [entry for entry in ends if entry[1].name not in met and not (may_have_met and entry[2].is_running)]
@@ -127,7 +127,7 @@ def _ended(view: JobView) -> Iterator[tuple[Pod, Container, str, str]]:
 
 
 def _messages(view: JobView) -> Iterator[tuple[Pod, Container, int, str]]:
-    """Yield what the containers that train said at their newest end with an error, with its code."""
+    """Yield the message and the exit code of the newest failed run of each container that trains."""
     for pod, container in _training(view):
         ends = ((container.exit_code, container.message), (container.last_exit_code, container.last_message))
         code, message = next(((code, message) for code, message in ends if code and message), (0, ""))

@@ -1,6 +1,6 @@
-"""Decides when a job whose processes cannot go on without one of them restarts as a whole, and how long it waits before it does.
+"""Decide when a job restarts as a whole because its processes cannot go on without one of them, and how long it waits before that.
 
-The number of the group stands in the status and on its pods: once it has grown, all older pods go before the next group's pods are created.
+The status and the pods have the number of their group. When the number grows, all older pods go before the next group's pods are created.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ from elastic.api.words import Cause, RestartScope
 PAUSE = "pause"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300
 RAN_WELL = timedelta(seconds=600)
-"""As the kubelet does with a container that keeps failing: the first restart is at once, each further one waits twice as long, and a
-group that has worked for so long has its past forgiven."""
+"""The kubelet treats a container that keeps failing in the same way: the first restart is at once, and each further one waits twice as
+long. Once a group has worked for RAN_WELL, the waits begin from the start."""
 
 
 def restarts_as_a_whole(job: Job) -> bool:
@@ -37,7 +37,7 @@ def restarts_as_a_whole(job: Job) -> bool:
         return job.run_policy.restart_scope is RestartScope.GROUP
     if any(type in job.kind.servers for type in job.replicas):
         return False
-    # An elastic group of other kinds cannot go on after a loss, as it cannot after a change of its size.
+    # An elastic group of any other kind can go on neither after a loss nor after a change of its size.
     return job.elastic is not None or FRAMEWORKS[job.kind.name].needs_gang_restart(job)
 
 
@@ -47,7 +47,7 @@ def name_of(job: Job) -> str:
 
 
 def pods_of_earlier_starts(job: Job, snapshot: Snapshot) -> list[Pod]:
-    """Pods of former groups; those without any mark were made before there were groups, and belong to the first."""
+    """Return the pods of former groups. Pods without a label were created before there were groups, and belong to the first."""
     name = name_of(job)
     return [pod for pod in snapshot.pods if pod.group != name and (pod.group or _number(job))]
 
@@ -65,7 +65,7 @@ def decisive(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def _rank(verdict: Verdict) -> tuple[bool, float, bool]:
     ends = [container.ended_at.timestamp() for container in verdict.pod.containers if container.ended_at is not None]
     code = verdict.exit_code
-    # In the same second: who was killed did not follow from who gave up.
+    # Within the same second, the pod that was killed comes first: it did not end because of the pod that gave up.
     return verdict.cause is not Cause.DISRUPTION, max(ends, default=0.0), code is not None and code < FIRST_RETRYABLE_CODE
 
 
@@ -148,12 +148,12 @@ def pause_in_words(view: JobView) -> str:
 
 
 def may_start(view: JobView) -> bool:
-    """Not before all pods of the former group are gone: under their names new pods would meet old ones."""
+    """Return whether pods may start: all pods of the former group are gone, since new ones have their names, and the pause has ended."""
     return not view.restarts_as_a_whole or (not pods_of_earlier_starts(view.job, view.snapshot) and pause_until(view) is None)
 
 
 def is_apart(view: JobView, new: ElasticStatus) -> bool:
-    """Is the group being restarted? From the moment of a loss until the former group is gone."""
+    """Return whether the group is being restarted: from a loss until the pods of the former group are gone."""
     job, number = view.job, _number(view.job)
     return view.restarts_as_a_whole and (new.generation > number or (number > 0 and bool(pods_of_earlier_starts(job, view.snapshot))))
 

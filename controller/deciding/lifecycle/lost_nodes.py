@@ -43,7 +43,10 @@ def _all_pods(snapshot: Snapshot) -> Iterator[Pod]:
 
 
 def _given_up_at(pod: Pod, snapshot: Snapshot) -> datetime | None:
-    """None where the node still answers for its pods, and where a finalizer keeps what was removed by force already."""
+    """Return when the pod may be deleted by force.
+
+    None if its node is not lost, or if it was deleted by force already and only a finalizer keeps it.
+    """
     if not pod.is_deleting or pod.is_forced or pod.gone_by is None or not pod.node or not snapshot.sees_nodes:
         return None
     node = snapshot.nodes.get(pod.node)

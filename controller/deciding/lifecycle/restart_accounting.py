@@ -1,7 +1,7 @@
-"""Keeps the book of restarts in a job's status.
+"""Count restarts in a job's status.
 
-How many there were by cause, when those within the budget's window were, and which limit they have reached. It counts what others have
-judged; the dates are those at which this controller learnt of a restart.
+The status says how many restarts each cause had, when those within the budget's window were, and which limit they have reached. Other
+modules judge the causes. The dates are those at which this controller learnt of the restarts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def with_restart_count(status: JobStatus | None) -> JobStatus | None:
 
 
 def with_more_restarts(status: ElasticStatus, number: int) -> ElasticStatus:
-    """Return the status with so many more restarts of the job. One restart may be due to the ends of several workers."""
+    """Return the status with `number` more restarts of the job. Several workers that end may be one restart."""
     return replace(status, restart_count=min(max(0, _count_of(status) + number), MOST_TIMES)) if number else status
 
 
@@ -40,7 +40,7 @@ def _count_of(status: ElasticStatus) -> int:
 
 
 def budget_of(policy: ElasticPolicy) -> Budget:
-    """As torchrun: without a number of its own, the first failure of the training program is the last, unless progress is the measure."""
+    """Return the job's budget. As with torchrun, no failure is allowed without maxRestarts or a limit of restarts without progress."""
     limits, most = policy.restart_budget, policy.max_restarts
     return Budget(
         max_restarts=0 if most is None and policy.max_restarts_without_progress is None else most,
@@ -118,7 +118,7 @@ def dated(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) 
 
 
 def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
-    """Say which budget of its own a cause has used up; return "" while all hold."""
+    """Say which cause has used up its own budget; return "" if none has."""
     window_s = _window_s(job)
     used: Mapping[str, int] = status.restarts
     if window_s is not None:

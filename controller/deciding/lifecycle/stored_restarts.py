@@ -1,4 +1,4 @@
-"""How a job's restart log stands in its status, in at most so many bytes.
+"""Store a job's restart log in its status, in a bounded number of bytes.
 
 Many restarts that differ only in their pods are stored as one entry. If the log is still too long, the oldest restarts of former worlds
 remain only in the counts, and then new ones stay with the rendezvous server, which repeats them. No restart is counted twice or forgotten.
@@ -97,7 +97,7 @@ def _ids(entries: Sequence[wire.Restart]) -> Collection[str]:
 
 
 def _fits(restarts: Sequence[wire.Restart]) -> bool:
-    """Whether the status and the rendezvous server's messages have room for these."""
+    """Return whether the status and the rendezvous server's messages have room for these restarts."""
     return len(restarts) < GROUPED_FROM or (
         len(restarts) <= wire.MAX_UNSETTLED and len(msgspec.json.encode(stored(restarts))) <= OPEN_BYTES
     )

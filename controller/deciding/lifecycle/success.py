@@ -1,4 +1,4 @@
-"""Decides whether a job runs and whether it has succeeded: by its head where it has one, by its workers otherwise."""
+"""Decide whether a job runs and whether it has succeeded: by its leader if it has one, by its workers otherwise."""
 
 from collections.abc import Iterable, Mapping
 
@@ -36,7 +36,7 @@ def has_succeeded(view: JobView) -> bool:
 
 
 def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
-    """Whether the work is done although no pod shows it any more; what is always started again is never done."""
+    """Return whether the world has finished, even if no pod shows that. A worker with the policy Always is never done."""
     is_done = snapshot.world is not None and snapshot.world.phase == WorldPhase.FINISHED
     return is_done and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
 

@@ -1,4 +1,4 @@
-"""Decides what suspending and resuming a job means: no pods while it is suspended, a fresh start time when it is resumed.
+"""Decide what a suspended job has and does: no pods while it is suspended, and a new start time when it is resumed.
 
 Kueue counts quota by `active`, so it stays above zero until the pods are gone.
 """
@@ -56,7 +56,9 @@ def _suspended(view: JobView) -> Plan:
     known = status.elastic or ElasticStatus()
     elastic = disruption_log.suspended(view, known)
     if status.elastic is not None or elastic != known:
-        status = replace(status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=()))
+        status = replace(
+            status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=(), failed_saves=())
+        )
     news = (*news, *disruption_log.events(job, known=known, new=elastic))
     forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
     return Plan((*forget, *everything_deleted(snapshot)), status, news)
@@ -65,8 +67,8 @@ def _suspended(view: JobView) -> Plan:
 def wait_until_forgotten(view: JobView) -> Plan | None:
     """Let a job resume only once the rendezvous server, or the etcd where it meets, has forgotten the run before.
 
-    If that was out of reach meanwhile, it would take the ends of the former run's workers for losses. Not every etcd lets the controller
-    in, so the job does not wait for an etcd for long.
+    A server that was out of reach meanwhile would take the ends of the former run's workers for losses. The controller cannot reach every
+    etcd, so the job does not wait for an etcd for long.
     """
     forget = _forget(view)
     if view.snapshot.is_forgotten or not holds(view.status, ConditionType.SUSPENDED) or not forget.is_awaited:

@@ -94,13 +94,13 @@ def _failed(view: JobView) -> Plan | None:
 
 
 def _counts_charges(view: JobView) -> bool:
-    """Whether maxRestarts is held by the controller. At c10d each agent holds it for itself, unless it cannot start."""
+    """Return whether the controller enforces maxRestarts. With c10d, each agent enforces it for itself, unless it cannot start."""
     is_unstarted = view.backend is RendezvousBackend.STORE and first_error.of_usage(view, "") != ""
     return is_unstarted or (view.backend is RendezvousBackend.ETCD and view.sees_members)
 
 
 def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
-    """Why the job ends is written down before anything else is done: what shows it goes with the pods."""
+    """Return a plan that only stores why the job ends. That comes before anything else, because the evidence goes with the pods."""
     return Plan(status=replace(view.status, elastic=replace(elastic, closed=reason)), news=view.news)
 
 

@@ -17,7 +17,7 @@ class Fate(Enum):
     FATAL = auto()
     """The job has failed."""
     STAYS = auto()
-    """The pod stays as it is and the job goes on."""
+    """The failed pod is not replaced, and the job goes on."""
 
 
 @dataclass(frozen=True, slots=True)

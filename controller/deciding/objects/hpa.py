@@ -1,7 +1,7 @@
-"""Decides whether a job has a HorizontalPodAutoscaler.
+"""Decide whether a job has a HorizontalPodAutoscaler.
 
-While it is active and the user gave metrics, or wants one to carry the autoscaler's decision out (`scalingPolicy.through: hpa`), and not a
-moment longer. A job in a queue of Kueue's has none: Kueue admits a number of workers, and suspends the whole job when somebody changes it.
+An active job has one if the user gave metrics, or wants it to carry out the autoscaler's decision (`scalingPolicy.through: hpa`). A job in
+a Kueue queue has none: Kueue admits a number of workers, and suspends the whole job when somebody changes that number.
 """
 
 from collections.abc import Iterator
@@ -95,10 +95,10 @@ def _at_once(seen: Object) -> Object:
 
 
 def _paced(job: Job, seen: Object) -> Object:
-    """Each change of size costs all workers a pause.
+    """Return the rules that bound how fast the size changes, because each change costs all workers a pause.
 
-    So within the job's cooldown at most one worker or a tenth go, four or as many as there are come, and a metric that only swings, as
-    while workers start, changes nothing.
+    Within the job's cooldown at most one worker or a tenth may go, and at most four, or as many as there are, may come. A metric that only
+    swings, as it does while workers start, changes nothing.
     """
     policy = (job.elastic.scaling_policy if job.elastic is not None else None) or ScalingPolicy()
     period_s = min(max(1, policy.cooldown_seconds), LONGEST_PERIOD_S)

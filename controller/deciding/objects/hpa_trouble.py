@@ -22,7 +22,7 @@ LONGEST_MESSAGE = 300
 
 
 def in_words(job: Job, snapshot: Snapshot) -> str:
-    """Empty where it acts, or has not been in trouble for long."""
+    """Say what is wrong with the HorizontalPodAutoscaler; return "" if nothing is, or only for a short time."""
     trouble = _trouble(job, snapshot)
     if trouble is None or snapshot.now < trouble.told_at:
         return ""

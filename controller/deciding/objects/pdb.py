@@ -1,7 +1,7 @@
-"""Decides on the disruption budgets of an elastic job.
+"""Decide which disruption budgets an elastic job has.
 
-A drain, or the scheduler for more important pods, may take workers as long as minReplicas of them stay ready, and the launcher around which
-workers come and go comes last.
+A drain, or the scheduler for more important pods, may evict workers as long as minReplicas of them stay ready. The launcher may be evicted
+only if its node must be drained.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ def disruption_budgets(view: JobView) -> Iterator[Object]:
         return
     least = job.least_workers
     if not view.has_interchangeable_workers:
-        # Nobody can take a worker's place before it goes: without one to spare a drain would wait for ever.
+        # No replacement can start before a worker goes, so a budget that spares no worker would hold up a drain for ever.
         least = min(least, max(0, job.workers - 1))
     yield _budget(view, job.metadata.name, WORKER, least)
     leader = FRAMEWORKS[job.kind.name].leader_type(job)
-    # Another launcher cannot take its place before it goes either, so its budget must not hold up a drain of its node.
+    # No other launcher can start before this one goes either, so its budget must not hold up a drain of its node.
     if leader is not None and view.has_interchangeable_workers and not _is_to_move(view, leader):
         yield _budget(view, f"{job.metadata.name}-{leader.lower()}", leader, job.replicas[leader].replicas)
 

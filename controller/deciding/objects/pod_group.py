@@ -120,7 +120,7 @@ def _least_pods(job: Job, policy: SchedulingPolicy) -> int:
 
 
 def _resources(job: Job, pods: int) -> dict[str, str]:
-    """Return what this number of first pods asks for: requests, or limits if there are no requests. Init containers do not count."""
+    """Return what the first `pods` pods request, or their limits if they have no requests. Init containers do not count."""
     wanted: list[dict[str, int | str]] = []
     for spec in job.replicas.values():
         for _ in range(min(spec.replicas, pods - len(wanted))):

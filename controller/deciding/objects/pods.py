@@ -1,6 +1,6 @@
-"""Builds the pod and the service of one replica from what the user wrote; the framework adds what its processes need to find each other.
+"""Build the pod and the service of one replica from the user's template. The framework adds what its processes need to find each other.
 
-Same job, same settings, same bytes.
+The same job and settings always give the same bytes.
 """
 
 from msgspec import json
@@ -30,7 +30,7 @@ def replica_name(job: Job, type: str, index: int) -> str:
 def pod_for(view: JobView, type: str, index: int) -> Object:
     """Return the pod of one replica, ready to be created."""
     job, spec = view.job, view.job.replicas[type]
-    # By way of JSON, as it came: a third of what a deep copy takes.
+    # A copy by JSON takes a third of the time of a deep copy.
     template = json.decode(json.encode(with_default_port(spec.template, job.kind)))
     written = template.get("metadata") or {}
     metadata = owned_metadata(job, replica_name(job, type, index))

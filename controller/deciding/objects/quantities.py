@@ -1,4 +1,4 @@
-"""Adds up amounts of resources as Kubernetes writes them, and writes the sum as Kubernetes would."""
+"""Add amounts of resources that are written as in Kubernetes, and write the sum in the same way."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Decides which services a job has: one per replica for as long as its pod may be spoken to, so that a leaving worker keeps its name."""
+"""Decide which services a job has: one per replica as long as others may connect to its pod, so that a leaving worker keeps its name."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +10,7 @@ from elastic.kube.resources import SERVICES
 
 
 def services(view: JobView, places: Collection[tuple[str, int]]) -> Iterator[Action]:
-    """`places` are the replicas that are there or about to be made, by type and index."""
+    """Yield the actions on services. `places` are the replicas that exist or are about to be created, by type and index."""
     job, snapshot = view.job, view.snapshot
     if not job.kind.has_services:
         return

@@ -1,4 +1,4 @@
-"""Decides where the workers of a PyTorchJob meet: at the rendezvous server, in an etcd, at a c10d store, or as its user arranged."""
+"""Decide where the workers of a PyTorchJob meet: at the rendezvous server, in an etcd, at a c10d store, or as its user arranged."""
 
 from enum import Enum
 
@@ -21,7 +21,7 @@ class RendezvousBackend(Enum):
     HOSTS = "hosts"
     """Workers are started by the job's launcher, on the hosts that the rendezvous server lists."""
     ETCD = RdzvBackend.ETCD.value
-    """In the user's etcd or the installation's, by the library's backend elastic-etcd. The controller takes part where it reaches it."""
+    """In the user's or the installation's etcd, through our library's backend elastic-etcd. If the controller reaches it, it takes part."""
 
     @property
     def needs_library(self) -> bool:
@@ -34,7 +34,7 @@ def backend_in_use(job: Job, settings: Settings) -> RendezvousBackend:
 
     A running job keeps status.elastic.backend; a new one gets ours unless its spec chose another, or its pods cannot load our library.
     A job of the Training Operator that runs has no such field, and goes on meeting at its worker 0. Once it is suspended, it counts as new.
-    A job that needs an etcd keeps this backend while no etcd exists: its pods wait.
+    A job that needs an etcd keeps this backend even if there is no etcd: its pods wait for one.
     """
     chosen = wanted_backend(job)
     if chosen is None:

@@ -14,7 +14,7 @@ WINDOW = timedelta(seconds=120)
 """From a loss, or a first end with 0, to the end of the last agent that may follow from it: a lost member's own grace, torch's time-outs,
 and its 30 s for workers."""
 SKEW = timedelta(seconds=5)
-"""By so much the clocks of two hosts may differ, and Kubernetes cuts times to seconds."""
+"""The most that two times may differ although they are the same: clocks of hosts differ, and Kubernetes cuts times to seconds."""
 LAST_OWN_CODE = 127
 """Codes above mean a signal: a process that ended that way did not give up."""
 
@@ -25,12 +25,12 @@ def own_container(job: Job, pod: Pod) -> Container | None:
 
 
 def is_down(container: Container | None) -> bool:
-    """Whether it has ended, and waits to be started again."""
+    """Return whether the container has ended, or waits to be started."""
     return container is not None and (container.exit_code is not None or bool(container.waiting))
 
 
 def gave_up(container: Container) -> bool:
-    """Whether its agent ended by itself, with an error that may have come of the others."""
+    """Return whether the agent ended by itself, with an error that other agents may have caused."""
     if usage_errors.newest_by_log(container):
         return False
     code = container.last_exit_code if container.exit_code is None else container.exit_code
@@ -38,7 +38,7 @@ def gave_up(container: Container) -> bool:
 
 
 def first_ends(job: Job, pods: Sequence[Pod]) -> dict[str, datetime]:
-    """By group, when its first agent ended with 0."""
+    """Return, by group, when its first agent ended with 0."""
     firsts: dict[str, datetime] = {}
     for pod in pods:
         own = own_container(job, pod)
@@ -48,9 +48,9 @@ def first_ends(job: Job, pods: Sequence[Pod]) -> dict[str, datetime]:
 
 
 def came_too_late(job: Job, pod: Pod, first_end: datetime | None) -> bool:
-    """Whether it began, or had to begin again, when an agent of its group had ended with 0.
+    """Return whether the pod began, or began again, after an agent of its group had ended with 0.
 
-    Or failed as an agent does that was waiting to be let in. A worker that fails long after that had been let in, and trained on.
+    It is also late if it failed as an agent does that waits to join. A worker that fails long afterwards had joined, and went on training.
     """
     own = own_container(job, pod)
     if own is None or first_end is None:

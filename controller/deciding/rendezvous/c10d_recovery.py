@@ -1,7 +1,7 @@
-"""Decides what becomes of a group that meets through torch's own c10d once it has lost a member.
+"""Decide what a group that meets through torch's own c10d does after it has lost a member.
 
 Torch charges a peer's death to each survivor's own maxRestarts, and the first agent that has none left closes torch's rendezvous for good.
-After a loss that is not charged, the group restarts on a new store, uncharged; otherwise its budget is spent.
+If the loss is not charged to the job, the group then restarts on a new store, also uncharged. Otherwise the group has used up its budget.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
         return status
     there = {pod.uid for pod in snapshot.pods}
     planned = {entry.uid for entry in leaving}
-    # Pods that vanished since the last reconcile are taken for those that had to leave, if no more have vanished.
+    # If no more pods vanished since the last reconcile than had to leave, the vanished pods are taken for those that had to leave.
     vanished = before - size - len(new)
     is_planned = all(pod.uid in planned for pod in going) and vanished <= len(planned - there)
     names = listed(sorted([pod.name for pod in new] + [entry.member for entry in leaving if entry.uid not in there])) or "a worker"
@@ -77,7 +77,7 @@ def with_c10d_world(view: JobView, known: ElasticStatus, surplus: Sequence[Pod],
 
 
 def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod]) -> tuple[Leaving, ...]:
-    """No worker at the store is notified; the status keeps that these pods were to go until they have gone."""
+    """Return the entries of workers that leave. They are not notified at the store, but the status names them until their pods are gone."""
     told = {entry.uid for entry in known}
     new = (Leaving(member=pod.name, uid=pod.uid, cause=Cause.PLAN.value, by=snapshot.now) for pod in surplus if pod.uid not in told)
     going = {pod.uid for pod in (*surplus, *(pod for pod in snapshot.pods if pod.is_deleting))}
@@ -87,7 +87,7 @@ def _leaving(snapshot: Snapshot, known: Sequence[Leaving], surplus: Sequence[Pod
 def known_to_leave(view: JobView, surplus: Sequence[Pod]) -> tuple[Pod, ...]:
     """Return the surplus pods that may be deleted.
 
-    Not before their leaving stands in the status, or the next controller would take their end for a disruption.
+    The stored status must name them as leaving first. Otherwise the next controller would take their end for a disruption.
     """
     stored = view.job.status.elastic.leaving if view.job.status.elastic is not None else ()
     leaving = {entry.uid for entry in stored}
@@ -110,7 +110,7 @@ def restart_on_fresh_store(view: JobView) -> Plan | None:
 
 
 def _newest_loss(view: JobView) -> Rescale | None:
-    """Also one that is seen only now: a pod that is going or gone and the agent that gave up for it may come into view together."""
+    """Return the newest loss, stored or new: a lost pod and the agent that gave up because of it may be seen in the same reconcile."""
     known = view.status.elastic or ElasticStatus()
     last, members = known.last_rescale, _members(view)
     going = [pod for pod in members if pod.is_deleting or pod.disruption]
@@ -158,7 +158,7 @@ def _with_loss_answered(known: ElasticStatus, snapshot: Snapshot) -> ElasticStat
 
 
 def given_up(view: JobView) -> str:
-    """Why the group will never work again; empty while it may."""
+    """Say why the group will never work again; return "" while it may."""
     job, members = view.job, _members(view)
     if not members or not all(_is_hopeless(own_container(job, pod)) for pod in members) or job.elastic is None:
         return ""
@@ -177,15 +177,15 @@ def shut_out(view: JobView) -> list[Pod]:
 
 
 def is_finishing(view: JobView) -> bool:
-    """Whether a member has done its work: from then on nobody is let in, and so nobody is replaced."""
+    """Return whether a member has finished its work. From then on no worker can join, so none is replaced."""
     return any(pod.phase is PodPhase.SUCCEEDED and not pod.is_deleting for pod in _members(view))
 
 
 def once_certain(view: JobView, failed: Plan) -> Plan:
     """Return the plan by which the job fails, or one that waits.
 
-    An agent's end may come into view before the loss, or the peer's end with 0, that it followed from: another kubelet reports that, and
-    another watch shows the store. So it is waited for, and the store is read again.
+    An agent's end may be seen before its cause, a loss or a peer that ended with 0: another kubelet reports the peer, and another watch
+    shows the store. So the plan waits for these reports, and rests on the store, which is read again.
     """
     now, ends = view.snapshot.now, [_ended_at(view.job, verdict.pod) for verdict in view.verdicts if verdict.fate is Fate.FATAL]
     certain_at = min((after(end, REPORTED_WITHIN_S) for end in ends if end is not None), default=now)
@@ -250,7 +250,7 @@ def _unrecorded(going: Sequence[Pod], last: Rescale | None) -> list[Pod]:
 
 
 def _lost(pods: Sequence[Pod]) -> tuple[str, ...]:
-    """Return what the status keeps of lost pods: their uids, or one checksum of many."""
+    """Return how the status names lost pods: by their uids, or by one checksum if they are many."""
     return tuple(pod.uid for pod in pods) if len(pods) <= MOST_LOST else (_id_of(pods),)
 
 

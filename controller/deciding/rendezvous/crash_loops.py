@@ -18,7 +18,7 @@ NAMED = 3
 
 
 def in_words(view: JobView) -> str:
-    """Empty where no worker is in such a loop."""
+    """Name the workers that crash again and again; return "" if no worker does."""
     found = sorted(_looping(view), key=lambda entry: entry[0].name) if view.backend is RendezvousBackend.STORE else []
     if not found or view.closed:
         return ""

@@ -26,7 +26,7 @@ UNMEASURED_RESCALE_S = 5.0
 END_S = 10.0
 """Seconds that the last holders of the state need to end if replacements take it over: nothing is left to save."""
 WAITS = frozenset({"detect"})
-"""Phases of a rescale in which training goes on, or nobody has been called yet."""
+"""Phases of a rescale before workers stop for it."""
 WAITS_FOR_PODS = WAITS | {"drain", "round"}
 """Phases that may also contain the start of new pods, unless a newcomer began the rescale."""
 
@@ -55,7 +55,7 @@ class Deadlines:
         return after(entry.by, -grace_s - min(exchange_s(self.view.job), notice.lead_s / 4))
 
     def asked_to_save(self, leaving: Iterable[Leaving]) -> tuple[Leaving, ...]:
-        """Return the entries, marked where the last holders of the state must end because no replacement can have the state in time."""
+        """Return the entries. The last holders of the state are asked to save it if no replacement can have it in time."""
         now, holders = self.view.snapshot.now, frozenset[str]() if self.has_replacement else self.last_holders
 
         def is_due(entry: Leaving) -> bool:
@@ -110,7 +110,7 @@ def _scale_in_grace_s(job: Job) -> float:
 
 
 def has_state(pod: Pod, world: WorldSeen | None) -> bool:
-    """Return whether the worker has the state: its condition says so, and without the readiness gate the world does."""
+    """Return whether the worker has the state. Its condition tells; without the readiness gate, every member of the world counts."""
     if pod.is_over:
         return False
     if pod.in_world is None:

@@ -20,10 +20,7 @@ from elastic.membership.phases import WorldPhase
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """`leaving` are the workers on their way out; `may_go` are those of their pods that may be deleted now.
-
-    `later` are workers that leave once the status has room for them.
-    """
+    """The workers that leave, and those of their pods that may be deleted now. `later` leave once the status has room for them."""
 
     may_go: tuple[Pod, ...]
     leaving: tuple[Leaving, ...]
@@ -85,9 +82,9 @@ def departures(view: JobView, leaving: Sequence[Leaving], *, surplus: Sequence[P
 
 
 def _carries_world(pod: Pod, view: JobView) -> bool:
-    """Whether the world would have too few members without this one: others were lost, which the view of pods may not show yet.
+    """Return whether the world would have too few members without this pod.
 
-    A scale-in is in no hurry.
+    That happens if other members were lost, perhaps before our view of pods shows it. A scale-in can wait until they are replaced.
     """
     world, known = view.snapshot.world, view.status.elastic
     if world is None or world.phase != WorldPhase.RUNNING or pod.name not in world.members:
@@ -115,7 +112,7 @@ def _may_go(pod: Pod, entry: Leaving, until: Deadlines, *, is_stored: bool) -> b
 def _has_left(pod: Pod, by: datetime | None, snapshot: Snapshot, *, is_stored: bool) -> bool:
     world = snapshot.world
     if not is_stored:
-        return False  # not before its leaving stands in the status: the next controller would take its end for a disruption
+        return False  # the stored status must name it as leaving first, or the next controller would take its end for a disruption
     if by is not None and by <= snapshot.now:
         return True
     if pod.phase is not PodPhase.RUNNING and (world is None or pod.name not in world.members):

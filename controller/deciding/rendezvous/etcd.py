@@ -1,7 +1,7 @@
-"""Derives what a job that meets in an etcd gets from its spec.
+"""Derive from its spec what a job that meets in an etcd gets.
 
-Endpoint, settings of the backend elastic-etcd, the user's Secret with the login, and the place where the controller takes part. It says
-what users must know, and sees in a pod that its agents have closed the rendezvous.
+That is the endpoint, the settings of the backend elastic-etcd, the user's Secret with the login, and the place where the controller takes
+part. Warnings for users come from here, and so does the fact that an agent has closed the rendezvous.
 """
 
 import re
@@ -122,7 +122,7 @@ def _named(job: Job) -> str:
 
 
 def wait_in_words(view: JobView) -> str:
-    """Say with what the message of a condition goes on while pods wait for the installation's etcd."""
+    """Return the end of a condition's message while pods wait for an etcd."""
     if words := missing(view):
         return f"{WAITS}for an etcd: {words}."
     if not awaits(view) or view.snapshot.world is None:

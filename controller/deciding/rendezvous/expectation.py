@@ -24,8 +24,8 @@ from rendezvous.delivery import USAGE, is_undeliverable, unmet
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:
     """Return the whole expectation.
 
-    Its members are the pods that stay and the names of pods to come; `pending` are those that do not run yet, `newcomers` those that have
-    not been Ready in a world yet, whether they stay or leave.
+    Its members are the pods that stay and the names of the pods to come. `pending` are members that do not run yet; `newcomers` are members
+    that have not been Ready in a world yet, whether they stay or leave.
     """
     job, snapshot = view.job, view.snapshot
     assert job.elastic is not None
@@ -99,7 +99,7 @@ def _end_of(job: Job, pod: Pod) -> End | None:
         return None
     cause = Cause.OUT_OF_MEMORY if end_reasons.of_container(reason) is end_reasons.Meaning.OUT_OF_MEMORY else Cause.USER
     if end_reasons.came_from_outside(code, reason) or end_reasons.was_turned_away(message, job.metadata.uid):
-        cause = Cause.DISRUPTION  # makes certain what the server saw of it, a broken connection or a farewell, and counts nothing by itself
+        cause = Cause.DISRUPTION  # confirms what the server saw (a broken connection or a goodbye), and counts nothing by itself
     is_usage = cause is Cause.USER and unmet(message, job.metadata.uid)[0] == USAGE
     return End(pod.name, pod.uid, max(0, run), cause, is_last=pod.phase is PodPhase.FAILED, usage_error=is_usage)
 

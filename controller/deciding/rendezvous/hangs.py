@@ -12,6 +12,7 @@ from elastic.api.book import Hang, HangPod, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
 from elastic.membership.hang_status import words_at
+from elastic.membership.phases import WorldPhase
 from rendezvous.engine.doing_words import sentence, spans
 from rendezvous.engine.messages.doing import HangState, RanksDoing
 
@@ -19,19 +20,20 @@ RESUMED = "TrainingMoves"
 
 
 def recorded(status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:
-    """Return the status with what the rendezvous server found out about a standstill."""
+    """Return the status with the hang that the rendezvous server has found."""
     seen = snapshot.world.hang if snapshot.world is not None else None
     found = _entry(seen, snapshot.pods) if seen is not None else None
     return replace(status, hang=found) if found != status.hang else status
 
 
-def events(job: Job, *, known: ElasticStatus, new: ElasticStatus, now: datetime) -> Iterator[JobEvent]:
-    """Yield an Event when a hang is suspected, and one when training goes on after it."""
+def events(job: Job, *, known: ElasticStatus, new: ElasticStatus, snapshot: Snapshot) -> Iterator[JobEvent]:
+    """Yield an Event when a hang is first suspected, and an Event when its training goes on, but none when the job restarts or ends."""
+    now, is_at_work = snapshot.now, snapshot.world is not None and snapshot.world.phase == WorldPhase.RUNNING
     name, was_suspected = f"{job.kind.title} {job.metadata.name}", _is_suspected(known.hang)
     if new.hang is not None and _is_suspected(new.hang) and not was_suspected:
         words = f"{name} may hang: {words_at(new.hang, now)}. `elastic stacks {job.metadata.name}` shows what each rank does"
         yield warning(HangState.SUSPECTED.value, words, about=f"{new.generation}/{new.hang.since}")
-    elif was_suspected and not _is_suspected(new.hang) and new.generation == known.generation:
+    elif was_suspected and is_at_work and not _is_suspected(new.hang) and new.generation == known.generation:
         assert known.hang is not None
         yield normal(RESUMED, f"{name} moves again", about=f"{known.generation}/{known.hang.since}")
 

@@ -39,7 +39,7 @@ def look_again_at(view: JobView) -> datetime | None:
 
 
 def in_words(view: JobView) -> str:
-    """Say what the job waits for; empty as long as any worker with the state can be reached."""
+    """Say what the job waits for; return "" as long as any worker with the state can be reached."""
     holders = _holders(view)
     if not holders or any(_signal(pod, view) != UNREACHABLE for pod in holders):
         return ""

@@ -1,4 +1,4 @@
-"""Decides which workers that meet at our server or in an etcd count as Ready: those that are in the job's world and have its state.
+"""Decide which workers that meet at our server or in an etcd count as Ready: those that are in the job's world and have its state.
 
 The disruption budget counts Ready workers, so a drain then never evicts the only worker that has the state.
 
@@ -85,7 +85,7 @@ class Readiness:
 
 
 def is_gated(view: JobView) -> bool:
-    """Do new workers get the readiness gate? Elsewhere the controller does not see who is in the world."""
+    """Return whether new workers get the readiness gate. They do only if the controller sees the members of the world."""
     return view.sees_members
 
 
@@ -140,7 +140,7 @@ class _Look:
     world: WorldSeen
 
     def verdict(self, pod: Pod) -> WorkerReadiness | None:
-        """None where the condition stays as it is."""
+        """Return the condition that the worker should have; None to leave it as it is."""
         run, was = self._run(pod), _holder(pod)
         if _is_met(pod) and (run is None or was is None or was.run != run):
             return WorkerReadiness(Reason.STARTED_ANEW, "The container that was in the world has ended", was or Holder(run or 0))
@@ -199,7 +199,7 @@ class _Look:
         )
 
     def next_moment(self, pods: Sequence[Pod]) -> datetime | None:
-        """When the world will have stood for long enough, where that makes a worker Ready."""
+        """Return when the world will be old enough to make a worker Ready, if that is still to come."""
         if self._due is None or self._due <= self.snapshot.now or self.world.has_stepped:
             return None
         waits = any(self._is_inside(pod) and (not _is_met(pod) or _is_spare(pod)) for pod in pods)
@@ -283,7 +283,7 @@ def _says(pod: Pod, verdict: WorkerReadiness) -> bool:
 
 
 def _due(pod: Pod, verdict: WorkerReadiness | None, *, now: datetime) -> SetCondition | None:
-    """Return what is to be written about this worker; without a verdict that is the annotation, if release 0.4.0 wrote the condition."""
+    """Return the change of this worker's condition. Without a verdict, a condition that release 0.4.0 wrote gets the annotation."""
     if verdict is not None:
         return None if _says(pod, verdict) else _change(pod, verdict, now=now)
     there, holder = pod.in_world, _holder(pod)

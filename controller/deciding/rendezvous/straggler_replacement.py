@@ -26,9 +26,10 @@ PATIENCE_S = 600.0
 GAP_S, MOST_AN_HOUR, HOUR_S = 600.0, 3, 3600.0
 """Seconds between the beginnings of two replacements, and the most of them in an hour. After an attempt in vain, the next hour has none."""
 CURABLE = frozenset({Slowness.COMPUTE.value, Slowness.DATA.value, Slowness.THROTTLED.value})
-"""Kinds of slowness that another pod may not have.
+"""Kinds of slowness that a replacement may cure.
 
-Work between two steps belongs to the rank, whichever worker has it. A slow network may be that of the receiver, whom nobody knows.
+Slow work between two steps is not one of them: it stays with the rank, whichever worker has that rank. A slow network may be that of the
+receiver, which is unknown.
 """
 
 

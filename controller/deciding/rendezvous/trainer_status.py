@@ -35,7 +35,7 @@ def is_only_for_reports(secret: Object) -> bool:
 
 
 def token(view: JobView) -> Iterator[tuple[str, str]]:
-    """Yield what the job's Secret has for reports."""
+    """Yield the key and the token with which the job's program may report, for the job's Secret."""
     if is_heard(view):
         yield TOKEN_KEY, view.snapshot.status_token
 

@@ -73,7 +73,7 @@ def delivered(view: JobView, pod: Object, index: int) -> Object:
 
 
 def events(view: JobView) -> Iterator[JobEvent]:
-    """Yield the Event that says why a job without a choice of its own meets through c10d."""
+    """Yield the Event that says why a job that chose no rendezvous meets through c10d."""
     job, policy = view.job, view.job.elastic
     if policy is None or policy.rdzv_backend is not None or view.snapshot.settings.rendezvous is None:
         return

@@ -1,6 +1,6 @@
-"""Writes into a job's status what the rendezvous server, or the agents in an etcd, say of its world.
+"""Write into a job's status what the rendezvous server, or the agents in an etcd, report about its world.
 
-Restarts, generation, size and the newest rescale.
+That is the restarts, the generation, the size and the newest rescale.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from controller.deciding.actions import Plan
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import restart_accounting
 from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.rendezvous import hangs, stragglers
+from controller.deciding.rendezvous import failing_saves, hangs, stragglers
 from controller.facts.snapshot import Snapshot, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
@@ -74,7 +74,7 @@ def _with_world(view: JobView, status: ElasticStatus, leaving: Sequence[Leaving]
     new, snapshot = replace(status, leaving=tuple(leaving)), view.snapshot
     if snapshot.world is None:
         return new
-    new = stragglers.recorded(view.job, hangs.recorded(new, snapshot), snapshot)
+    new = failing_saves.recorded(stragglers.recorded(view.job, hangs.recorded(new, snapshot), snapshot), snapshot)
     new = _of_world(restart_accounting.with_reported_restarts(new, snapshot.world), snapshot, snapshot.world)
     return restart_accounting.settled(new, snapshot.pods, before=status)
 
@@ -85,7 +85,7 @@ def _of_world(status: ElasticStatus, snapshot: Snapshot, world: WorldSeen) -> El
         status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale
     if world.rescale is not None and last is not None and world.rescale.id == last.id:
-        # Nobody but us writes the number of its group; who has lowered it, or written what cannot be read, learns it again.
+        # Only we write the number of the group. If somebody has lowered it, or made it unreadable, the world's number is stored again.
         generation = max(status.generation, world.generation) if world.phase == WorldPhase.RUNNING else status.generation
         seen = replace(world.rescale, at=last.at, from_size=last.from_size, to_size=last.to_size)
         return replace(status, generation=generation, last_rescale=seen)

@@ -1,8 +1,8 @@
 """Decide how long pods wait after a node or the API server has refused them: twice as long after each try.
 
 `loss_backoff` decides the same for replicas that were lost soon after their creation; both are combined and reported here. A pod that a
-node refused keeps its place meanwhile and counts as pending, and the rest of the job goes on. Refusals stand in the status, so that another
-controller waits as long. The store pod of c10d waits in the same way.
+node refused keeps its place meanwhile and counts as pending, and the rest of the job goes on. The status contains the refusals, so that the
+next controller waits as long. The store pod of c10d waits in the same way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,14 +27,14 @@ from elastic.kube.resources import PODS
 
 FIRST_PAUSE_S = 2
 LONGEST_NODE_PAUSE_S = 300
-"""Each try on a node costs a pod and some Events. It is what the kubelet does with a container that keeps failing."""
+"""Each try on a node costs a pod and some Events. The kubelet waits as long before it starts a container that keeps failing."""
 LONGEST_API_PAUSE_S = 60
 """A refused request costs little, and no watch reports when a quota has room again."""
 LONGEST_MESSAGE = 300
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
-    """Return the status with the refusals and losses that are new in this look, and without those that have been made up for."""
+    """Return the status with the new refusals and losses, and without those whose pods have been created since."""
     status = loss_backoff.noted(job, snapshot, status)
     known, types = status.elastic or ElasticStatus(), {"": STORE, **{type.lower(): type for type in job.replicas}}
     left = (entry for entry in known.refused if not _is_over(job, snapshot, entry))
@@ -130,7 +130,7 @@ def types_held_back(view: JobView, missing: Iterable[tuple[str, int]], made: Col
 
 
 def without_waiting(actions: Iterator[Action], status: JobStatus, now: datetime) -> Iterator[Action]:
-    """Yield the actions about objects other than replicas, except those that would make a waiting store pod again."""
+    """Yield these actions, without those that would create the store pod again while it must wait."""
     is_waiting = any(entry.type == STORE for entry in _waiting(status, now)) or loss_backoff.holds_back(status, STORE, now)
     return (action for action in actions if not (is_waiting and isinstance(action, Create | Delete) and action.resource == PODS))
 

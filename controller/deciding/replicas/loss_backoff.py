@@ -27,10 +27,10 @@ FREE_TRIES = 3
 """Number of consecutive losses of one replica that are replaced without delay."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2, 300
 RAN_WELL = timedelta(seconds=300)
-"""A pod that was made up for and has lived for so long is not part of a loop, and ends it."""
+"""A replacement that has lived for this long ends the loop of losses."""
 LONGEST_MESSAGE = 300
 STORE = "store"
-"""Stands for the type of the store pod, which has none."""
+"""Stands in for the type of the store pod, which has no type."""
 
 
 def noted(job: Job, snapshot: Snapshot, status: JobStatus) -> JobStatus:
@@ -182,12 +182,12 @@ def without_store(known: ElasticStatus) -> ElasticStatus:
 
 
 def vanished(view: JobView, type: str) -> int:
-    """How many pods of this type the stored status says were made of late, of which nothing is there any more."""
+    """Return how many pods of this type were created recently, as the stored status says, and do not exist any more."""
     return len(_vanished(view, type))
 
 
 def vanished_now(view: JobView, type: str) -> int:
-    """How many of these vanished since the stored status was written, which forgets each of them once it has seen that."""
+    """Return how many of these vanished after the stored status was written. A status forgets each vanished pod once it has counted it."""
     return sum(_is_young(made, view.snapshot.now) for made in _vanished(view, type))
 
 
@@ -205,7 +205,7 @@ def next_try(status: JobStatus, now: datetime) -> datetime | None:
 
 
 def in_words(status: JobStatus, now: datetime, *, held: Collection[str]) -> Iterator[str]:
-    """For each of these types that waits: how long, until when, and for what."""
+    """Say, for each of the types `held` that waits, how long it waits, until when, and why."""
     for entry in (entry for entry in _waiting(status, now) if entry.type in held):
         pods = (
             f"{entry.count} pods ({entry.type}) in a row were lost soon after they were created, the last one: {entry.message.rstrip('.')}."

@@ -1,6 +1,6 @@
-"""Says why fewer workers of an elastic job run, or meet, than are wanted.
+"""Say why fewer workers of an elastic job run, or meet, than are wanted.
 
-`status.elastic.waitsFor` and the message of the condition Running. Workers that are only starting are no reason.
+The reasons are in `status.elastic.waitsFor` and in the message of the condition Running. Workers that are only starting are no reason.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -59,6 +59,7 @@ def _waiting(pod: Pod) -> Iterator[str]:
 
 def without(status: JobStatus) -> JobStatus:
     """Clear the waits of a finished job. Keep its last ranks: its failure names one, and `elastic logs --rank` needs them."""
-    if status.elastic is None or not (status.elastic.waits_for or status.elastic.hang or status.elastic.stragglers):
+    if status.elastic is None:
         return status
-    return replace(status, elastic=replace(status.elastic, waits_for="", hang=None, stragglers=()))
+    over = replace(status.elastic, waits_for="", hang=None, stragglers=(), failed_saves=())
+    return replace(status, elastic=over) if over != status.elastic else status

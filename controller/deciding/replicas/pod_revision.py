@@ -1,6 +1,6 @@
-"""Decides which pods of a job can work together, and so which must be replaced when that changes.
+"""Decide which pods of a job can work together, and so which pods must be replaced when the job changes.
 
-A group meets at one rendezvous; where a framework's processes are told how many they are, a group also has one size.
+The pods of a group meet at one rendezvous. If a framework tells its processes how many they are, a group also has one size.
 """
 
 from controller.deciding.job_view import JobView

@@ -1,7 +1,7 @@
-"""Decides which pods should exist now: for each replica type the indexes to fill, and the pods to delete.
+"""Decide which pods should exist now: for each replica type the indexes to fill, and the pods to delete.
 
-Workers that meet at our server, in an etcd or by our list of hosts may have any indexes, and are notified before they go; other
-interchangeable workers may have any indexes, too; everywhere else an index is a rank and is filled again.
+Workers that meet at our server, in an etcd or by our list of hosts may have any indexes, and are notified before they go. Other
+interchangeable workers may also have any indexes. For all other replicas, an index is a rank and is filled again.
 """
 
 from collections.abc import Sequence
@@ -81,9 +81,10 @@ def _part(view: JobView, pods: Sequence[Pod], *, type: str) -> ReplicaPlan:
 
 
 def _at_store(view: JobView, pods: Sequence[Pod]) -> slot_assignment.SlotAssignment:
-    """Pods of a former run of the store leave as those of the next one come, under other names.
+    """Return which pods to create and to delete for workers that meet at torch's store.
 
-    `kubectl drain` evicts by name, and would go on to evict the new ones wherever they are.
+    Pods of a former run of the store leave, and those of the next run come under other names: `kubectl drain` evicts by name, and would
+    evict pods of the same names on any node.
     """
     stale = {pod.name for pod in pod_revision.stale_pods(view)}
     present = [pod for pod in pods if pod.name not in stale]

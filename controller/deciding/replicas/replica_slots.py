@@ -1,7 +1,7 @@
-"""Decides how many workers a job should have now, and which.
+"""Decide how many workers a job should have now, and which.
 
-Fixed places where an index is a rank, any indexes where only their number matters. Workers on a cordoned node are replaced first, where a
-drain could not end otherwise.
+If an index is a rank, the places are fixed; if only the number of workers matters, any indexes will do. Workers on a cordoned node are
+replaced in advance if a drain could not end otherwise.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Writes the counts of a job's pods the way upstream's clients read them."""
+"""Write the counts of a job's pods as upstream's clients read them."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def replica_statuses(job: Job, counts: Mapping[str, Tally]) -> dict[str, Replica
 
 
 def _selector(job: Job, type: str) -> str:
-    # A HorizontalPodAutoscaler finds the pods by it. Upstream writes it for three kinds only; ours for whatever is elastic as well.
+    # A HorizontalPodAutoscaler finds pods by the selector. Upstream writes it for three kinds only; we write it for elastic workers too.
     if FRAMEWORKS[job.kind.name].has_selector or (job.elastic is not None and type == WORKER):
         return names.selector(job.kind, job.metadata.name, type)
     return ""

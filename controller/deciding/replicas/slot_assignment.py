@@ -1,6 +1,6 @@
-"""Decides which replicas a job should have now: which pods to make, and which to part with when there are too many.
+"""Decide which replicas a job should have now: which pods to create, and which to delete if there are too many.
 
-Fixed places for static jobs, where the index is the rank; any free index for elastic ones, where only the count matters.
+Static jobs have fixed places, because the index is the rank. Elastic jobs may use any free index, because only the count matters.
 """
 
 from collections.abc import Collection, Sequence
@@ -54,16 +54,16 @@ def by_count_in_places(count: int, pods: Sequence[Pod]) -> SlotAssignment:
 
 
 def without_needed(assigned: SlotAssignment, *, least: int) -> SlotAssignment:
-    """Keep pods of the highest places, which go first, healthy or not, until `least` others are there."""
+    """Keep the best surplus pods if fewer than `least` others stay."""
     here = len(who_stay(assigned.present, leaving=()))
     needed = sorted(assigned.surplus, key=_by_worth)[: max(0, least - here)]
     return replace(assigned, surplus=tuple(pod for pod in assigned.surplus if pod not in needed))
 
 
 def without_joining(assigned: SlotAssignment, count: int, pods: Sequence[Pod], *, noticed: Collection[str]) -> SlotAssignment:
-    """Each of the `count` oldest pods has one replacement, whatever becomes of that.
+    """Return the assignment with only one replacement for each of the `count` oldest pods.
 
-    If a replacement has come to a node that goes, too, the next one may come there as well. Another one is made once a pod is gone.
+    If a replacement has started on a node that goes too, the next one might as well. So another one is created only once a pod is gone.
     """
     oldest_first = sorted(who_stay(pods, leaving=()), key=_age)
     in_vain = sum(pod.name in noticed for pod in oldest_first[count:])
@@ -79,11 +79,11 @@ def who_stay(pods: Sequence[Pod], *, leaving: Collection[str]) -> list[Pod]:
 
 
 def _by_worth(pod: Pod) -> tuple[bool, bool, int, int]:
-    """Sorts pods so that the last one goes first: one that does not run, then one that is not Ready, then the highest place."""
+    """Return the sort key by which the last pod goes first: one that does not run, then one that is not Ready, then the highest place."""
     runs = pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED)
     return (not runs, not pod.is_ready, *place(pod))
 
 
 def place(pod: Pod) -> tuple[int, int]:
-    """Return the place of a pod among those that work as well: the lowest stays longest."""
+    """Return the place of a pod among equally healthy pods. The pod of the lowest place stays longest."""
     return (pod.index if pod.number is None else pod.number, pod.index)

@@ -1,4 +1,4 @@
-"""Decides which workers carry annotations by which autoscalers of nodes know that they may be evicted.
+"""Decide which workers have annotations by which autoscalers of nodes know that they may evict them.
 
 Spare workers are those above minReplicas, which are the first to go at a scale-in. Annotations in the user's template stay. Annotations are
 written only when all workers work, and if they change.
@@ -17,7 +17,7 @@ from elastic.api.kinds import WORKER
 from elastic.kube.resources import PODS
 
 SPARE: dict[str, str] = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}
-"""cluster-autoscaler removes no node with a pod that has local storage, unless the pod says so; Karpenter and ReplicaSets read the cost."""
+"""cluster-autoscaler does not remove a node whose pods have local storage unless they allow it. Karpenter and ReplicaSets read the cost."""
 
 
 def marks(view: JobView, *, going: Sequence[Pod], leaving: Sequence[Leaving]) -> Iterator[Update]:

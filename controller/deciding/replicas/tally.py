@@ -1,4 +1,4 @@
-"""Counts a job's pods by replica type."""
+"""Count a job's pods by replica type."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Tally:
 
 
 def tally(job: Job, pods: Iterable[Pod]) -> Mapping[str, Tally]:
-    """By canonical type, for every type the job has."""
+    """Return the counts by canonical type, for every type that the job has."""
     by_word: dict[str, list[Pod]] = {}
     for pod in pods:
         by_word.setdefault(pod.type, []).append(pod)

@@ -1,7 +1,7 @@
-"""Find what is wrong with a TrainJob or a runtime before it is stored, so that its author hears it at once.
+"""Find what is wrong with a TrainJob or a runtime before it is stored, so that its author learns of it at once.
 
-A TrainJob is refused for the problems for which the controller would not carry it out. A runtime is refused for the mistakes that
-Kubeflow Trainer's webhook refuses. If the controller could not carry out the runtime's TrainJobs, a warning says so.
+A TrainJob is refused if the controller could not run it. A runtime is refused for the mistakes for which Kubeflow Trainer's webhook refuses
+it. If the controller could not run the runtime's TrainJobs, a warning says so.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Turn a runtime's initializers into jobs that load data and model before the nodes start, and let these jobs follow their TrainJob.
+"""Turn a runtime's initializers into jobs that load data and model before the nodes start, and make these jobs follow their TrainJob.
 
 Each initializer becomes a PyTorchJob with one pod. The nodes' job waits for those that its annotation WAITS_FOR names. A completed
 initializer leaves the annotation, so none runs twice.
@@ -35,14 +35,14 @@ def name(train_job: str, step: str) -> str:
 
 
 def source(spec: TrainJobSpec, step: str) -> Source | None:
-    """Return what a TrainJob says about one of its initializers."""
+    """Return the source that a TrainJob gives to one of its initializers."""
     if spec.initializer is None:
         return None
     return spec.initializer.dataset if step == DATASET_INITIALIZER else spec.initializer.model
 
 
 def problems(spec: TrainJobSpec, found: Sequence[ReplicatedJob]) -> Iterator[Problem]:
-    """Yield what a runtime lacks that its TrainJob configures. The words are those of Kubeflow Trainer."""
+    """Yield the initializers that a TrainJob configures and its runtime lacks, in the words of Kubeflow Trainer."""
     known = {job.name: job for job in found}
     for step, word in zip(INITIALIZERS, ("datasetConfig", "modelConfig"), strict=True):
         if source(spec, step) is None:

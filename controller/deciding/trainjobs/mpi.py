@@ -23,7 +23,7 @@ def workers(policy: Mpi, count: int) -> int:
 
 
 def templates(name: str, roles: Roles, trainer: Trainer, policy: Mpi) -> dict[str, Object]:
-    """Return the pod templates of launcher and nodes. The trainer's command is the launcher's; nodes have no more of it than upstream's."""
+    """Return the pod templates of launcher and nodes. The trainer's command belongs to the launcher; nodes get what upstream gives them."""
     assert roles.launcher is not None
     of_nodes = replace(trainer, image=None, command=None, args=None) if policy.run_launcher_as_node else Trainer()
     return {
@@ -59,7 +59,7 @@ def job(
 
 
 def problems(roles: Roles, policy: Mpi) -> Iterator[Problem]:
-    """Yield what the MPIJob would not carry out."""
+    """Yield the settings that an MPIJob does not support."""
     if roles.launcher is None:
         return
     if limit(roles.launcher) != limit(roles.nodes):

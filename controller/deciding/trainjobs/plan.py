@@ -160,7 +160,7 @@ def _status(
         due = view.now if statuses.is_finished(new) else next_write(known.trainer_status, now=view.now)
         look_again_at = due if due > view.now else None
         new = new if look_again_at is not None else replace(new, trainer_status=told)
-    # A merge patch keeps what it does not name.
+    # A merge patch keeps fields that it does not name, so an empty list removes former conditions.
     empty: Object = {"conditions": []} if known.conditions else {}
     made: Object = empty | msgspec.to_builtins(new)
     return (made if new != known else None), look_again_at

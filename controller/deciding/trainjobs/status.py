@@ -1,6 +1,6 @@
 """Write a TrainJob's status from its job: upstream's conditions and reasons, and the state of its nodes.
 
-Clients take a TrainJob without conditions for one that runs or is about to, so a TrainJob that is well has none.
+Clients take a TrainJob without conditions for one that runs or will run soon. So a TrainJob has no conditions as long as nothing is wrong.
 """
 
 from collections.abc import Mapping, Sequence

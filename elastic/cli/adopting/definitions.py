@@ -1,4 +1,4 @@
-"""What only the take-over from the MPI Operator does to a cluster: a definition deleted with its jobs, and jobs made under another one."""
+"""Delete a definition with its jobs, and create jobs under another one. Only the take-over from the MPI Operator does this."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jobs_of(api_version: str) -> Resource:
 
 
 async def listed(kube: Kube, api_version: str) -> list[Object]:
-    """The MPIJobs of that version; none where it is not served."""
+    """Return the MPIJobs of that version, or an empty list if the API server does not serve it."""
     try:
         return (await kube.list(jobs_of(api_version))).items
     except KubeError as error:
@@ -33,9 +33,9 @@ async def listed(kube: Kube, api_version: str) -> list[Object]:
 
 
 async def delete(kube: Kube, change: DeleteDefinition) -> None:
-    """And waits until the API server has taken all of its objects along.
+    """Delete a definition and wait until the API server has deleted all of its objects too.
 
-    One that stores another version is not the one, and one that goes already, after an earlier try, is waited for.
+    A definition that stores another version stays. If an earlier attempt has begun the deletion, only wait for its end.
     """
     definition = await kube.find(CUSTOM_RESOURCE_DEFINITIONS, change.name)
     if definition is None:
@@ -54,7 +54,9 @@ async def delete(kube: Kube, change: DeleteDefinition) -> None:
 async def _delete(kube: Kube, change: DeleteDefinition, uid: str) -> None:
     if others := [job for job in await listed(kube, change.api_version) if identity(job) not in change.seen]:
         names = ", ".join(f"{job['metadata']['namespace']}/{job['metadata']['name']}" for job in others[:10])
-        raise click.ClickException(f"MPIJob {names} came or changed meanwhile; no definition and no job was deleted. {change.otherwise}")
+        raise click.ClickException(
+            f"MPIJob {names} was created or changed meanwhile; no definition and no job was deleted. {change.otherwise}"
+        )
     try:
         await kube.delete(CUSTOM_RESOURCE_DEFINITIONS, change.name, uid=uid)
     except KubeError as error:
@@ -63,7 +65,7 @@ async def _delete(kube: Kube, change: DeleteDefinition, uid: str) -> None:
 
 
 async def create(kube: Kube, change: Create) -> None:
-    """Once the API server serves the kind. One that is there already was made by an earlier try."""
+    """Create an object once the API server serves its kind. An object that exists already is from an earlier attempt."""
     metadata = change.object["metadata"]
 
     async def is_made() -> bool:
@@ -84,6 +86,6 @@ async def _until(look: Callable[[], Awaitable[bool]], what: str) -> None:
     while not await look():
         if time.monotonic() > give_up_at:
             raise click.ClickException(
-                f"waited {WITHIN_S:.0f} s for {what}; all is kept in the --save file; type the command again to go on"
+                f"waited {WITHIN_S:.0f} s for {what}; the --save file keeps everything; type the command again to continue"
             )
         await asyncio.sleep(LOOK_S)

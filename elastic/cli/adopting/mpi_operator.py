@@ -1,7 +1,8 @@
-"""Decides what taking MPIJobs over from the MPI Operator (v2beta1) changes, and giving back. Pure, as plan.py.
+"""Decide what changes when MPIJobs are taken over from the MPI Operator (v2beta1), and when they are given back. Pure, like plan.py.
 
-Both kinds have one name and a cluster one of them, so the old definition goes with all its jobs. Before, all are kept in a file; those that
-are suspended are made anew, as ours over ssh. One that runs is an obstacle: its launcher is a Job that only the MPI Operator looks after.
+Both kinds have the same name, and a cluster can have only one of them, so the old definition is deleted with all its jobs. All jobs are
+saved in a file first. Suspended jobs are then created again as our kind, over ssh. A running job is an obstacle, because only the MPI
+Operator looks after the Job that is its launcher.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ THEIRS = f"{GROUP}/v2beta1"
 OPERATOR_LABEL = "app=mpi-operator"
 OWN_MANAGER = f"{GROUP}/mpi-operator"
 ONCE_CALLED = {"waitForWorkers": ("launcherCreationPolicy", "WaitForWorkersReady")}
-"""A field of early releases of v2beta1, and what it is called since."""
+"""Fields of early releases of v2beta1, and the field and value that replaced each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is in the cluster."""
+    """Objects of the cluster before a take-over."""
 
     operators: Sequence[Object]
     definition: Object
     jobs: Sequence[Object]
-    """Of v2beta1."""
+    """MPIJobs of v2beta1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What is in the cluster when a take-over goes on."""
+    """Objects of the cluster when an interrupted take-over continues."""
 
     operators: Sequence[Object]
     definition: Object | None
-    """Of MPIJobs, of any version."""
+    """Definition of MPIJobs, of any version."""
     jobs: Sequence[Object]
-    """Of v2beta1."""
+    """MPIJobs of v2beta1."""
     made: Sequence[Object]
-    """Of ours."""
+    """MPIJobs of our version."""
 
 
 def is_going(definition: Object) -> bool:
@@ -67,13 +68,13 @@ def obstacles(seen: Seen) -> Iterator[str]:
             namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
             patch = '{"spec": {"runPolicy": {"suspend": true}}}'
             yield (
-                f"MPIJob {namespace}/{name} is not over, and only the MPI Operator looks after its launcher; "
+                f"MPIJob {namespace}/{name} has not finished, and only the MPI Operator looks after its launcher; "
                 f"wait for its end, or suspend it: kubectl -n {namespace} patch mpijobs.v2beta1.{GROUP} {name} --type merge -p '{patch}'"
             )
 
 
 def takeover(seen: Seen, ours: Sequence[Object], *, file: str) -> Iterator[Change]:
-    """ours: all definitions to apply."""
+    """Yield the changes of a take-over. `ours` are all definitions to apply."""
     yield from _stopped(seen.operators)
     yield _deletion(seen.jobs, file)
     yield _applied(ours)
@@ -81,7 +82,7 @@ def takeover(seen: Seen, ours: Sequence[Object], *, file: str) -> Iterator[Chang
 
 
 def resumed(now: Now, kept: Object, ours: Sequence[Object], *, file: str) -> Iterator[Change]:
-    """What is left of a take-over that was broken off: its jobs are in the cluster, in the file, or made anew already."""
+    """Yield the remaining changes of an interrupted take-over: its jobs are in the cluster, in the file, or created already."""
     yield from _stopped(now.operators)
     if now.definition is not None and is_theirs(now.definition):
         yield _deletion(now.jobs, file)
@@ -91,17 +92,17 @@ def resumed(now: Now, kept: Object, ours: Sequence[Object], *, file: str) -> Ite
 
 
 def not_resumed(now: Now, kept: Object, *, file: str) -> str | None:
-    """Why a take-over cannot go on with this file."""
+    """Return why a take-over cannot continue with this file, or None if it can."""
     definition = now.definition
     if definition is None or not is_theirs(definition):
         return None
-    anew = f"`elastic adopt --back {file}` starts the operator that it keeps; to begin anew, name another file with --save"
+    anew = f"`elastic adopt --back {file}` starts the operator that it keeps; to begin again, name another file with --save"
     if _uid(definition) != kept["definition"]:
-        return f"{file} is there already, and keeps another definition {MPI.crd_name} than the one that is in this cluster; {anew}"
+        return f"{file} exists already, and its definition {MPI.crd_name} is not the one in this cluster; {anew}"
     before = {_key(job): job["spec"] for job in kept["jobs"]}
     after = before if is_going(definition) else {_key(job): job["spec"] for job in now.jobs}
     if others := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
-        return f"MPIJob {', '.join(others[:10])} came, went or changed since {file} was written; {anew}"
+        return f"MPIJob {', '.join(others[:10])} was created, deleted or changed since {file} was written; {anew}"
     return None
 
 
@@ -111,7 +112,7 @@ def _stopped(operators: Sequence[Object]) -> Iterator[Change]:
 
 def _deletion(jobs: Sequence[Object], file: str) -> Change:
     words = f"delete the definition {MPI.crd_name} (v2beta1) with its {counted(len(jobs), 'job')}, kept in {file}"
-    otherwise = f"`elastic adopt --back {file}` starts the operator again; then begin anew, with another --save file"
+    otherwise = f"`elastic adopt --back {file}` starts the operator again; then begin again, with another --save file"
     return DeleteDefinition(words, MPI.crd_name, THEIRS, frozenset(map(plan.identity, jobs)), otherwise)
 
 
@@ -130,7 +131,7 @@ def _made_anew(job: Object, file: str) -> Change:
 
 
 def converted(job: Object) -> Object:
-    """As a job of ours: the fields have one meaning, but that ours start over ssh only where they say so."""
+    """Return the job as one of our kind. The fields mean the same, but our jobs start over ssh only if they say so."""
     spec = dict(job["spec"])
     for old, (new, value) in ONCE_CALLED.items():
         if spec.pop(old, None):
@@ -144,7 +145,7 @@ def converted(job: Object) -> Object:
 
 
 def saved(seen: Seen) -> Object:
-    """What giving back needs."""
+    """Return the content of the file from which `elastic adopt --back` gives the jobs back."""
     jobs = [{"apiVersion": THEIRS, "kind": MPI.name, "metadata": bare_metadata(job), "spec": job["spec"]} for job in seen.jobs]
     kept = {"operators": [plan.kept_operator(one) for one in seen.operators], "objects": [plan.bare(seen.definition)]}
     waiting = [_key(job) for job in seen.jobs if not is_over(job)]
@@ -152,20 +153,23 @@ def saved(seen: Seen) -> Object:
 
 
 def return_obstacles(kept: Object, jobs: Sequence[Object]) -> Iterator[str]:
-    """jobs: MPIJobs of ours."""
+    """Yield why the jobs cannot be given back now. `jobs` are the MPIJobs of our version."""
     for job in jobs:
         if is_over(job):
             continue
         if not is_suspended(job):
-            yield f"MPIJob {_key(job)} is not over, and would be deleted with the definition; wait until it is, or `elastic suspend` it"
+            yield (
+                f"MPIJob {_key(job)} has not finished, and would be deleted with the definition; wait for its end, or `elastic suspend` it"
+            )
         elif _key(job) not in kept["waiting"]:
             yield f"MPIJob {_key(job)} is suspended, not in the file, and would be lost with the definition; keep its YAML and delete it"
 
 
 def return_(kept: Object, ours: Sequence[Object], jobs: Sequence[Object], definition: Object | None) -> Iterator[Change]:
-    """ours: the deployments of our controllers; jobs: MPIJobs of ours; definition: that of MPIJobs now.
+    """Yield the changes that give the jobs back.
 
-    Theirs stays, with its jobs, unless it is going: the take-over did not come so far, or all has been given back before.
+    `ours` are the deployments of our controllers, `jobs` the MPIJobs of our version, and `definition` is the present one of MPIJobs. If it
+    is the MPI Operator's and is not being deleted, it stays with its jobs: the take-over did not replace it, or it was given back already.
     """
     rest = list(plan.return_(kept, ours))
     at = next(index for index, change in enumerate(rest) if isinstance(change, Apply))
@@ -184,7 +188,7 @@ def is_over(job: Object) -> bool:
 
 
 def is_suspended(job: Object) -> bool:
-    """And nothing of it runs any more."""
+    """Return whether the job is suspended and none of its pods is active."""
     asked = (job["spec"].get("runPolicy") or {}).get("suspend") is True
     return asked and not any((one or {}).get("active") for one in (_status(job).get("replicaStatuses") or {}).values())
 

@@ -1,6 +1,6 @@
-"""Decide what taking over from the Training Operator changes in a cluster, and giving back.
+"""Decide what changes in a cluster when we take over from the Training Operator, or give back.
 
-Pure: it knows objects, and asks nobody. The MPI Operator has a module of its own.
+Pure: the input is objects, and nothing is requested. `mpi_operator` does the same for the MPI Operator.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Create(Change):
 
 
 def obstacles(seen: Seen) -> Iterator[str]:
-    """Why this cluster cannot be taken over as it is."""
+    """Yield the reasons why this cluster cannot be taken over as it is."""
     for definition in seen.definitions:
         stored = (definition.get("status") or {}).get("storedVersions") or [SERVED]
         if other := [version for version in stored if version != SERVED]:
@@ -90,7 +90,7 @@ def obstacles(seen: Seen) -> Iterator[str]:
 
 
 def takeover(seen: Seen, ours: Sequence[Object]) -> Iterator[Change]:
-    """In the order that loses nothing: while no controller acts, pods train on. ours: the definitions to apply."""
+    """Yield the changes in an order that loses nothing: pods go on training while no controller acts. `ours` are the new definitions."""
     for operator in seen.operators:
         if count := replicas(operator):
             yield scaled(operator, 0, f"stop {titled(operator)} ({count} to 0 replicas); pods train on, nothing starts until ours runs")
@@ -166,6 +166,6 @@ def kept_operator(one: Object) -> dict[str, Any]:
 
 
 def bare(one: Object) -> Object:
-    """As somebody would apply it: without what the server added."""
+    """Return the object as a user would apply it: without the fields that the server added."""
     kept = {key: value for key, value in one["metadata"].items() if key in ("name", "labels", "annotations")}
     return {**{key: value for key, value in one.items() if key not in ("status", "metadata")}, "metadata": kept}

@@ -147,8 +147,8 @@ async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
 async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:
     """Remove the objects in the reverse order, and before them the APIs that the autoscaler registered.
 
-    An API without its server holds up the deletion of every namespace. Processes keep their rights until they have ended, and so can give
-    up their Leases.
+    An API without its server holds up the deletion of every namespace. Processes keep their rights until they have ended, so that they can
+    give up their Leases.
     """
     await _remove_apis(kube)
     workloads = [item for item in items if item["kind"] in WORKLOADS]

@@ -29,7 +29,7 @@ IMAGE = re.compile(r"[A-Za-z0-9][\w.\-:/@]{0,500}")
 """Nearly what registries take; the kubelet knows better."""
 GRANTING = ("ClusterRole", "Role")
 CHOICES = "; ".join(f"{name}: {COMPONENTS[name].what}" for name in BY_NAME)
-CONTEXT = click.option("--context", help="Of the kubeconfig.  [default: its current one]")
+CONTEXT = click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
 HOME = click.option(
     "--namespace", "-n", help=f"Where the control plane is.  [default: {SYSTEM}; with --overlay {NAMESPACED} it must be given]"
 )
@@ -59,7 +59,7 @@ class Options:
     overlay: str
     namespace: str
     components: tuple[str, ...] | None
-    """None: those that are installed."""
+    """The components to install; None for those that are installed already."""
     train_jobs: Mode | None
     """None: the installed one."""
     upgrades: bool

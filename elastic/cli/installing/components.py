@@ -38,7 +38,7 @@ BY_NAME = tuple(name for name in COMPONENTS if name != TRAIN_JOBS)
 
 
 def problems(overlay: str, chosen: Sequence[str]) -> Iterator[str]:
-    """Why these components do not go together."""
+    """Yield the reasons why these components cannot be installed together."""
     for name in chosen:
         one = COMPONENTS[name]
         if overlay not in one.overlays:
@@ -49,6 +49,6 @@ def problems(overlay: str, chosen: Sequence[str]) -> Iterator[str]:
 
 
 def in_order(chosen: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in the order in which they build on each other."""
+    """Return each component once, after the components that it needs."""
     there = set(chosen)
     return tuple(name for name in COMPONENTS if name in there)

@@ -36,7 +36,7 @@ from elastic.kube.resources import (
 
 FILE = Path(__file__).with_name("manifests.json")
 WITH, WITHOUT, VALUE = "$with", "$without", "$value"
-"""A value that is there only with, or only without a component."""
+"""Keys of a value that belongs to the manifest only with, or only without a component."""
 IMAGE = "elastic-training:latest"
 _MONITORING = [("ServiceMonitor", "servicemonitors"), ("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")]
 RESOURCES = {

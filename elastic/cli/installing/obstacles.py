@@ -1,4 +1,4 @@
-"""Decides whether a cluster can take the control plane as it is, and what it remembers of an earlier installation. Pure."""
+"""Decide whether the control plane can be installed in a cluster, and read what an earlier installation left there. Pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from elastic.cli.installing.components import COMPONENTS, NAMESPACED, STANDALONE
 from elastic.kube.resources import Object
 
 MANAGER = "elastic-install"
-"""The field manager, and the value of the label MANAGED_BY on what it made."""
+"""The field manager, and the value of the label MANAGED_BY on the objects that it creates."""
 VERSION = "app.kubernetes.io/version"
 CHOSEN = "elastic-training/components"
-"""An annotation of the controller's deployment: the components that were chosen."""
+"""Annotation of the controller's deployment that holds the chosen components."""
 OUR_LABEL = f"app={CONTROLLER}"
 OLDEST_KUBERNETES = (1, 27)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is in the cluster."""
+    """Facts about the cluster."""
 
     kubernetes: str
-    """Its version, as `v1.36.2`; empty: not known."""
+    """Version of the cluster, such as `v1.36.2`; empty if it is not known."""
     controllers: Sequence[Object]
-    """Deployments of ours."""
+    """Deployments of our controllers."""
     operators: Sequence[Object]
     webhooks: Sequence[Object]
     definitions: Sequence[Object]
-    """Of the kinds that we control."""
+    """Definitions of the kinds that we control."""
     missing_groups: frozenset[str] = frozenset()
-    """API groups that a component needs and nobody serves."""
+    """API groups that a component needs and that the cluster does not serve."""
     missing_kinds: tuple[str, ...] = ()
-    """What the overlay does not define itself."""
+    """Kinds that are not defined, and that the overlay does not define either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Wanted:
 
 
 def obstacle(seen: Seen, wanted: Wanted) -> str | None:
-    """The first reason why it cannot be installed, with what to do."""
+    """Return the first reason why the control plane cannot be installed, with a remedy; None if it can."""
     return next(_obstacles(seen, wanted), None)
 
 
@@ -107,8 +107,8 @@ def _of_installed(controller: Object, overlay: str, wanted: Wanted) -> Iterator[
     title = f"deployment {where(controller)}"
     if not is_managed(controller) and not wanted.takes_over:
         yield (
-            f"{title} is here, but not made by this command; upgrade it the way it came (kubectl or Helm, docs/deploy.md), "
-            "or let this command take it over with --force-conflicts"
+            f"{title} is here, but this command did not create it; upgrade it with the tool that installed it "
+            "(kubectl or Helm, docs/deploy.md), or let this command take it over with --force-conflicts"
         )
     if overlay != wanted.overlay:
         yield f"{title} is of the overlay {overlay}, not {wanted.overlay}; give --overlay {overlay}, or run `elastic uninstall` first"
@@ -125,7 +125,7 @@ def _of_installed(controller: Object, overlay: str, wanted: Wanted) -> Iterator[
 
 
 def is_ours(definition: Object) -> bool:
-    """Only our status says how elastic jobs stand."""
+    """Return whether a definition is ours: only our definitions have `status.elastic`."""
     for version in (definition.get("spec") or {}).get("versions") or ():
         schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
         status = (schema.get("properties") or {}).get("status") or {}
@@ -135,7 +135,7 @@ def is_ours(definition: Object) -> bool:
 
 
 def is_managed(item: Object) -> bool:
-    """Made by `elastic install`."""
+    """Return whether `elastic install` made the object."""
     return bool((item["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER)
 
 
@@ -145,7 +145,7 @@ def version_of(controller: Object) -> str | None:
 
 
 def components_of(controller: Object) -> tuple[str, ...]:
-    """Those that were chosen when it was installed."""
+    """Return the components that were chosen when the controller was installed."""
     text = str((controller["metadata"].get("annotations") or {}).get(CHOSEN, ""))
     return in_order(name for name in text.split(",") if name in COMPONENTS)
 
@@ -159,7 +159,7 @@ def overlay_of(controller: Object) -> str:
 
 
 def marked(item: Object, version: str, components: Sequence[str]) -> Object:
-    """The object with what a later run must know."""
+    """Return the object with the labels and annotations that a later run needs."""
     metadata = item["metadata"]
     labels = {**(metadata.get("labels") or {}), MANAGED_BY: MANAGER, VERSION: version}
     made = {**metadata, "labels": labels}
@@ -183,5 +183,5 @@ def _container(deployment: Object) -> Object:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Its numbers; a cloud's `v1.29.3-eks-1` counts as 1.29.3."""
+    """Return the numbers of a version; a cloud's `v1.29.3-eks-1` counts as 1.29.3."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])

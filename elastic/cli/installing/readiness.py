@@ -1,4 +1,4 @@
-"""Says what definitions and workloads still wait for; empty where they are ready. Pure."""
+"""Say what definitions and workloads still wait for; the text is empty if they are ready. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from elastic.kube.resources import Object
 
 LONGEST_REASON = 300
 PULL_FAILED = "ErrImagePull: "
-"""The kubelet quotes so in its back-off why it could not pull the image."""
+"""The kubelet puts this before the reason why it could not pull the image, while it backs off."""
 
 
 class Refused(Exception):
-    """It will not become ready."""
+    """An object will never become ready."""
 
 
 def of_definitions(definitions: Sequence[Object]) -> str:
-    """Until the API server serves the kinds."""
+    """Return how many definitions the API server has established; empty once it serves all of them."""
     waiting = []
     for one in definitions:
         conditions = {c.get("type"): c for c in (one.get("status") or {}).get("conditions") or ()}
@@ -30,7 +30,10 @@ def of_definitions(definitions: Sequence[Object]) -> str:
 
 
 def of_workloads(found: Sequence[tuple[Object, Sequence[Object]]]) -> str:
-    """Until each is ready, with the pods that it selects. What holds up several is said once."""
+    """Return the workloads that are not ready, and why. A reason that several workloads share is given once.
+
+    `found` has each workload with the pods that it selects.
+    """
     waiting, said = [], set()
     for workload, pods in found:
         title = unready(workload)
@@ -41,7 +44,7 @@ def of_workloads(found: Sequence[tuple[Object, Sequence[Object]]]) -> str:
 
 
 def unready(workload: Object) -> str:
-    """Until all its pods are of its newest template and ready."""
+    """Return how many pods are ready; empty once all pods are ready and made from the newest template."""
     status, wanted = workload.get("status") or {}, int((workload.get("spec") or {}).get("replicas", 1))
     is_seen = int(status.get("observedGeneration", 0)) >= int(workload["metadata"].get("generation", 0))
     ready = int(status.get("availableReplicas") or status.get("readyReplicas") or 0) if is_seen else 0
@@ -52,7 +55,10 @@ def unready(workload: Object) -> str:
 
 
 def _reason(workload: Object, pods: Sequence[Object]) -> tuple[str, str]:
-    """Of the newest pod that is not ready, for an older one may be of the template before; without a pod, why none could be made."""
+    """Return the newest pod that is not ready, and why it is not. Without a pod, return why no pod could be created.
+
+    An older pod does not count, because it may be from the former template.
+    """
     if waiting := [pod for pod in pods if not is_ready(pod)]:
         pod = max(waiting, key=lambda one: (not one["metadata"].get("deletionTimestamp"), one["metadata"].get("creationTimestamp") or ""))
         return f"pod {pod['metadata']['name']}: ", _pod_words(pod)
@@ -76,7 +82,7 @@ def _pod_words(pod: Object) -> str:
 
 
 def _container_words(pod: Object) -> str:
-    """A container that ended says more than the wait until it is started again."""
+    """Return why a container is not ready. The end of its last run tells more than the wait until it is started again."""
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         now = container.get("state") or {}
@@ -91,6 +97,6 @@ def _container_words(pod: Object) -> str:
 
 
 def _shortened(words: str) -> str:
-    """Without its middle: a chain of errors ends with the cause."""
+    """Cut out the middle of a long text, because a chain of errors ends with the cause."""
     half = LONGEST_REASON // 2
     return words if len(words) <= LONGEST_REASON else f"{words[:half]} ... {words[-half:]}"

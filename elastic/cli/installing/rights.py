@@ -1,4 +1,4 @@
-"""Asks the API server whether the caller may do all that installing or removing takes, before anything is changed."""
+"""Ask the API server whether the caller has all rights that installing or removing takes, before anything is changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Right:
     verb: str
     resource: Resource
     namespace: str | None = None
-    """None: of the cluster, or in all namespaces."""
+    """None for a resource of the whole cluster, or for all namespaces."""
 
     @property
     def words(self) -> str:
@@ -31,7 +31,7 @@ class Right:
 
 
 def over(items: Iterable[Object], verbs: Sequence[str]) -> list[Right]:
-    """What these verbs on these objects take; each once."""
+    """Return the rights that these verbs need on these objects, each once."""
     found = {
         Right(verb, manifests.resource(item), item["metadata"].get("namespace") if manifests.resource(item).namespaced else None): None
         for item in items
@@ -41,7 +41,7 @@ def over(items: Iterable[Object], verbs: Sequence[str]) -> list[Right]:
 
 
 async def missing(kube: Kube, rights: Sequence[Right]) -> list[Right]:
-    """Those that the caller does not have."""
+    """Return the rights that the caller does not have."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def is_allowed(right: Right) -> bool:

@@ -1,6 +1,6 @@
-"""The installation: the key and the certificate that controller and rendezvous server share, as a Secret.
+"""Make the Secret with the key and the certificate that controller and rendezvous server share.
 
-It is made once, because the tokens of running jobs depend on the key.
+It is created once, because the tokens of running jobs depend on the key.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NEEDS = "the Secret elastic-installation is missing, and making it needs the Pyt
 
 
 def names(namespace: str) -> tuple[str, ...]:
-    """What the certificate is valid for: the server, and the members of the component etcd."""
+    """Return the names that the certificate is valid for: the server, and the members of the component etcd."""
     members = (f"elastic-etcd-{index}.elastic-etcd.{namespace}.svc" for index in range(ETCD_MEMBERS))
     return (f"elastic-rendezvous.{namespace}.svc", "localhost", "127.0.0.1", *members)
 
 
 def made(namespace: str) -> Object:
-    """A new one. The key of its CA is thrown away."""
+    """Return a new Secret. The key of its CA is thrown away."""
     try:
         from elastic import certificates
     except ModuleNotFoundError as error:

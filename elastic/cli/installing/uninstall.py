@@ -68,7 +68,7 @@ def uninstall(
 
 
 def plan(there: Standing, *, takes_jobs: bool) -> Iterator[str]:
-    """In words, in the order in which it is done."""
+    """Yield the steps in words, in their order."""
     if takes_jobs and there.jobs:
         yield f"delete {_jobs_in_words(there.jobs)}, and wait until their pods are gone"
     if there.items:

@@ -1,1 +1,1 @@
-"""The commands about jobs, on the laptop cluster and on any other: what they ask the API for, what they change, and what they print."""
+"""The commands about jobs, for the laptop cluster and any other cluster."""

@@ -152,7 +152,7 @@ def _in_files(files: tuple[str, ...], cluster: Cluster) -> list[Named]:
 
 
 async def until_gone(kube: Kube, job: verbs.Found, *, and_pods: bool = False) -> None:
-    """Wait until a job is gone, and say in silent times what is left."""
+    """Wait until a job is gone, and say what is left if that takes long."""
     loop = asyncio.get_running_loop()
     silence = Silence(loop.time())
 

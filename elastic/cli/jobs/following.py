@@ -1,6 +1,6 @@
-"""Follow a job to its end for a command that shows it: tell what happens, and in silent times what the job waits for.
+"""Follow a job to its end for a command that shows it: tell what happens, and what the job waits for if nothing happens for long.
 
-A server that stays away ends this.
+If the server is away for too long, this ends.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def followed(
 ) -> Outcome:
     """Follow a job to its end and return how it ended.
 
-    `tell` gets each happening, and returns whether it has shown it. `say` gets, in silent times, the words for what the job waits for. If
-    nothing keeps the job, these come from `ahead`.
+    `tell` gets each happening, and returns whether it has shown it. If nothing was shown for long, `say` gets the words for what the job
+    waits for. If nothing holds up the job, these words come from `ahead`.
     """
     logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the watch below says what broke, in words for the user
     loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ async def followed(
 async def _watch(
     kube: Kube, job: FollowedJob, *, say: Callable[[str], None], silence: Silence, ahead: Callable[[Found], Awaitable[Wait]]
 ) -> Outcome:
-    """Ask for the job again and again: its watches come back to a server that was away, and wait for ever if it stays away."""
+    """Ask for the job again and again. Its watches reconnect to a server that was away, but would wait for ever if it never comes back."""
     loop = asyncio.get_running_loop()
     reached, is_warned = loop.time(), False
     while True:

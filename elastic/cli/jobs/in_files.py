@@ -1,6 +1,6 @@
-"""Which jobs files name, for commands that act on jobs that are there.
+"""Find the jobs that files name, for commands that act on existing jobs.
 
-Of a job only kind, name and namespace matter, and whether the rest is valid does not.
+Only kind, name and namespace matter; the rest of a job may be invalid.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Named:
     kind: Kind
     name: str
     namespace: str | None
-    """None where the file leaves it open."""
+    """None if the file names no namespace."""
 
 
 def named_in(files: tuple[str, ...]) -> tuple[list[Named], int]:
-    """The jobs, and how many other objects there are."""
+    """Return the jobs, and the number of other objects."""
     report = examine(files)
     for file, error in report.unreadable:
         raise click.ClickException(f"{file}: {error}")

@@ -1,6 +1,6 @@
-"""How far training is right now, for commands: that of the laptop's dashboard, or of one that the user names with --dashboard.
+"""Ask a dashboard how far training is right now: the laptop's, or the one that the user names with --dashboard.
 
-Without one the commands show what the status says.
+Without a dashboard the commands show the job's status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def _warn(words: str) -> None:
 
 
 async def live(kube: Kube, cluster: Cluster, url: str | None, *, warn: Callable[[str], None] = _warn) -> dict[str, Sample]:
-    """By the uid of the job. A dashboard that the user named must answer; the laptop's may be down, and costs three seconds at most."""
+    """Return the newest sample of each job, by its uid.
+
+    A dashboard that the user named must answer. The laptop's may be down, and costs at most three seconds.
+    """
     if url is not None:
         if not is_safe(url):
             raise click.UsageError(f"--dashboard is {url!r} but {SAFE}")

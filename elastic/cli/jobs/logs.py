@@ -170,7 +170,7 @@ class Printer:
 
     def line(self, pod: str, text: str) -> None:
         self.know(pod)
-        if not sys.stdout.isatty():  # what a program reads is passed on as it came
+        if not sys.stdout.isatty():  # a program gets the text unchanged
             click.echo(f"{pod} | {text}" if self._prefix else text, color=True)
             return
         start = coloured(f"{pod} |", colour_of(pod, self._pods)) + " " if self._prefix else ""

@@ -1,4 +1,4 @@
-"""`elastic get`, `describe`, `events` and `top`: what is there, once."""
+"""The commands `elastic get`, `describe`, `events` and `top`, which show the present state once."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def jobs_table(there: Sequence[Found], samples: Mapping[str, Sample], *, with_na
 
 
 def world_of(job: Summary, sample: Sample | None) -> int | None:
-    """As the rendezvous server has it, else as the status has."""
+    """Return the size of the world, as the rendezvous server reports it; otherwise as the status has it."""
     return sample.world if sample is not None and sample.world is not None and not job.is_over else job.world
 
 

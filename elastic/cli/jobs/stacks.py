@@ -44,7 +44,7 @@ sys.exit(sys.version_info < (3, 9) or find_spec("elastic_worker.stacks") is None
 done
 exit {NO_LIBRARY}
 """
-"""The library is where it was delivered, or in the image. Only the wrapper's own process has the PYTHONPATH that it sets."""
+"""Read the stacks with our library, which is in the pod's volume or image. The command does not inherit the wrapper's PYTHONPATH."""
 MISSING = "its container has no Python with elastic_worker.stacks; use a worker image of this release"
 
 
@@ -128,7 +128,7 @@ async def _read(kube: Kube, job: Found, pod: Object, rank: int | None) -> Read:
 
 
 def _answer(pod: str, ended: executing.Ended) -> Read:
-    """Return what the command in a pod has said."""
+    """Return what the command in a pod printed, or why it failed."""
     if ended.status == NO_LIBRARY:
         return Read(pod, trouble=MISSING)
     if ended.trouble or ended.status:
@@ -142,7 +142,7 @@ def _answer(pod: str, ended: executing.Ended) -> Read:
 
 
 def _row(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return one worker's fields as they are promised, whatever the container says."""
+    """Return one worker's fields with the promised names and types, even if the container's answer has others."""
     texts = {name: str(fields.get(name) or "") for name in ("kind", "does", "place", "code", "stacks")}
     pid = fields.get("pid")
     return {"rank": int(fields["rank"]), "pid": pid if isinstance(pid, int) else None, "cpu": float(fields.get("cpu") or 0.0), **texts}

@@ -105,8 +105,10 @@ def lines_of(seen: Seen) -> Iterator[str]:
         if facts := _in_words(progress, seen.samples.get(job.key.uid)):
             yield plain(f"{job.title}: {facts}")
         told = summary(job.kind, job.object)
-        if waits := told.next_step(datetime.now(UTC)) or told.slow_ranks:
+        if waits := told.waits_for or told.next_step(datetime.now(UTC)):
             yield plain(f"{job.title} waits for {waits}")
+        elif told.slow_ranks:
+            yield plain(f"{job.title} is held up by {told.slow_ranks}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
 

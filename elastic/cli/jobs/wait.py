@@ -19,7 +19,7 @@ from elastic.cli.jobs.milestone import Milestone
 from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, output_option, plain
 from elastic.client import verbs
-from elastic.client.explanation import findings
+from elastic.client.explanation import findings, sentences
 from elastic.client.sample import Sample
 from elastic.client.summary import summary
 from elastic.client.verbs import Found
@@ -134,11 +134,12 @@ def explain(words: tuple[str, ...], output: str, url: str | None, cluster: Clust
     job, pods, sample = cluster.ask(read)
     told = summary(job.kind, job.object)
     told_of = list(findings(told, pods, job.object.get("spec") or {}, datetime.now(UTC), progress=sample.progress if sample else ""))
-    lines = [finding.message for finding in told_of]
+    lines = list(sentences(told, told_of))
     if output == "table":
         click.echo("\n".join(map(plain, lines)))
         return
     identity = {"kind": job.kind.title, "name": job.key.name, "namespace": job.key.namespace}
-    reasons = [{"reason": finding.reason, "message": finding.message} for finding in told_of if finding.reason]
-    found_out = {"hang": dict(told.hang) or None, "stragglers": [dict(one) for one in told.stragglers]}
+    reasons = [finding.for_program(told.name) for finding in told_of if finding.reason]
+    slow, unsaved = [dict(one) for one in told.stragglers], [dict(one) for one in told.failed_saves]
+    found_out = {"hang": dict(told.hang) or None, "stragglers": slow, "failedSaves": unsaved}
     click.echo(as_data({**identity, "explanation": lines, "findings": reasons, **found_out}, output))

@@ -1,6 +1,6 @@
-"""Draws what a command shows anew every two seconds, until the user has seen enough.
+"""Draw the output of a command again every two seconds, until the user ends it.
 
-A server that is away ends nothing: what was seen last stays, with the reason.
+If the server does not answer, the last output stays on the screen, with the reason.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ EVERY_S = 2.0
 WITHIN_S = 10.0
 TERMINATED = 128 + 15
 ENDING = (401, 403)
-"""Answers that another try does not change."""
+"""Status codes that another attempt does not change."""
 
 
 def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None:
-    """`read` makes the text that is drawn. What goes wrong before the first text ends the command, as it does without --watch."""
+    """Draw the text that `read` makes, again and again. An error before the first text ends the command, as without --watch."""
 
     async def within(kube: Kube, namespace: str) -> None:
         text = await read(kube, namespace)
-        logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # what is amiss stands on the screen
+        logging.getLogger("elastic.kube").setLevel(logging.ERROR)  # the screen shows problems
         with cancelled_by_sigterm(), screen.opened() as drawn, _stopped_by_ctrl_z(drawn):
             trouble = ""
             while True:
@@ -48,7 +48,7 @@ def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None
                     async with asyncio.timeout(WITHIN_S):
                         text, trouble = await read(kube, namespace), ""
                 except Exception as error:
-                    trouble = f"\n{_trouble(error)}; this is how it was"
+                    trouble = f"\n{_trouble(error)}; below is the last output"
 
     try:
         cluster.ask(within)
@@ -60,13 +60,13 @@ def watch(cluster: Cluster, read: Callable[[Kube, str], Awaitable[str]]) -> None
 
 @contextmanager
 def _stopped_by_ctrl_z(drawn: screen.Screen) -> Iterator[None]:
-    """The shell gets its screen back; `fg` draws anew."""
+    """Give the shell its screen back at Ctrl-Z, and draw again at `fg`."""
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
         drawn.leave()
         loop.remove_signal_handler(signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGTSTP)  # returns once the process goes on
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns when the process continues
         loop.add_signal_handler(signal.SIGTSTP, stop)
         drawn.again()
 
@@ -78,7 +78,7 @@ def _stopped_by_ctrl_z(drawn: screen.Screen) -> Iterator[None]:
 
 
 def _trouble(error: Exception) -> str:
-    """In words; raises what another try does not mend."""
+    """Return the error in words, or raise it if another attempt does not help."""
     if isinstance(error, NotFound | click.UsageError) or (isinstance(error, KubeError) and error.code in ENDING):
         raise error
     words = error.message if isinstance(error, click.ClickException) else said(error)

@@ -1,4 +1,4 @@
-"""Opens a cluster's dashboard from this machine: finds its pod, forwards to it through the API server, and serves it until Ctrl-C."""
+"""Open a cluster's dashboard from this machine: find its pod, forward to it through the API server, and serve it until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import DEPLOYMENTS, PODS
 
 PORT = 8080
-"""On the pod's loopback."""
+"""Port of the dashboard on the pod's loopback."""
 TOKEN_S = 3600
 CLOSE_S = 1.0
 
 
 class Token:
-    """The caller's token: the kubeconfig's, or one of a service account, renewed after half its life."""
+    """Gives the caller's token: the kubeconfig's, or a token of a service account, which is renewed after half its life."""
 
     def __init__(self, kube: Kube, account: tuple[str, str] | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube, self._account, self._clock = kube, account, clock
@@ -50,23 +50,23 @@ class Token:
 
 
 NO_TOKEN = (
-    "the kubeconfig has a certificate and no token, by which the dashboard knows its callers; "
-    "name a service account whose rights it shall use, with --account NAMESPACE/NAME"
+    "the kubeconfig has a certificate and no token, but the dashboard knows its callers by their tokens; "
+    "name a service account whose rights it should use, with --account NAMESPACE/NAME"
 )
 
 FOREIGN = (
     "pod {pod} of namespace {namespace} is labelled as the dashboard, but does not run what Deployment elastic-dashboard describes: "
-    "{words}. It gets no token from here. Find out who made it; where a webhook changed it, exempt the dashboard's pod from that webhook"
+    "{words}. It gets no token from here. Find out who created it; if a webhook changed it, exempt the dashboard's pod from that webhook"
 )
 
 
 async def find(kube: Kube, namespace: str) -> Target:
-    """A pod that runs what the dashboard's Deployment describes: it will get the caller's token."""
+    """Return a pod that runs exactly what the dashboard's Deployment describes, because it will get the caller's token."""
     deployment = await kube.find(DEPLOYMENTS, DASHBOARD, namespace=namespace)
     pods = (await kube.list(PODS, namespace=namespace, labels=f"app={DASHBOARD}")).items if deployment is not None else []
     ready = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)]
     if deployment is None or not ready:
-        how = "is not ready yet" if pods else "does not run; `elastic install --component dashboard` brings it, with what else is installed"
+        how = "is not ready yet" if pods else "does not run; `elastic install --component dashboard` adds it to the installed components"
         raise KubeError(code=0, reason="NoDashboard", message=f"the dashboard of namespace {namespace} {how}")
     unlike = [(pod, difference(pod, deployment)) for pod in ready]
     if (pod := next((pod for pod, words in unlike if not words), None)) is None:
@@ -76,7 +76,7 @@ async def find(kube: Kube, namespace: str) -> Target:
 
 
 async def show(kube: Kube, namespace: str, *, account: tuple[str, str] | None, port: int, say: Callable[[str], None]) -> None:
-    """Until cancelled. What is wrong from the beginning is raised before a link is given."""
+    """Show the dashboard until cancelled. Raise the errors that can be found at the start before a link is given."""
     token = Token(kube, account)
     await token()
     forward = Forward(kube, lambda: find(kube, namespace), port=PORT, tell=lambda words: click.echo(plain(words), err=True))

@@ -34,17 +34,19 @@ def _account(context: click.Context, parameter: click.Parameter, text: str | Non
 @click.command()
 @DATA_DIR
 @KUBECONFIG
-@click.option("--context", help="Of the kubeconfig.  [default: its current one]")
-@click.option("--namespace", "-n", default=SYSTEM, show_default=True, help="Where a cluster's control plane is.")
+@click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
+@click.option("--namespace", "-n", default=SYSTEM, show_default=True, help="Namespace of the cluster's control plane.")
 @click.option("--account", callback=_account, metavar="NAMESPACE/NAME", help="In a cluster: see what this service account may see.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Of this machine, for a cluster's.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of this machine for a cluster's dashboard."
+)
 def dashboard(
     data_dir: Path | None, kubeconfig: Path | None, context: str | None, namespace: str, account: tuple[str, str] | None, port: int
 ) -> None:
-    """Open the dashboard. Of the laptop cluster it prints a link, which lets one browser in, for 12 hours.
+    """Open the dashboard. For the laptop cluster, print a link that lets one browser in, for 12 hours.
 
-    A cluster's is brought to this machine's loopback through the API server, until Ctrl-C. The browser sees what the kubeconfig's token may
-    see, or the service account of --account.
+    For another cluster, the command serves the dashboard on this machine's loopback, through the API server, until Ctrl-C. The browser sees
+    what the kubeconfig's token may see, or the service account of --account.
     """
     cluster = choose(data_dir, kubeconfig, context=context)
     if cluster.data_dir is not None:

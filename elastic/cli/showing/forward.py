@@ -18,17 +18,17 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS
 
 NO_RIGHT = "forwarding ports to the dashboard needs the rights to get and to create pods/portforward in namespace {namespace}"
-"""Kubernetes before 1.35 asks for `get` only, since a WebSocket begins with a GET."""
+"""Message for a missing right. Kubernetes before 1.35 needs only `get`, since a WebSocket begins with a GET."""
 PROTOCOL = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1
 PORT_BYTES = 2
-"""Each channel begins with the port."""
+"""Length of the port's number, with which each channel begins."""
 CHUNK = 32 * 1024
 MOST_CONNECTIONS = 64
 
 
 class Target(NamedTuple):
-    """A pod."""
+    """The pod to connect to."""
 
     namespace: str
     name: str
@@ -36,14 +36,14 @@ class Target(NamedTuple):
 
 
 class Forward:
-    """`pod` names the one to connect to, each time anew: a pod that was replaced is found again."""
+    """Connects to a pod. `pod` finds it for each connection, so a replaced pod is found too."""
 
     def __init__(self, kube: Kube, pod: Callable[[], Awaitable[Target]], *, port: int, tell: Callable[[str], None]) -> None:
         self._kube, self._pod, self._port, self._tell = kube, pod, port, tell
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
 
     async def try_once(self) -> None:
-        """Raises what would keep each connection from the pod, as KubeError."""
+        """Raise KubeError if no connection to the pod is possible."""
         async with self._connected():
             pass
 
@@ -63,7 +63,7 @@ class Forward:
             raise KubeError(code=403, reason="NoRight", message=NO_RIGHT.format(namespace=pod.namespace)) from error
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either side ends it."""
+        """Carry a connection until either side ends it."""
         try:
             async with self._room, self._connected() as socket:
                 await _either(_up(reader, socket), self._down(socket, writer))
@@ -98,7 +98,7 @@ async def _up(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketRespo
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Empty at the end, also where the near end broke the connection off: a page that was left does."""
+    """Return the next bytes, or nothing at the end. A page that the user leaves breaks its connection, which is an end too."""
     try:
         return await reader.read(CHUNK)
     except ConnectionError:
@@ -106,7 +106,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _either(*works: Awaitable[None]) -> None:
-    """Until the first is done, which ends the others."""
+    """Wait for the first of these to end, and cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""The near end of a cluster's dashboard.
+"""Serve the near end of a cluster's dashboard, on this machine's loopback.
 
-An HTTP server on this machine's loopback that lets one browser in by a one-time token, and passes its requests on with the caller's
-Kubernetes token, which the browser never sees. A program shows a token of its own, with each request.
+The HTTP server lets one browser in by a one-time token. It passes the browser's requests on with the caller's Kubernetes token, which the
+browser never sees. A program shows a token of its own with each request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aiohttp import web
 from elastic.kube.errors import KubeError
 
 COOKIE = "elastic-dashboard-link"
-"""With the port behind it: a browser sends the cookies of all ports of a host to each of them."""
+"""Beginning of the cookie's name. The port follows, because a browser sends a host's cookies to each of its ports."""
 LARGEST_REQUEST = 64 * 1024
 ANSWER_S = 60.0
 LOGOUT = "/api/session/end"
-"""The dashboard's; its answer there ends none of our cookies."""
+"""The dashboard's path for logging out. We answer it ourselves, because the dashboard cannot end our cookie."""
 READING = ("GET", "HEAD")
 ASKED = ("Accept", "Accept-Language", "Content-Type", "If-None-Match", "Last-Event-ID", "Origin", "Sec-Fetch-Site", "User-Agent")
 """Headers of the browser that the dashboard gets."""
@@ -28,9 +28,10 @@ DROPPED = frozenset({"connection", "content-length", "content-encoding", "keep-a
 
 
 class Front:
-    """far: a session in which any URL leads to the dashboard. credentials: the caller's token, for each request. left.
+    """Serves one browser, and passes its requests on.
 
-    Gets the next link when the browser has logged out.
+    In the session `far` any URL leads to the dashboard. `credentials` gives the caller's token for each request. `left` gets the next link
+    after the browser has logged out.
     """
 
     def __init__(
@@ -77,10 +78,10 @@ class Front:
         return None if _same(request.cookies.get(self._name, ""), self._cookie) else "open the link that `elastic dashboard` printed last\n"
 
     def _foreign(self, request: web.Request) -> str | None:
-        """Why a request is not one of our own page; the dashboard checks less of requests that bear a token."""
+        """Return why a request is not from our own page; the dashboard checks requests with a token less strictly."""
         host, origin = request.headers.get("Host", "").lower(), request.headers.get("Origin")
         if host not in self._hosts:
-            return "this server is called by another name\n"
+            return "this server has another name\n"
         is_programs = "Authorization" in request.headers
         if (origin is None and request.method not in READING and not is_programs) or origin not in (None, f"http://{host}"):
             return "this request comes from a page of another site\n"
@@ -111,7 +112,7 @@ class Front:
 
 
 def _refused(request: web.Request, why: str) -> web.Response:
-    """To a page's scripts as the dashboard says it, to a person as text."""
+    """Return a refusal: as JSON for scripts of the page, like the dashboard's own, and as text for people."""
     if request.path.startswith("/api/"):
         return web.json_response({"error": why.strip()}, status=403)
     return web.Response(status=403, text=why)
@@ -126,7 +127,7 @@ async def _copied(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
             await copy.write(chunk)
         await copy.write_eof()
     except (aiohttp.ClientError, TimeoutError):
-        # It has begun: only a broken connection shows that it is not whole.
+        # The answer has begun: only a broken connection shows that it is incomplete.
         if request.transport is not None:
             request.transport.abort()
     return copy

@@ -1,7 +1,7 @@
-"""Whether a pod runs exactly what its Deployment's template describes.
+"""Check whether a pod runs exactly what its Deployment's template describes.
 
-Users who may create pods in a namespace may give them any label, owner and account there, and mount its Secrets, so none of these proves a
-pod. One with the template's containers runs its program. Pure.
+Users who may create pods in a namespace may give them any label, owner and account there, and mount its Secrets. None of these proves that
+a pod is genuine. A pod with the template's containers runs the template's program. Pure.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PLACEMENT = frozenset(
         "topologySpreadConstraints",
     }
 )
-"""Fields of a pod that the scheduler and admission fill in. They say where it runs and with which limits, not what."""
+"""Fields of a pod that the scheduler and admission fill in. They say where and with which limits it runs, but not which program it runs."""
 LIMITS = frozenset({"imagePullPolicy", "resources", "securityContext", "terminationMessagePath", "terminationMessagePolicy"})
-"""The same of a container."""
+"""Fields of a container that do not change its program."""
 MOUNTS = "volumeMounts"
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 API_ACCESS = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -45,7 +45,7 @@ OPENSHIFT_CA = "service-ca.crt"
 
 
 def difference(pod: Object, deployment: Object) -> str:
-    """What the pod has that the template has not, or the other way round; empty if it runs the template."""
+    """Return the first difference between the pod and the template, or an empty text if the pod runs the template."""
     ours, wanted = pod.get("spec") or {}, ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
     if not wanted.get("containers"):
         return f"Deployment {deployment['metadata']['name']} has no containers"
@@ -69,7 +69,7 @@ def _of_containers(ours: Object, wanted: Object) -> str:
 
 
 def _unlike(container: Object, expected: Object) -> str:
-    """The first field that differs."""
+    """Return the first field that differs."""
     for field in sorted((set(container) | set(expected)) - LIMITS - {MOUNTS}):
         if (container.get(field) or None) != (expected.get(field) or None):
             return field
@@ -77,7 +77,7 @@ def _unlike(container: Object, expected: Object) -> str:
 
 
 def _of_mounts(ours: Object, wanted: Object) -> str:
-    """Admission adds one to each container: the account's token."""
+    """Compare volumes and mounts. Admission adds one mount to each container: the account's token."""
     there, expected = ({one["name"]: one for one in spec.get("volumes") or ()} for spec in (ours, wanted))
     for name, volume in expected.items():
         if there.get(name) != volume:
@@ -93,7 +93,7 @@ def _of_mounts(ours: Object, wanted: Object) -> str:
 
 
 def _is_api_access(mount: Object, volumes: Mapping[str, Object]) -> bool:
-    """As admission makes it: a token of the pod's account, and the cluster's CA."""
+    """Return whether admission made the mount: it holds a token of the pod's account, and the cluster's CA."""
     sources = ((volumes.get(mount["name"]) or {}).get("projected") or {}).get("sources") or ()
     maps = [source["configMap"] for source in sources if "configMap" in source]
     files = [item.get("path") for found in maps if found != API_CA for item in found.get("items") or [dict[str, Any]()]]

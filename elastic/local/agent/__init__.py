@@ -1,1 +1,1 @@
-"""The node agent: pods of one node as processes in sandboxes, and what it reports about them to the API server."""
+"""The node agent runs the pods of one node as processes in sandboxes, and reports about them to the API server."""

@@ -1,4 +1,4 @@
-"""`python -m elastic.local.agent`: nodes on this machine for any API server, that of the laptop or a real one."""
+"""`python -m elastic.local.agent`: run nodes on this machine for any API server, the laptop's or a real one."""
 
 import argparse
 import asyncio
@@ -29,19 +29,21 @@ from elastic.logs import log_plainly
 log = logging.getLogger("elastic.local.agent")
 
 API_NAME = "kubernetes.default.svc"
-"""Pods reach the API server through the gateway, whose address its certificate does not have; this name it always has."""
+"""A name that the API server's certificate always has. It does not have the address of the gateway through which pods reach the server."""
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m elastic.local.agent", description="Nodes whose pods are processes of this machine.")
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--node", required=True, action="append", metavar="NAME", help="repeatable")
-    parser.add_argument("--data-dir", type=Path, required=True, help="where pods have their folders")
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder for the folders of pods")
     choices = ["auto", *(mode.value for mode in Mode), RUNNING]
-    parser.add_argument("--sandbox", choices=choices, default="auto", help=f"{RUNNING}: of a holder that serves the data folder already")
+    parser.add_argument("--sandbox", choices=choices, default="auto", help=f"{RUNNING}: use the holder that serves the data folder already")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each node")
     parser.add_argument("--label", action="append", default=[], metavar="KEY=VALUE", help="a label of each node; repeatable")
-    parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that replaces an image; repeatable"
+    )
     parser.add_argument(
         "--forward",
         type=int,
@@ -50,15 +52,15 @@ def arguments() -> argparse.Namespace:
         metavar="PORT",
         help="a port of 127.0.0.1 that pods reach at their gateway; repeatable",
     )
-    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="how long the cluster tolerates a node's silence")
-    parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name none")
+    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="seconds for which the cluster tolerates a node's silence")
+    parser.add_argument("--cwd", type=Path, default=Path.cwd(), help="working folder of containers that name no folder")
     parser.add_argument("--ready-file", type=Path, help="written when the nodes are in the API")
     return parser.parse_args()
 
 
 @contextmanager
 def holder(folder: Path, sandbox: str) -> Iterator[Mode]:
-    """The first sandbox of those allowed that can be made here, as a process that ends with us, unless one runs already."""
+    """Start the holder with the first allowed sandbox that works here, and end it with us, or use a holder that runs already."""
     if sandbox == RUNNING:
         yield Mode(ask(folder, "describe")[0]["mode"])
         return
@@ -82,7 +84,7 @@ def holder(folder: Path, sandbox: str) -> Iterator[Mode]:
 async def run(args: argparse.Namespace, images: Images, mode: Mode, base_env: dict[str, str]) -> None:
     async with connect(args.kubeconfig) as kube:
         if not authority(kube):
-            raise AccessError(f"kubeconfig {args.kubeconfig} has no certificate authority, by which a node knows its API server")
+            raise AccessError(f"kubeconfig {args.kubeconfig} has no certificate authority, but a node needs it to know its API server")
         work = asyncio.create_task(_work(kube, args, images, mode, base_env))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
@@ -119,7 +121,7 @@ async def _work(kube: Kube, args: argparse.Namespace, images: Images, mode: Mode
 
 
 def refusal(error: Exception) -> str | None:
-    """What the kubeconfig or the API server does not allow, in one line; None where the failure is another."""
+    """Return in one line what the kubeconfig or the API server does not allow, or None if the failure is another."""
     if isinstance(error, ExceptionGroup):
         lines = [refusal(one) for one in error.exceptions]
         return None if None in lines else "; ".join(dict.fromkeys(line for line in lines if line))

@@ -1,4 +1,4 @@
-"""The other end of the node agents' control socket: asks the running cluster to add a node, or to let one vanish."""
+"""Ask the running cluster, through the node agents' control socket, to add a node or to let a node vanish."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ANSWER_S = 60.0
 
 
 class NotDone(Exception):
-    """The node agents refused, or there are none; the text says why."""
+    """The node agents refused, or none runs; the text says why."""
 
 
 def ask_agents(data_dir: Path, request: Add | Kill) -> None:
-    """Returns when it is done."""
+    """Send the request, and return when the node agents have carried it out."""
     try:
         with address_in(data_dir, SOCKET) as address, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_S)

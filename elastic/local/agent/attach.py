@@ -1,4 +1,4 @@
-"""What `kubectl attach` has of a container: what it writes from now on, until it ends, and its input, where its spec asks for one.
+"""Serve `kubectl attach`: pass on a container's output from now until its end, and write to its input if its spec asks for one.
 
 Both of its outputs go to one log, so both arrive as one stream.
 """
@@ -20,7 +20,7 @@ from elastic.local.sandbox.channel import Channel, HolderGone
 
 
 class Typing:
-    """A client's part in a container's input. The holder has the input itself, which stays when the client goes, and when we do."""
+    """A client's access to a container's input. The holder has the input itself, which outlives the client and this process."""
 
     def __init__(self, channel: Channel, container: Object, run_id: str) -> None:
         self._channel, self._run_id = channel, run_id
@@ -29,12 +29,12 @@ class Typing:
         self._is_for_one = bool(container.get("stdinOnce"))
         self._descriptor: int | None = None
         self.missed_nothing = False
-        """The first client of an input for one client also sees earlier output."""
+        """Whether this client also sees earlier output: it is the first client of an input for one client."""
 
     async def begin(self, streams: Streams) -> None:
         if not (streams.stdin and self._takes_input):
             return
-        # Refused where the container has just ended, or its input has.
+        # The holder refuses if the container or its input has just ended.
         with contextlib.suppress(SandboxError):
             self._descriptor, is_first = await self._channel.input(self._run_id)
             self.missed_nothing = is_first and self._is_for_one
@@ -48,7 +48,7 @@ class Typing:
             resized(self._descriptor, data)
 
     async def end(self) -> None:
-        """The client sends no more. That ends an input which was for one client alone; a terminal's end has to be typed."""
+        """Note that the client sends no more. This ends an input for a single client, but a terminal's end has to be typed."""
         if self._descriptor is None:
             return
         os.close(self._descriptor)
@@ -59,7 +59,7 @@ class Typing:
 
 
 async def serve(link: Link, log: Path, streams: Streams, typing: Typing, *, running: Callable[[], bool]) -> None:
-    """Until the container ends or the client goes."""
+    """Serve a client until the container ends or the client goes."""
     await typing.begin(streams)
 
     async def tell() -> None:

@@ -1,4 +1,4 @@
-"""Looks after the running containers of one pod: asks their probes in time, and holds them to their memory limits."""
+"""Look after the running containers of one pod: run their probes in time, and enforce their memory limits."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Care:
         return {name: health for name, (_, health) in self._health.items()}
 
     def begin(self, run_id: str, target: Target) -> None:
-        """Watches a run of a container from now on; a run that is watched already goes on."""
+        """Watch a run of a container from now on. If it is watched already, nothing changes."""
         name = target.container["name"]
         if self._health.get(name, ("", None))[0] == run_id:
             return

@@ -1,4 +1,4 @@
-"""A socket in the data folder by which a node is added to the running cluster, or made to vanish: one line of JSON each way."""
+"""Serve the control socket in the data folder, which adds a node to the running cluster or lets it vanish: one line of JSON each way."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class Add(Member, frozen=True, tag_field="do", tag="add"):
-    """A node more."""
+    """Adds a node."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag_field="do", tag="kill"):
@@ -34,7 +34,7 @@ class Kill(msgspec.Struct, frozen=True, tag_field="do", tag="kill"):
 
 
 async def listen(folder: Path, add: Callable[[Member], Awaitable[None]], kill: Callable[[str], Awaitable[None]]) -> asyncio.Server:
-    """Who asks from now on is answered, until the server is closed."""
+    """Answer requests from now on, until the server is closed."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Hands out a node's GPUs: each container gets GPUs that no other container on the node has. Pure bookkeeping of numbers."""
+"""Assign a node's GPUs: each container gets GPUs that no other container on the node has. Pure bookkeeping of numbers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ def asked(container: Object) -> int:
 
 
 class Devices:
-    """The GPUs of one node, by their numbers on this machine; `held` brings back what an earlier agent handed out."""
+    """The GPUs of a node, by their numbers on this machine. `held` has the GPUs that an earlier agent assigned."""
 
     def __init__(self, numbers: Iterable[int], held: Mapping[str, Mapping[str, list[int]]]) -> None:
         self._numbers = tuple(numbers)
@@ -24,7 +24,7 @@ class Devices:
         return bool(self._numbers)
 
     def give(self, pod: str, container: Object) -> tuple[int, ...]:
-        """The same container gets the same GPUs again."""
+        """Return the GPUs of a container. A container that asks again gets the same GPUs."""
         count = asked(container)
         name = container["name"]
         mine = self._held.setdefault(pod, {})

@@ -1,4 +1,4 @@
-"""A connection to a port of a pod, in the pod's own network, from a process that is outside of it."""
+"""Connect to a port of a pod in the pod's own network, from a process outside of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from elastic.local.sandbox.channel import Channel
 
 
 async def dial(channel: Channel, pod: str, *, ip: str, port: int, inside: bool) -> socket.socket:
-    """Raises OSError with the address in its words if nothing listens there. inside: at the pod's loopback, as a kubelet forwards ports."""
+    """Connect to a port. Raise OSError with the address in its text if nothing listens there.
+
+    With `inside`, connect to the pod's loopback, as a kubelet does to forward ports.
+    """
     connection = await channel.dial(pod, port=port, inside=inside)
     try:
         connection.setblocking(False)

@@ -1,6 +1,6 @@
-"""The node agent's HTTPS endpoint, as a kubelet has it: the API server asks it for logs and to run programs beside containers.
+"""Serve the node agent's HTTPS endpoint, like a kubelet's: the API server asks it for logs, and to run programs in containers.
 
-Only who holds the API server's client certificate is answered.
+Only clients with the API server's client certificate get an answer.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from elastic.runtime.listener import Bounds, Listener
 ALLOWED = {("commonName", "kube-apiserver-kubelet-client"), ("organizationName", "system:masters")}
 SHUTDOWN_S = 1.0
 BOUNDS = Bounds(most=2048, strangers=64, of_one_address=2048)
-"""One API server holds a connection for each stream that it passes on."""
+"""Limits of connections. An API server holds a connection for each stream that it passes on."""
 BACKLOG = 128
 
 
 def server_context(authority: str) -> ssl.SSLContext:
-    """A certificate created on start, which API servers do not check; clients need one that the cluster's CA has signed."""
+    """Return a TLS context with a new certificate, which API servers do not check. Clients need one that the cluster's CA has signed."""
     own = make_ca("node agent")
     pair = issue(own, "node agent", names=("127.0.0.1", "localhost"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -52,7 +52,7 @@ def server_context(authority: str) -> ssl.SSLContext:
 
 
 class Endpoint:
-    """Serves all nodes of one process at one port; pods are told apart by namespace and name."""
+    """Serves all nodes of a process at one port. Namespace and name identify a pod."""
 
     def __init__(self, fleet: Fleet, channel: Channel, usage: Usage) -> None:
         self._fleet = fleet
@@ -71,7 +71,7 @@ class Endpoint:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self, host: str, authority: str) -> int:
-        """Returns the port."""
+        """Start to listen, and return the port."""
         await self._runner.setup()
         assert self._runner.server is not None
         self._opened = socket.create_server((host, 0), backlog=BACKLOG)
@@ -84,11 +84,11 @@ class Endpoint:
         await self._listener.cleanup(self._runner)
 
     async def _summary(self, request: web.Request) -> web.Response:
-        """A kubelet's has one node to tell of; here the parameter `node` says which."""
+        """Return a node's summary. A kubelet has only one node; here the parameter `node` names it."""
         name = request.query.get("node", "")
         agent = self._fleet.agent(name)
         if agent is None:
-            _refuse(404, f'no node "{name}" is played here; name one with ?node=')
+            _refuse(404, f'no node "{name}" runs here; name a node with ?node=')
         return web.json_response(await self._usage.summary(name, agent.runners))
 
     def _runner_of(self, request: web.Request) -> PodRunner:
@@ -158,7 +158,7 @@ class Endpoint:
             return gone.response
 
     def _dialler(self, request: web.Request, *, inside: bool) -> Callable[[int], Awaitable[socket.socket]]:
-        """Connects to a port of the pod."""
+        """Return a function that connects to a port of the pod."""
         runner = self._runner_of(request)
         if not runner.ip:
             _refuse(400, f'pod "{request.match_info["pod"]}" has no network yet')
@@ -169,7 +169,10 @@ class Endpoint:
         return to
 
     async def _dial(self, request: web.Request) -> web.StreamResponse:
-        """A connection for the API server itself, which is outside of the pods' network: it asks webhooks, and passes requests on."""
+        """Connect the API server to a port of a pod.
+
+        The API server is outside of the pods' network, but it asks webhooks and passes requests on.
+        """
         try:
             connection = await self._dialler(request, inside=False)(_port(request.match_info["port"]))
         except (OSError, SandboxError, HolderGone) as error:
@@ -214,7 +217,7 @@ def _streams(request: web.Request) -> Streams:
 
 
 def _ports(request: web.Request) -> list[int]:
-    """The ports named in the request; those who speak SPDY name them later."""
+    """Return the ports named in the request. Clients that speak SPDY name them later."""
     words = [word for name in ("port", "ports") for text in request.query.getall(name, []) for word in text.split(",")]
     if len(words) > portforward.MOST_PORTS:
         _refuse(400, f"{len(words)} ports are asked for, but {portforward.MOST_PORTS} is the most")
@@ -228,7 +231,7 @@ def _port(word: str) -> int:
 
 
 _STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
-"""What the API server calls them, and what a kubelet does."""
+"""Names of the streams in requests to the API server, and their names in requests to a kubelet."""
 
 
 def _flag(text: str) -> bool:

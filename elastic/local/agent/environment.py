@@ -1,6 +1,6 @@
-"""What environment and command line a container gets, from its spec and the objects that the spec points to.
+"""Build a container's environment and command line from its spec and the objects that the spec refers to.
 
-Pure: the caller has fetched config maps and secrets; a missing one is a ConfigError in the words of a kubelet.
+Pure: the caller has fetched config maps and secrets. A missing object is a ConfigError in the words of a kubelet.
 """
 
 import base64
@@ -17,12 +17,12 @@ _SUBSCRIPT = re.compile(r"(.+)\['(.+)'\]")
 
 
 class ConfigError(Exception):
-    """A container that cannot be started as its spec stands; becomes CreateContainerConfigError in the pod's status."""
+    """A container cannot start with its present spec. It becomes CreateContainerConfigError in the pod's status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a pod's spec may refer to, as far as it exists: config maps and secrets of its namespace by name, and the pod itself."""
+    """Existing objects that a pod's spec may refer to: config maps and secrets of its namespace by name, and the pod itself."""
 
     pod: Object
     config_maps: Mapping[str, Object]
@@ -31,7 +31,7 @@ class Sources:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replaces $(NAME) by its value where there is one; $$ stands for a dollar sign, and anything else for itself."""
+    """Replace each $(NAME) that has a value by the value, and $$ by a dollar sign. All other text stays."""
 
     def replace(match: re.Match[str]) -> str:
         if match.group(0) == "$$":
@@ -42,7 +42,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def command_line(container: Object, env: Mapping[str, str], *, default: Sequence[str] = ()) -> list[str]:
-    """Command and args; the default is what stands for the image's own command, where something does."""
+    """Return command and args. `default` replaces the image's own command, if anything does."""
     command = [expand(word, env) for word in [*(container.get("command") or default), *(container.get("args") or ())]]
     if not container.get("command") and not default:
         raise ConfigError(
@@ -53,7 +53,7 @@ def command_line(container: Object, env: Mapping[str, str], *, default: Sequence
 
 
 def environment(container: Object, sources: Sources, *, base: Mapping[str, str]) -> dict[str, str]:
-    """The base (what an image would bring), then envFrom in order, then env in order; later ones win and may refer to earlier ones."""
+    """Return the base (the image's variables), then envFrom and env in order. Later values win, and may refer to earlier ones."""
     given: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         given |= _from_whole(source, sources)
@@ -119,7 +119,7 @@ def secret_data(ref: Object, sources: Sources) -> dict[str, bytes]:
 
 
 def field(pod: Object, path: str) -> str:
-    """A field of the pod as env and downwardAPI volumes know it, labels and annotations whole or one by one."""
+    """Return a field of the pod for env or a downwardAPI volume: also all labels or annotations, or a single one."""
     subscript = _SUBSCRIPT.fullmatch(path)
     if subscript:
         return str(_at(pod, subscript.group(1)).get(subscript.group(2), ""))
@@ -139,7 +139,7 @@ def _at(pod: Object, path: str) -> Any:
 
 
 def resource_field(ref: Object, container: Object, sources: Sources) -> str:
-    """A request or limit in units of the divisor, rounded up; an unset limit is what the node has."""
+    """Return a request or limit in units of the divisor, rounded up. An unset limit is the node's capacity."""
     _, _, wanted = ref["resource"].partition(".")
     kind = ref["resource"].split(".")[0]
     named = next(

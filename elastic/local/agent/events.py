@@ -1,6 +1,6 @@
-"""Writes Kubernetes Events about pods and nodes; one that repeats is counted, not written again.
+"""Write Kubernetes Events about pods and nodes. An Event that repeats is counted, and not written again.
 
-Best effort, as everywhere: a lost event is logged and nothing waits for it.
+As in any cluster, Events may be lost. A lost Event is logged, and nothing waits for it.
 """
 
 import asyncio

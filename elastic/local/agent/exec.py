@@ -1,4 +1,4 @@
-"""Runs a program beside a container for `kubectl exec`, with its streams on the link that the client made."""
+"""Run a program in a container for `kubectl exec`, with its streams on the link that the client made."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ CHUNK = 32 * 1024
 
 
 class _Ends:
-    """The two ends of each stream: the program's, which are handed over and closed here, and ours."""
+    """The two ends of each stream: the program's, which are handed over and then closed here, and ours."""
 
     def __init__(self, streams: Streams) -> None:
         self.terminal: int | None = None
@@ -63,7 +63,7 @@ class _Ends:
 
 
 async def serve(link: Link, channel: Channel, launch: Launch, streams: Streams) -> None:
-    """Runs the program to its end, or until the client goes away."""
+    """Run the program until it ends, or until the client goes."""
     ends = _Ends(streams)
     try:
         try:
@@ -80,10 +80,10 @@ async def serve(link: Link, channel: Channel, launch: Launch, streams: Streams) 
         waits: list[asyncio.Future[Any]] = [end, listening]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if end.done():
-            # What it left running may keep its output open: the client decides how long to wait for that.
+            # Processes that the program left running may keep its output open. The client decides how long to wait for them.
             waits = [asyncio.gather(*outputs), listening]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            # While another task still receives, closing would cut the connection instead of agreeing on its end.
+            # If another task still received, closing would cut the connection before both sides agree on its end.
             await _cancel(listening)
             code, words = end.result()
             await link.end(outcome(code, words))
@@ -104,7 +104,7 @@ async def _pump(link: Link, stream: int, source: int) -> None:
             await readable(source)
             data = os.read(source, CHUNK)
         except OSError:
-            # A terminal says so when its last user has gone.
+            # A terminal reports an error when its last user has gone.
             return
         if not data:
             return
@@ -125,5 +125,5 @@ async def _listen(link: Link, ends: _Ends) -> None:
 
 
 def command(launch: Launch, argv: Sequence[str]) -> Launch:
-    """The same surroundings with another command line."""
+    """Return the same launch with another command line."""
     return Launch(id=launch.id, pod=launch.pod, argv=list(argv), env=launch.env, cwd=launch.cwd, log="", record="", hosts=launch.hosts)

@@ -1,7 +1,7 @@
 """Run the nodes that one process plays.
 
-They share the client, the view of pods and services, the holder's connection and one endpoint for logs and exec. A node is added by
-starting it here, and found again by its folder after a restart.
+They share the client, the view of pods and services, the holder's connection and an endpoint for logs and exec. A node is added when it
+starts here, and found again by its folder after a restart.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Fleet:
         self._place = place
         self._pods = pods
         self._services: Cache[NamedService] = Cache(kube, SERVICES, project=named_service)
-        # Only the fact that they changed is kept; contents are fetched when needed.
+        # These caches only tell that an object changed. Contents are fetched when they are needed.
         self._contents: list[Cache[bool]] = [Cache(kube, kind, project=lambda found: True) for kind in (CONFIG_MAPS, SECRETS)]
         self._named: dict[tuple[str, str], NamedPod] = {}
         self._agents: dict[str, NodeAgent] = {}
@@ -161,7 +161,7 @@ class Fleet:
         self._agents[facts.name] = agent
         recording = asyncio.create_task(events.run())
         try:
-            # Pods that run already have a hosts file; an agent that does not know the names yet must not empty it.
+            # Running pods have a hosts file, and an agent that does not know the names yet must not empty it.
             await self._named_once.wait()
             await agent.run()
         finally:

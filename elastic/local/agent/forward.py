@@ -1,4 +1,4 @@
-"""Lets pods reach servers of the host from their own network: what connects to the gateway at a port is passed on to an address here."""
+"""Let pods reach servers of the host: connections to a port of the gateway are passed on to an address on this host."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ CONNECT_S = 10.0
 
 
 async def serve(listening: socket.socket, host: str, port: int) -> None:
-    """Passes connections on until cancelled."""
+    """Pass connections on until cancelled."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

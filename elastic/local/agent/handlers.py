@@ -1,6 +1,6 @@
-"""Probes a container, or prepares it for its end: the handlers of probes and life-cycle hooks (exec, httpGet, tcpSocket, sleep).
+"""Run the handlers of a container's probes and life-cycle hooks (exec, httpGet, tcpSocket, sleep).
 
-Returns what went wrong in words, and never decides what follows from it.
+They return a failure in words, and never decide about the consequences.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ MOST_HEADER = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A running container as its handlers reach it."""
+    """A running container, as its handlers reach it."""
 
     channel: Channel
     pod: str
@@ -32,7 +32,7 @@ class Target:
 
 
 async def ask(target: Target, handler: Object, *, timeout_s: float) -> str:
-    """An empty text when all is well."""
+    """Run a handler. Return an empty text if it succeeds, otherwise the failure in words."""
     try:
         async with asyncio.timeout(timeout_s):
             return await _ask(target, handler)
@@ -55,7 +55,7 @@ async def _ask(target: Target, handler: Object) -> str:
     if "sleep" in handler:
         await asyncio.sleep(float(handler["sleep"]["seconds"]))
         return ""
-    return f"handlers of the sort {', '.join(sorted(handler))} are not supported here"
+    return f"handlers of the type {', '.join(sorted(handler))} are not supported here"
 
 
 async def _run(target: Target, argv: list[str]) -> str:
@@ -80,7 +80,7 @@ async def _get(target: Target, wanted: Object) -> str:
     connection = await _connect(target, wanted["port"])
     tls = None
     if wanted.get("scheme", "HTTP") == "HTTPS":
-        # As the kubelet: a probe checks that a server answers, not which.
+        # Like the kubelet's, a probe checks that a server answers, but not which server.
         tls = ssl.create_default_context()
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""What stands for an image on this machine, where none is pulled.
+"""Find a replacement for an image on this machine, which pulls no images.
 
-A folder with programs, such as a virtual environment, that the user named for it; or, for the few images that training jobs bring along,
-programs of ours that do the same. Knows nothing of containers.
+It is a folder with programs, such as a virtual environment, that the user named for the image. For the few images that training jobs use
+themselves, it is a program of ours that does the same. This module knows nothing about containers.
 """
 
 import os
@@ -12,21 +12,21 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 FALLBACKS = ("nslookup",)
-"""Programs that images usually have and hosts often lack, or have in a form that does not know the names of pods."""
+"""Programs that images usually have. A host often lacks them, or its own do not know the names of pods."""
 
 
 class ImageError(Exception):
-    """What the user named for an image cannot stand for it; the text says why."""
+    """The user's folder for an image cannot replace it; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What an image would bring to a container."""
+    """The replacement of an image."""
 
     folder: Path | None = None
-    """Its programs are in `bin` below; None: those of the Python that runs the cluster."""
+    """Folder whose `bin` has the programs; None for the programs of the Python that runs the cluster."""
     command: tuple[str, ...] = ()
-    """What it runs where the container has no command."""
+    """Command of a container that has no command itself."""
 
 
 USUAL = Image()
@@ -39,7 +39,7 @@ STAND_INS: Mapping[str, Image] = {
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Finds what stands for an image, by its whole reference first, then without tag or digest."""
+    """Finds the replacement of an image, first by its whole reference, then without tag or digest."""
 
     folders: Mapping[str, Path] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Images:
         return USUAL
 
     def environment(self, reference: str, base: Mapping[str, str]) -> dict[str, str]:
-        """The base environment as it is inside the image. Another Python's programs must not mix with those of ours."""
+        """Return the base environment as the image changes it. Another Python's programs must not mix with ours."""
         folder = self.find(reference).folder
         if folder is None:
             return dict(base)
@@ -62,14 +62,14 @@ class Images:
 
 
 def without_tag(reference: str) -> str:
-    """`registry:5000/team/train:1.2@sha256:..` is `registry:5000/team/train`."""
+    """Return `registry:5000/team/train` for `registry:5000/team/train:1.2@sha256:..`."""
     name = reference.partition("@")[0]
     head, slash, last = name.rpartition("/")
     return head + slash + last.partition(":")[0]
 
 
 def parse_images(words: Iterable[str]) -> dict[str, Path]:
-    """Reads IMAGE=FOLDER, as the command line has it."""
+    """Read arguments of the form IMAGE=FOLDER."""
     folders = {}
     for word in words:
         name, equals, folder = word.partition("=")
@@ -77,13 +77,13 @@ def parse_images(words: Iterable[str]) -> dict[str, Path]:
             raise ImageError(f"{word} is given but it has to be IMAGE=FOLDER, as in example.com/train:1=/home/me/venv")
         path = Path(folder).expanduser().absolute()
         if not (path / "bin").is_dir():
-            raise ImageError(f"{path}, which shall stand for image {name}, has no folder bin; name a virtual environment or one like it")
+            raise ImageError(f"{path}, which is to replace image {name}, has no folder bin; name a virtual environment or a similar folder")
         folders[name] = path
     return folders
 
 
 def write_programs(folder: Path, *, python: str = sys.executable) -> None:
-    """Makes the fallback programs runnable below `folder`, whatever happened to file modes on the way here."""
+    """Write scripts below `folder` that run the fallback programs, whose own file modes may be lost."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FALLBACKS:
         path = folder / name

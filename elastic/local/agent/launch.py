@@ -1,6 +1,6 @@
-"""Turns a container's spec into a launch for the sandbox: fetches what the spec refers to, makes volumes and puts the environment together.
+"""Turn a container's spec into a launch for the sandbox: fetch the objects that it refers to, make volumes and build the environment.
 
-`image` is not pulled: the process runs on this machine, with the programs that stand for the image.
+`image` is not pulled: the process runs on this machine, with the programs that replace the image.
 """
 
 import time
@@ -23,26 +23,26 @@ from elastic.local.agent.runs import BackOff
 from elastic.local.sandbox import Input, Launch, Mode, Mount
 
 WORKING_DIR = "elastic-training/working-dir"
-"""Annotation of a pod: where containers of it start that name no folder, instead of where the cluster was started."""
+"""Annotation of a pod with the working folder of containers that name none. Without it, they start in the folder of the cluster's start."""
 NO_TOKEN_BEFORE_S = 0.8
 ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where every client looks for the account of its pod, so that no link could lead there for one pod alone."""
+"""Folder in which every client looks for the account of its pod. It has the same path in all pods, so a link cannot serve one pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How containers run on this node."""
+    """The way in which containers run on this node."""
 
     mode: Mode
     base_env: Mapping[str, str]
-    """What an image would bring: above all the PATH on which `python` and `torchrun` are found."""
+    """Variables in place of an image's, above all the PATH on which `python` and `torchrun` are found."""
     cwd: str
-    """The working folder of a container that names none."""
+    """The working folder of a container that names no folder."""
     claims: Path
     host_ip: str
     capacity: Mapping[str, str]
     limits_memory: bool = False
-    """Whether the kernel holds containers to their memory limits, so that the agent need not watch them."""
+    """Whether the kernel enforces memory limits, so that the agent need not watch containers."""
     images: Images = field(default_factory=Images)
     back_off: BackOff = field(default_factory=BackOff)
 
@@ -58,7 +58,7 @@ def _volumes(pod: Object) -> list[Object]:
 
 
 class Preparation:
-    """Everything for one pod that must be fetched or made before a container of it can start."""
+    """Fetches and makes everything for a pod that must exist before its containers can start."""
 
     def __init__(self, folder: PodFolder, kube: Kube, settings: Settings, devices: Devices) -> None:
         self._folder = folder
@@ -70,11 +70,11 @@ class Preparation:
         self._made_at = 0.0
 
     def follows(self, pod: Object) -> bool:
-        """Whether a volume's contents can change while the pod runs."""
+        """Return whether a volume's contents can change while the pod runs."""
         return any(volumes.is_made_of_objects(volume) for volume in _volumes(pod))
 
     async def make_volumes(self, pod: Object, *, not_before: float = float("inf")) -> None:
-        """Makes the volumes, or brings them up to date if that was last done before the time given."""
+        """Make the volumes, or update them if the last update was before `not_before`."""
         if self._made_at > not_before:
             return
         sources = await self._sources(pod, volumes.in_volumes(pod))
@@ -126,7 +126,7 @@ class Preparation:
         return {**inside, **terminal, "HOSTNAME": hostname_of(pod), "TMPDIR": str(self._folder.scratch), **self._gpus(pod, container)}
 
     def _gpus(self, pod: Object, container: Object) -> dict[str, str]:
-        """On a node with GPUs a container sees those that it was granted, and no others."""
+        """Return the variables that let a container on a node with GPUs see only its own GPUs."""
         if not self._devices.any:
             return {}
         uid = pod["metadata"]["uid"]

@@ -1,6 +1,6 @@
-"""Decides what to do next with a pod on this node: which containers to start, which to ask to end, which to kill, and when to look again.
+"""Decide the next step for a pod on this node: which containers to start, to ask to end or to kill, and when to look again.
 
-A pure function of the pod's object, of what has been seen of its runs, and of the time; how a pod's state is told to others is status.py's.
+The decision is a pure function of the pod's object, its observed runs and the time. status.py reports a pod's state to others.
 """
 
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from elastic.local.agent.runs import BackOff, Health, Phase, Run, Seen
 
 Object = dict[str, Any]
 KILL_AGAIN_S = 2.0
-"""A killed process is gone at once; if that ever fails, nothing else would wake the runner."""
+"""Seconds until a container is killed again. A killed process is gone at once; if that ever fails, nothing else would wake the runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A container to be ended: politely, with a time by which it is killed, or at once."""
+    """A container to end: politely, with a time at which it is killed, or at once."""
 
     container: str
     kill_at: float | None
-    """None: at once."""
+    """Time of the kill; None means at once."""
     why: str = ""
-    """Only where the container itself gave cause."""
+    """Reason, if the container itself is the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done now; `over` says that nothing runs any more and nothing will."""
+    """The next step. `over` means that nothing of the pod runs any more or will run."""
 
     phase: Phase
     start: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Decision:
     over: bool = False
     look_again_at: float | None = None
     back_off: tuple[tuple[str, float], ...] = ()
-    """Containers that wait for their next run, with their delay in seconds."""
+    """Containers that wait for their next run, each with its delay in seconds."""
 
 
 def init_containers(pod: Object) -> list[Object]:
@@ -46,12 +46,12 @@ def main_containers(pod: Object) -> list[Object]:
 
 
 def is_sidecar(container: Object) -> bool:
-    """An init container that keeps running beside the main ones."""
+    """Return whether an init container keeps running next to the main containers."""
     return bool(container.get("restartPolicy") == "Always")
 
 
 def restarts(pod: Object, run: Run, *, sidecar: bool = False, init: bool = False) -> bool:
-    """Whether a container that ended like this is to run again."""
+    """Return whether a container that ended like this is to run again."""
     policy = "Always" if sidecar else pod["spec"].get("restartPolicy", "Always")
     if init and policy == "Always" and not sidecar:
         policy = "OnFailure"
@@ -59,7 +59,7 @@ def restarts(pod: Object, run: Run, *, sidecar: bool = False, init: bool = False
 
 
 def decide(pod: Object, seen: Seen, *, now: float, back_off: BackOff) -> Decision:
-    """One look at the pod."""
+    """Decide about the pod once."""
     if seen.ending is not None or phase_in_object(pod).final:
         return _end(pod, seen, now=now)
     if seen.problem:
@@ -75,7 +75,7 @@ def phase_in_object(pod: Object) -> Phase:
 
 
 def phase_of(pod: Object, seen: Seen) -> Phase:
-    """The phase that follows from the runs, once nothing will be started any more."""
+    """Return the phase that follows from the runs, once no container will start any more."""
     if seen.ending is not None and seen.ending.reason:
         return Phase.FAILED
     for container in init_containers(pod):
@@ -87,7 +87,7 @@ def phase_of(pod: Object, seen: Seen) -> Phase:
 
 
 class _Work:
-    """Collects one decision while walking through the pod's containers; lives for a single call of decide."""
+    """Collects a decision from all containers of the pod. It lives for a single call of `decide`."""
 
     def __init__(self, pod: Object, seen: Seen, *, now: float, back_off: BackOff) -> None:
         self._pod, self._seen, self._now, self._back_off = pod, seen, now, back_off
@@ -98,7 +98,7 @@ class _Work:
         self._phase = Phase.PENDING
 
     def initialise(self) -> bool:
-        """Runs the init containers in order; true once the last has done its part."""
+        """Run the init containers in order. Return true once the last has done its part."""
         for container in init_containers(self._pod):
             name, last = container["name"], self._seen.last(container["name"])
             if is_sidecar(container):
@@ -136,7 +136,7 @@ class _Work:
         return any(self._seen.of(container["name"]) for container in main_containers(self._pod))
 
     def _keep_running(self, container: Object, *, sidecar: bool) -> bool:
-        """Starts, restarts or watches a container; true when it has started."""
+        """Start, restart or watch a container. Return whether it has started."""
         name, last = container["name"], self._seen.last(container["name"])
         if last is None:
             self._start.append(name)
@@ -159,7 +159,7 @@ class _Work:
         self._waiting.append((name, delay))
 
     def _watch(self, container: Object) -> None:
-        """A running container ends here only because its probes gave up on it."""
+        """Stop a running container if its probes have failed too often; there is no other reason here."""
         name = container["name"]
         unhealthy = self._seen.health.get(name, Health()).unhealthy
         kill_at = self._seen.terminating.get(name)
@@ -184,7 +184,7 @@ def grace_s(pod: Object) -> float:
 
 
 def _end(pod: Object, seen: Seen, *, now: float, phase: Phase | None = None) -> Decision:
-    """Ends main containers first, then sidecars in reverse order; what has been asked already is killed when its time is over."""
+    """End main containers first, then sidecars in reverse order. Kill containers whose grace period has ended."""
     phase = phase or (phase_in_object(pod) if phase_in_object(pod).final else None)
     kill_at = seen.ending.kill_at if seen.ending else now + grace_s(pod)
     sidecars = [container for container in init_containers(pod) if is_sidecar(container)]
@@ -208,7 +208,7 @@ def _end_wave(running: list[str], seen: Seen, *, now: float, kill_at: float, pha
     stop: list[Stop] = []
     times: list[float] = []
     for name in running:
-        # A deletion may shorten a grace period that had begun for another reason, and never lengthens it.
+        # A deletion may shorten a grace period that began for another reason, but never lengthens it.
         until = min(seen.terminating.get(name, kill_at), kill_at)
         if until <= now:
             stop.append(Stop(name, None))

@@ -1,8 +1,8 @@
-"""How the streams of `kubectl exec` and `kubectl attach` reach a client.
+"""Carry the streams of `kubectl exec` and `kubectl attach` to a client.
 
-Over a WebSocket, where the first byte of a message says which stream it belongs to (`v4.channel.k8s.io`, `v5.channel.k8s.io`), or over
-SPDY, where each is a stream of its own, which is what a real API server speaks to its nodes. Nothing is known here of what runs at the
-other end.
+They go over a WebSocket or over SPDY. In a WebSocket, the first byte of a message names its stream (`v4.channel.k8s.io`,
+`v5.channel.k8s.io`). A real API server speaks SPDY to its nodes, which has separate streams. This module knows nothing about the program at
+the other end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STREAMS_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Which streams the client asked for."""
+    """The streams that the client asked for."""
 
     stdin: bool
     stdout: bool
@@ -41,13 +41,13 @@ class Streams:
 
     @property
     def numbers(self) -> set[int]:
-        """Those of a client with a stream for each; a terminal has one output, and a stream for its size."""
+        """Numbers of the streams of a SPDY client. A terminal has one output, and a stream for its size."""
         wanted = {STDIN: self.stdin, STDOUT: self.stdout, STDERR: self.stderr and not self.terminal, RESIZE: self.terminal, ERROR: True}
         return {number for number, asked in wanted.items() if asked}
 
 
 class ClientGone(Exception):
-    """The client did not open the streams it asked for; no stream is left for an error."""
+    """The client did not open the streams that it asked for, so there is no stream for an error."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         super().__init__()
@@ -60,20 +60,20 @@ class Link(Protocol):
     response: web.StreamResponse
 
     def incoming(self) -> AsyncIterator[tuple[int, bytes | None]]:
-        """What the client sends on which stream, None for a stream's end, until it goes."""
+        """Yield the client's data with the number of its stream, and None for a stream's end, until the client goes."""
 
     async def send(self, stream: int, data: bytes) -> None:
-        """Raises ConnectionError when the client has gone."""
+        """Send data on a stream. Raise ConnectionError if the client has gone."""
 
     async def end(self, status: dict[str, object]) -> None:
-        """Tells how it ended and lets the client go."""
+        """Tell the client how the program ended, and close the link."""
 
 
 @contextlib.asynccontextmanager
 async def linked(request: web.Request, streams: Streams) -> AsyncIterator[Link]:
-    """The client's streams in the form in which it asked for them."""
+    """Yield the client's streams, in the protocol that it asked for."""
     if request.headers.get("Upgrade", "").lower() != SPDY.lower():
-        # No heartbeat: while a program does not read its input nothing of the client is read, not even its answers to one.
+        # There is no heartbeat: while a program does not read its input, nothing of the client is read, not even its answers to heartbeats.
         socket = web.WebSocketResponse(protocols=PROTOCOLS)
         await socket.prepare(request)
         yield _SocketLink(socket)
@@ -91,7 +91,7 @@ async def linked(request: web.Request, streams: Streams) -> AsyncIterator[Link]:
 
 
 def negotiated(request: web.Request, known: tuple[str, ...]) -> str:
-    """The first of the client's protocols that is spoken here."""
+    """Return the first of the client's protocols that this module speaks."""
     offered = [name.strip() for line in request.headers.getall("X-Stream-Protocol-Version", ()) for name in line.split(",")]
     found = next((name for name in offered if name in known), None)
     if found is None:
@@ -132,7 +132,7 @@ class _SpdyLink:
         self._early: list[Event] = []
 
     async def gather(self, wanted: set[int]) -> None:
-        """Returns when the client has opened every stream; what it sends on them meanwhile is kept."""
+        """Wait until the client has opened every stream. Keep the data that it sends meanwhile."""
         while not wanted <= self._streams.keys():
             event = await anext(self._events, None)
             if event is None:
@@ -175,7 +175,7 @@ class _SpdyLink:
 
 
 def resized(terminal: int, said: bytes) -> None:
-    """Gives a terminal the size that a client has said of its own. It may send several at once, one a line; the last one counts."""
+    """Give a terminal the size that the client sent. It may send several sizes at once, each on a line; the last one counts."""
     with contextlib.suppress(ValueError, KeyError, IndexError, TypeError, struct.error):
         size = json.loads(said.split()[-1])
         resize(terminal, rows=size["Height"], columns=size["Width"])

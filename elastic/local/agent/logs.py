@@ -1,4 +1,4 @@
-"""Reads a container's log file as `kubectl logs` asks for it: from its end, bounded, and followed while the container runs."""
+"""Read a container's log file as `kubectl logs` asks for it: from its end, bounded, and followed while the container runs."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The part of a log that was asked for."""
+    """The requested part of a log."""
 
     follow: bool = False
     tail_lines: int | None = None
@@ -26,7 +26,7 @@ class Wanted:
 
 
 async def read(path: Path, wanted: Wanted, *, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yields what there is; following, it goes on until the container has ended and everything it wrote was read."""
+    """Yield the log. If it is followed, continue until the container has ended and all its output was read."""
     left = wanted.limit_bytes
     async for chunk in _stamped(path, wanted, running) if wanted.timestamps else _plain(path, wanted, running):
         yield chunk if left is None else chunk[:left]
@@ -41,7 +41,7 @@ async def _plain(path: Path, wanted: Wanted, running: Callable[[], bool]) -> Asy
 
 
 async def _stamped(path: Path, wanted: Wanted, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Each line with the time at which its end was written; a line that is not finished is held back, as long as it is not very long."""
+    """Yield each line with the time at which its end was written. Hold an incomplete line back, unless it is very long."""
     times, rest = Times(path), b""
     async for offset, chunk in _pieces(path, wanted, running):
         times.update()
@@ -64,13 +64,13 @@ def _with_times(text: bytes, begin: int, times: Times) -> bytes:
 
 
 def _lines(text: bytes) -> list[bytes]:
-    """Only a newline ends a line of a log; a carriage return is a part of it."""
+    """Split text into lines. Only a newline ends a line of a log; a carriage return is a part of the line."""
     *whole, rest = text.split(b"\n")
     return [line + b"\n" for line in whole] + ([rest] if rest else [])
 
 
 def shown(at: float) -> bytes:
-    """A time as logs show it: UTC with nanoseconds."""
+    """Return a time as logs show it: UTC with nanoseconds."""
     whole, part = divmod(int(at * 1_000_000), 1_000_000)
     return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{part:06d}000Z ".encode()
 
@@ -82,7 +82,7 @@ async def _pieces(path: Path, wanted: Wanted, running: Callable[[], bool]) -> As
         if wanted.since is not None:
             file.seek(max(file.tell(), start_of_line(file.fileno(), Times(path).first_since(wanted.since))))
         while True:
-            # Asked before reading: what is written after the end was seen would otherwise be lost.
+            # Ask before reading, because output written between the read and the end would otherwise be lost.
             still = wanted.follow and running()
             offset, chunk = file.tell(), file.read(CHUNK)
             if chunk:
@@ -94,7 +94,7 @@ async def _pieces(path: Path, wanted: Wanted, running: Callable[[], bool]) -> As
 
 
 def start_of_line(descriptor: int, offset: int) -> int:
-    """Where the line begins to which the byte at an offset belongs."""
+    """Return the beginning of the line that contains the byte at this offset."""
     while offset > 0:
         begin = max(0, offset - CHUNK)
         found = os.pread(descriptor, offset - begin, begin).rfind(b"\n")
@@ -105,7 +105,7 @@ def start_of_line(descriptor: int, offset: int) -> int:
 
 
 def start_of_tail(descriptor: int, lines: int) -> int:
-    """Where the last lines of a file begin; a last line without its newline counts as one."""
+    """Return the beginning of the last lines of a file. A last line without a newline counts as a line."""
     end = os.fstat(descriptor).st_size
     if lines <= 0:
         return end

@@ -1,7 +1,7 @@
-"""When the lines of a log file were written.
+"""Find out when the lines of a log file were written.
 
-Containers write their logs themselves, without times; the kernel reports that a file grew, and beside each log `N.log` a file `N.times`
-says how long the log was at which time. Nothing is known here of who asks and why.
+Containers write their logs themselves, without times. The kernel reports that a file grew, and the file `N.times` next to each log `N.log`
+holds its length at each time. This module does not know what the times are for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ IN_MODIFY = 0x02
 ENTRY = struct.Struct("<Qd")
 EVENT = struct.Struct("iIII")
 REST_S = 0.02
-"""How long further growth goes unnoticed: a container that writes all the time makes fifty entries a second."""
+"""Seconds for which further growth goes unnoticed: a container that writes all the time causes fifty entries a second."""
 MOST_ENTRIES = 500_000
-"""For one log; what is written later counts as written at once."""
+"""Largest number of entries for a log. All later output counts as written at the same time."""
 
 
 def beside(path: Path) -> Path:
@@ -33,7 +33,7 @@ def beside(path: Path) -> Path:
 
 
 class Times:
-    """What is known of one log: up to which byte it was written by when, both growing."""
+    """The known lengths of a log and their times, both growing."""
 
     def __init__(self, path: Path) -> None:
         self._path = beside(path)
@@ -43,7 +43,7 @@ class Times:
         self.update()
 
     def update(self) -> None:
-        """Reads what was noted since."""
+        """Read the entries that were added since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._seen)
@@ -57,18 +57,18 @@ class Times:
             self.at.append(at)
 
     def of(self, offset: int, *, now: float) -> float:
-        """When the byte at an offset was written; what was not noticed yet was written now."""
+        """Return the time at which the byte at an offset was written. Output without an entry was written now."""
         place = bisect_right(self.ends, offset)
         return self.at[place] if place < len(self.at) else now
 
     def first_since(self, since: float) -> int:
-        """The offset from which on everything was written at that time or later."""
+        """Return the offset from which everything was written at that time or later."""
         place = bisect_left(self.at, since)
         return self.ends[place - 1] if place else 0
 
 
 class LogClock:
-    """Notes the growth of the logs that it watches, until they are gone. One for each process."""
+    """Notes the growth of the logs that it watches, until they are gone. Each process has one clock."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class LogClock:
         self._queue = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._resting = False
         if self._queue < 0:
-            log.warning("no times of log lines: the kernel gives no more inotify queues: %s", os.strerror(ctypes.get_errno()))
+            log.warning("log lines have no times, because the kernel gives no more inotify queues: %s", os.strerror(ctypes.get_errno()))
             return
         asyncio.get_running_loop().add_reader(self._queue, self._grown)
 
@@ -89,24 +89,24 @@ class LogClock:
             self._queue = -1
 
     def follow(self, path: Path) -> None:
-        """From now on; a log that was followed by an earlier process goes on where that stopped."""
+        """Follow a log from now on. If an earlier process followed it, continue after the last entry."""
         if path in self._noted or self._queue < 0:
             return
         path.touch(mode=0o600)
         watch = self._libc.inotify_add_watch(self._queue, os.fsencode(path), IN_MODIFY)
         if watch < 0:
-            log.warning("no times of the lines of %s: %s", path, os.strerror(ctypes.get_errno()))
+            log.warning("the lines of %s have no times: %s", path, os.strerror(ctypes.get_errno()))
             return
         known = Times(path)
         with contextlib.suppress(OSError):
-            # A process that was killed while it wrote an entry leaves a part of one.
+            # A process that was killed while it wrote an entry leaves an incomplete one.
             os.truncate(beside(path), len(known.ends) * ENTRY.size)
         self._paths[watch] = path
         self._noted[path] = (known.ends[-1] if known.ends else 0, len(known.ends))
         self.note(path)
 
     def forget(self, path: Path) -> None:
-        """Its container has ended."""
+        """Stop to follow a log, because its container has ended."""
         watch = next((number for number, known in self._paths.items() if known == path), None)
         if watch is not None:
             self.note(path)
@@ -118,7 +118,7 @@ class LogClock:
             self.forget(path)
 
     def note(self, path: Path) -> None:
-        """Says how long the log is now, if that is news."""
+        """Write the log's present length, if it has grown."""
         length, entries = self._noted.get(path, (0, MOST_ENTRIES))
         try:
             size = path.stat().st_size

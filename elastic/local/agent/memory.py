@@ -1,7 +1,6 @@
-"""Holds containers to their memory limits by watching, where the kernel cannot be asked to.
+"""Enforce containers' memory limits by watching, if the kernel cannot do it.
 
-A whole tree that has grown beyond its limit is killed, as out of memory. A container can be above its limit for as long as one look takes
-to come round.
+A process tree that has grown beyond its limit is killed as a whole, as out of memory. Between two looks, a container may exceed its limit.
 """
 
 import asyncio
@@ -19,13 +18,13 @@ LOOK_S = 0.5
 
 
 def limit_of(container: Object) -> int | None:
-    """In bytes."""
+    """Return a container's memory limit in bytes."""
     written = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     return None if written is None else int(quantity.parse(written))
 
 
 def used(pids: list[int]) -> int:
-    """Bytes that the processes hold together; what several of them share is counted once."""
+    """Return the bytes that the processes hold together. Shared memory counts once."""
     total = 0
     for pid in pids:
         # A process that has just ended holds nothing.
@@ -37,11 +36,11 @@ def used(pids: list[int]) -> int:
 
 
 async def watch(limit: int, *, pids: Callable[[], Awaitable[list[int]]], kill: Callable[[], Awaitable[None]]) -> None:
-    """Until the container's processes are above the limit and have been killed, or the watch is cancelled."""
+    """Watch until the container's processes exceed the limit and have been killed, or until cancelled."""
     while True:
         held = used(await pids())
         if held > limit:
-            log.info("a container holds %d bytes and may hold %d; ending it", held, limit)
+            log.info("a container uses %d bytes, but its limit is %d; killing it", held, limit)
             await kill()
             return
         await asyncio.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""Starts, adds and kills the nodes that one process plays, and keeps the roster of them current."""
+"""Start, add and kill the nodes that one process plays, and keep their roster current."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from elastic.local.files import Layout
 log = logging.getLogger(__name__)
 HOST_IP = "127.0.0.1"
 NOT_TAKEN = (400, 422)
-"""Answers of the API server to a node that has wrong words in it."""
+"""Status codes with which the API server refuses an invalid node."""
 READY_S = 20.0
 
 
@@ -40,7 +40,7 @@ class Nodes:
         self._gpus = 0
 
     async def start(self, first: tuple[Member, ...]) -> None:
-        """Those that the process was started with, except killed ones, and those that were added later."""
+        """Start the nodes that were given to the process, except killed ones, and the nodes that were added later."""
         self._keep(self._roster)
         members = self._roster.members(first)
         for member in members:
@@ -51,8 +51,8 @@ class Nodes:
             try:
                 await self._registered(name)
             except Refused as error:
-                # An earlier release kept what the API server had refused.
-                log.error("%s; it is left out, and forgotten", error)
+                # An earlier release kept nodes in the roster that the API server had refused.
+                log.error("%s; it is left out and removed from the roster", error)
                 self._keep(self._roster.without(name))
 
     async def add(self, member: Member) -> None:
@@ -74,7 +74,7 @@ class Nodes:
                 self._keep(self._roster.with_member(Member(member.name, member.gpus, member.labels)))
 
     async def kill(self, name: str) -> None:
-        """Simulates the loss of the machine, also of a node that is not ready yet, or that the API server has refused meanwhile."""
+        """Simulate the loss of the machine. The node may be not ready yet, or refused by the API server meanwhile."""
         task = self._tasks.get(name)
         if task is None:
             raise Refused(f"no node {name} runs here{those_there(name, self._tasks)}")
@@ -102,7 +102,7 @@ class Nodes:
         return task
 
     async def _play(self, facts: NodeFacts) -> None:
-        """What the API server does not take of one node must not end the others."""
+        """Run a node. If the API server refuses it, note that, because a refused node must not end the others."""
         try:
             await self._fleet.run_node(facts)
         except KubeError as error:
@@ -111,7 +111,7 @@ class Nodes:
             self._refusals[facts.name] = error.message
 
     async def _registered(self, name: str) -> None:
-        """Returns when the node is ready in the API."""
+        """Wait until the node is ready in the API."""
         task, waiting = self._tasks[name], asyncio.create_task(self._fleet.wait_for([name]))
         try:
             await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,13 +124,13 @@ class Nodes:
             raise Refused(f"node {name} was killed before it was ready")
 
     def _numbers(self, count: int) -> tuple[int, ...]:
-        """Each node has GPUs of its own as long as there are nodes; what a killed one had is not given to another."""
+        """Return new numbers for a node's GPUs. The GPUs of a killed node are not given to another."""
         first = self._gpus
         self._gpus += count
         return tuple(range(first, first + count))
 
     def _check_room(self) -> None:
-        """A node that finds no room for its folder ends all of this process."""
+        """Check that the disk has room, because a node that cannot write its folder ends this process."""
         try:
             roster.write(self._file, self._roster)
         except OSError as error:

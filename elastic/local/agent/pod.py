@@ -1,6 +1,6 @@
-"""Carries one pod of this node through its life: looks, asks lifecycle.py what to do, does it, reports it to the API server, and waits.
+"""Carry a pod of this node through its life: look, ask lifecycle.py for the next step, do it, report it to the API server, and wait.
 
-What it needs to remember lies in the pod's folder or with the sandbox's holder, so that a restarted agent goes on where it stood.
+Everything to remember is in the pod's folder or with the sandbox's holder, so that a restarted agent continues at the same place.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 VOLUME_REFRESH_S = 60.0
-"""For changes without an event: tokens that expire, and fields of the pod itself."""
+"""Seconds between updates of volumes for changes without an event: tokens that expire, and fields of the pod itself."""
 NO_DEADLINE = float("inf")
 ADDRESSES = ("podIPs", "hostIPs")
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every pod of one node shares."""
+    """Objects that all pods of a node share."""
 
     kube: Kube
     channel: Channel
     settings: Settings
     events: Recorder
     hosts_of: Callable[[Object, str], str]
-    """The text of a pod's hosts file, from the pod and its address."""
+    """Returns the text of a pod's hosts file, from the pod and its address."""
     devices: Devices
     registered: Callable[[], None]
     """Called when the node is in the API."""
@@ -58,7 +58,7 @@ class Surroundings:
 
 
 class PodRunner:
-    """One pod, by uid, from the moment this node sees it until its object is gone."""
+    """Runs a pod, identified by its uid, from the moment at which this node sees it until its object is gone."""
 
     def __init__(self, pod: Object, folder: PodFolder, around: Surroundings) -> None:
         self._pod = pod
@@ -98,7 +98,7 @@ class PodRunner:
         return [*lifecycle.init_containers(self._pod), *lifecycle.main_containers(self._pod)]
 
     def running(self) -> list[tuple[str, Record]]:
-        """The containers that run, by name."""
+        """Return the running containers, by name."""
         names = [container["name"] for container in self._containers()]
         return [(name, record) for name in names if (record := self._folder.running(name)) is not None]
 
@@ -110,7 +110,7 @@ class PodRunner:
         return self._problems.get(name) or self._problem or "ContainerCreating"
 
     async def launch_beside(self, container: Object, *, run_id: str) -> Launch:
-        """The surroundings of a running container, for a further program in it."""
+        """Return a launch like the running container's, for another program in it."""
         return await self._preparation.launch(self._pod, container, run_id=run_id, attempt=int(run_id.rpartition("/")[2]))
 
     def update(self, pod: Object) -> None:
@@ -121,17 +121,17 @@ class PodRunner:
         self._wake.set()
 
     def refresh(self) -> None:
-        """What volumes are made of, or what the pod waits for, may have changed."""
+        """Note that the objects behind volumes, or objects that the pod waits for, may have changed."""
         self._stale = True
         self._wake.set()
 
     def delete(self) -> None:
-        """The object is gone without waiting for us; nothing of the pod may stay."""
+        """Note that the object is gone already, so nothing of the pod may stay."""
         self._deleted = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Returns when nothing of the pod is left on this node."""
+        """Run until nothing of the pod is left on this node."""
         try:
             while True:
                 self._wake.clear()
@@ -152,19 +152,19 @@ class PodRunner:
         self._around.events.pod(self._pod, reason="Unhealthy", message=words, warning=True, container=name)
 
     async def _round(self) -> float | None:
-        """One look and what follows from it; returns when to look again, or None when the pod has left this node."""
+        """Look once and act. Return the time of the next look, or None if the pod has left this node."""
         try:
             return await self._advance()
         except (KubeError, HolderGone, aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("pod %s: %s; trying again", self._pod["metadata"]["name"], error)
         except Exception:
-            # One pod that we do not understand must not take its node's attention away from it for good.
+            # An unexpected error must not stop the work on this pod for good.
             log.exception("pod %s: trying again", self._pod["metadata"]["name"])
         return time.time() + RETRY_S
 
     async def _advance(self) -> float | None:
         if lifecycle.phase_in_object(self._pod).final and not self._folder.path.exists():
-            # Ended before this agent knew it, and nothing of it is here.
+            # The pod ended before this agent knew it, and nothing of it is here.
             return await self._leave() if self._deleted or self._deleting() else NO_DEADLINE
         now = time.time()
         seen = self._look(now)
@@ -177,7 +177,7 @@ class PodRunner:
         if decision.start:
             begun = [await self._start(name) for name in decision.start]
             if any(begun):
-                # A started container is watched and reported in a round of its own.
+                # The next round watches and reports a started container.
                 return now
             seen = self._look(now)
         await self._tell(status(self._pod, decision, seen, now=now))
@@ -199,7 +199,7 @@ class PodRunner:
         return min(times)
 
     def _watch(self, runs: Mapping[str, tuple[Run, ...]]) -> None:
-        """Probes follow the runs of their containers, so that a new run is never judged by what was found of the one before."""
+        """Let probes follow the runs of their containers, so that a new run is never judged by findings about the run before."""
         for container in self._containers():
             of_container = runs[container["name"]]
             for run in of_container[-1:]:
@@ -253,7 +253,7 @@ class PodRunner:
         return None if seconds is None else self._started_at + float(seconds)
 
     async def _surround(self) -> None:
-        """Gives the pod its folder, volumes, address and names."""
+        """Give the pod its folder, volumes, address and names."""
         metadata = self._pod["metadata"]
         if self._folder.note() is None:
             self._folder.write_note(PodNote(metadata["uid"], metadata["namespace"], metadata["name"], self._started_at))
@@ -278,7 +278,7 @@ class PodRunner:
             self._folder.write_hosts(self._around.hosts_of(self._pod, self._ip))
 
     async def _refresh(self, now: float) -> bool:
-        """Brings config maps and secrets in volumes up to date while the pod runs; false where there is nothing to follow."""
+        """Update config maps and secrets in volumes while the pod runs. Return false if there is nothing to follow."""
         if not self._ip or self._problem or not self._preparation.follows(self._pod):
             return False
         not_before = NO_DEADLINE if self._stale else now - VOLUME_REFRESH_S
@@ -288,7 +288,7 @@ class PodRunner:
         return True
 
     async def _start(self, name: str) -> bool:
-        """Whether a run of the container has begun; if not, its status will say why."""
+        """Start a container, and return whether its run has begun. If not, its status will say why."""
         container = next(container for container in self._containers() if container["name"] == name)
         attempt = len(self._folder.runs(container))
         run_id = f"{self._pod['metadata']['uid']}/{name}/{attempt}"
@@ -320,7 +320,7 @@ class PodRunner:
         task.add_done_callback(self._stopping.discard)
 
     async def _ask_to_end(self, container: Object, run_id: str, kill_at: float) -> None:
-        """The container's hook first, within its grace, and then the signal."""
+        """Run the container's hook, within its grace period, and then send the signal."""
         hook = (container.get("lifecycle") or {}).get("preStop")
         if hook:
             words = await handlers.ask(self._target(container, run_id), hook, timeout_s=max(0.0, kill_at - time.time()))
@@ -334,14 +334,14 @@ class PodRunner:
             log.warning("pod %s did not get SIGTERM: %s", self._pod["metadata"]["name"], error)
 
     def find_lost(self, running: set[str]) -> None:
-        """Runs that go on according to their record but not according to the holder have ended with an earlier holder."""
+        """Close the records of runs that the holder does not know. They ended with an earlier holder."""
         for container in self._containers():
             runs = self._folder.runs(container)
             if runs and runs[-1].id not in running:
                 self._lose(container, runs[-1].id)
 
     def _lose(self, container: Object, run_id: str) -> None:
-        """The holder writes the end of a run before it forgets it: a record that is still open then was never going to be closed."""
+        """Close the open record of a run that the holder does not know. The holder writes the end before it forgets a run."""
         runs = self._folder.runs(container)
         if runs and runs[-1].running and runs[-1].id == run_id:
             self._folder.lose(runs[-1], container["name"], now=time.time())
@@ -362,7 +362,7 @@ class PodRunner:
             try:
                 await self._around.kube.delete(PODS, metadata["name"], namespace=metadata["namespace"], grace_s=0, uid=metadata["uid"])
             except KubeError as error:
-                # Gone already, or the name is another pod's by now. Other errors are tried again: no other process would delete the object.
+                # The pod is gone, or another pod has its name now. After other errors we try again, because nobody else deletes the object.
                 if error.code not in (404, 409):
                     raise
         self._folder.remove()
@@ -380,7 +380,7 @@ class PodRunner:
         except KubeError as error:
             if error.code not in (404, 409):
                 raise
-            # The name is free or belongs to another pod by now.
+            # The pod is gone, or another pod has its name now.
             self._deleted = True
             self._wake.set()
             return
@@ -390,7 +390,7 @@ class PodRunner:
 
 
 def _whole(addresses: list[Object]) -> list[Object]:
-    """In place of those that an agent told which gave the pod another address: a server would merge them, and refuse both."""
+    """Return a patch that replaces the addresses of an earlier agent. Otherwise the server would merge both, and refuse them."""
     return [*addresses, {"$patch": "replace"}]
 
 

@@ -1,7 +1,7 @@
-"""Carries connections of `kubectl port-forward` to ports of a pod.
+"""Carry connections of `kubectl port-forward` to ports of a pod.
 
-Over SPDY, plain or inside a WebSocket, where each connection is a pair of streams, and over a WebSocket with a pair of channels for each
-port, as the Python client does it.
+They come over SPDY, plain or inside a WebSocket, with a pair of streams for each connection. The Python client uses a WebSocket with a pair
+of channels for each port.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Dial = Callable[[int], Awaitable[socket.socket]]
 
 
 class Lane(Protocol):
-    """One connection as the client has it."""
+    """The client's side of a connection."""
 
     async def send(self, data: bytes) -> None: ...
 
     async def end(self, problem: str) -> None:
-        """Nothing more comes from the pod; why, if it is not just over."""
+        """End the connection, because nothing more comes from the pod. `problem` is empty if it ended normally."""
 
 
 @dataclass(slots=True)
 class _Incoming:
-    """What the client sends on one lane, None for its end. `put` waits, so that the client is held back and nothing piles up."""
+    """The client's data on a lane, and None for its end. `put` waits if the queue is full, which slows the client down."""
 
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(WAITING))
     is_over: bool = False
@@ -50,14 +50,14 @@ class _Incoming:
             await self.queue.put(data)
 
     def close(self) -> None:
-        """The reader has gone: callers that wait in `put` go on."""
+        """Note that the reader has gone, so that callers of `put` do not wait any more."""
         self.is_over = True
         while not self.queue.empty():
             self.queue.get_nowait()
 
 
 async def _carry(lane: Lane, incoming: _Incoming, port: int, dial: Dial) -> None:
-    """From the first byte to the last of one connection."""
+    """Carry a connection from its first byte to its last."""
     problem = ""
     try:
         try:
@@ -108,7 +108,7 @@ class _Pair:
 
 
 async def over_spdy(session: Session, dial: Dial) -> None:
-    """Until the client goes."""
+    """Serve a client over SPDY until it goes."""
     pairs: dict[str, _Pair] = {}
     incoming: dict[int, _Incoming] = {}
     with contextlib.suppress(SpdyError, ConnectionError):
@@ -132,7 +132,7 @@ async def over_spdy(session: Session, dial: Dial) -> None:
 
 
 def _paired(pairs: dict[str, _Pair], session: Session, stream: int, headers: dict[str, str]) -> _Pair | None:
-    """The pair that the stream belongs to; None where its headers make no sense. Complete ones are not kept."""
+    """Return the pair of streams of this stream, or None if its headers are invalid. Complete pairs are not kept."""
     name, port = headers.get("requestid", ""), headers.get("port", "")
     if not port.isdigit() or not 0 < int(port) < 65536:
         return None
@@ -150,7 +150,7 @@ def _paired(pairs: dict[str, _Pair], session: Session, stream: int, headers: dic
 
 
 class _Lanes:
-    """The open connections; they end with the link that carries them."""
+    """The open connections. They end with the link that carries them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -187,7 +187,7 @@ class _Channels:
 
 
 async def over_channels(ws: web.WebSocketResponse, ports: list[int], dial: Dial) -> None:
-    """One connection for each port, until the last one is over or the client goes."""
+    """Serve a client with one connection for each port, until the last one has ended or the client goes."""
     incoming = [_Incoming() for _ in ports]
     with contextlib.suppress(ConnectionError):
         async with _Lanes() as lanes:

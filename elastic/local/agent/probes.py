@@ -1,4 +1,4 @@
-"""Counts what a probe finds, as the kubelet does: a threshold of findings in a row decides. Pure; handlers.py does the asking."""
+"""Count the results of probes, as the kubelet does: a number of equal results in a row decides. Pure; handlers.py runs the probes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ KINDS = ("startupProbe", "readinessProbe", "livenessProbe")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe of a container, with the defaults of the API where it says nothing."""
+    """A probe of a container, with the defaults of the API for unset fields."""
 
     kind: str
     handler: Object
@@ -40,7 +40,7 @@ def _probe(kind: str, written: Object) -> Probe:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a probe has found the same in a row."""
+    """Numbers of equal results of a probe in a row."""
 
     good: int = 0
     bad: int = 0
@@ -50,13 +50,13 @@ class Tally:
 
 
 def at_start(container: Object) -> Health:
-    """A container with a startup probe has not started yet, and one with a readiness probe is not ready yet."""
+    """Return the health of a new container: with a startup probe it has not started, and with a readiness probe it is not ready."""
     kinds = {probe.kind for probe in probes(container)}
     return Health(started="startupProbe" not in kinds, ready=not kinds & {"startupProbe", "readinessProbe"})
 
 
 def judge(health: Health, probe: Probe, tally: Tally, container: Object, words: str) -> Health:
-    """The container's health after one more finding; `words` is what the last failure said."""
+    """Return the container's health after another result. `words` is the text of the last failure."""
     if tally.good >= probe.successes:
         return _good(health, probe.kind, container)
     if tally.bad >= probe.failures:
@@ -76,7 +76,7 @@ def _good(health: Health, kind: str, container: Object) -> Health:
 
 
 def port_of(container: Object, port: int | str) -> int | None:
-    """A port by number, or by the name that the container gives it."""
+    """Return a port by its number, or by the name that the container gives it."""
     if isinstance(port, int) or str(port).isdigit():
         return int(port)
     return next((int(entry["containerPort"]) for entry in container.get("ports") or () if entry.get("name") == port), None)

@@ -1,4 +1,4 @@
-"""A pod's folder on this machine: where its volumes, logs and the records of its runs are, and how to read those back after a restart."""
+"""Lay out a pod's folder on this machine: its volumes, its logs, and the records of its runs, which are read back after a restart."""
 
 import contextlib
 import shutil
@@ -18,19 +18,19 @@ KEPT_LOGS = 2
 
 
 class PodNote(msgspec.Struct, frozen=True):
-    """What the agent has to know of a pod without the API server."""
+    """Facts about a pod that the agent must know without the API server."""
 
     uid: str
     namespace: str
     name: str
     started_at: float
     gpus: dict[str, list[int]] = {}
-    """The numbers of the GPUs that its containers hold."""
+    """Numbers of the GPUs that its containers hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFolder:
-    """The layout, in one place."""
+    """The layout of a pod's folder."""
 
     path: Path
 
@@ -39,9 +39,9 @@ class PodFolder:
         return self.path / "hosts"
 
     def write_hosts(self, text: str) -> None:
-        """In place, for the file is mounted into running containers: a new file under the name would not be seen there.
+        """Write the file in place, because it is mounted into running containers, which would not see a new file of this name.
 
-        Where the folder has just been removed with its pod, it has no reader left.
+        If the folder has just been removed with its pod, nobody reads the file any more.
         """
         content = text.encode()
         with contextlib.suppress(FileNotFoundError):
@@ -78,7 +78,7 @@ class PodFolder:
         (self.path / "pod.json").write_bytes(msgspec.json.encode(note))
 
     def runs(self, container: Object) -> tuple[Run, ...]:
-        """Every run so far, oldest first."""
+        """Return every run so far, oldest first."""
         folder = self.container(container["name"])
         found = []
         for path in folder.glob("*.json"):
@@ -88,7 +88,7 @@ class PodFolder:
         return tuple(sorted(found, key=lambda run: run.attempt))
 
     def running(self, container: str) -> Record | None:
-        """The record of the run that goes on."""
+        """Return the record of the present run."""
         for path in self.container(container).glob("*.json"):
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 record = msgspec.json.decode(path.read_bytes(), type=Record)
@@ -113,12 +113,12 @@ class PodFolder:
         return ""
 
     def lose(self, run: Run, container: str, *, now: float) -> None:
-        """Notes the end of a run whose end was not seen, because its watcher had gone too."""
+        """Note the end of a run that nobody saw, because its watcher was gone too."""
         record = Record(id=run.id, started_at=run.started_at, finished_at=now, exit_code=137, error="")
         self.record(container, run.attempt).write_bytes(msgspec.json.encode(record))
 
     def clear(self) -> None:
-        """Removes what no request can need once the pod has ended; its logs stay until the pod is deleted."""
+        """Remove everything that no request needs after the pod's end. Its logs stay until the pod is deleted."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.path / "volumes", ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""Remembers which nodes one process plays: those it was started with, those added since, and those that have been killed.
+"""Remember which nodes one process plays: the nodes that it was started with, the added nodes, and the killed ones.
 
-An addition lasts as long as the data folder, or until the node is killed. A kill of a node that the process was started with lasts as long
-as the sandbox's holder: a cluster that is restarted has them all.
+An addition lasts as long as the data folder, or until the node is killed. If a node that the process was started with is killed, this lasts
+as long as the sandbox's holder: a restarted cluster has all of them again.
 """
 
 from pathlib import Path
@@ -11,13 +11,13 @@ import msgspec
 from elastic.local.files import ClusterState, FolderError, Layout
 
 PLAYED_BY = "elastic-training/played-by"
-"""Marks the nodes of one data folder, so that one which it no longer runs differs from those of others."""
+"""Label on the nodes of a data folder. It distinguishes nodes that the folder does not run any more from nodes of other folders."""
 NODE_GRACE_S = 50.0
-"""How long a cluster tolerates a node's silence, by default."""
+"""Default number of seconds for which a cluster tolerates a node's silence."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A node as it is described when it is added."""
+    """The description of a node that is added."""
 
     name: str
     gpus: int = 0
@@ -25,17 +25,17 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def node_name(index: int) -> str:
-    """The default name of a node."""
+    """Return the default name of a node."""
     return f"node-{index}"
 
 
 def first_members(nodes: int, gpus: int) -> tuple[Member, ...]:
-    """Those that `elastic up` starts."""
+    """Return the nodes that `elastic up` starts."""
     return tuple(Member(name=node_name(index), gpus=gpus) for index in range(nodes))
 
 
 class Roster(msgspec.Struct, frozen=True):
-    """A value; with_... and without_... return the next one."""
+    """A value. `with_member` and `without` return the next one."""
 
     holder: str = ""
     added: tuple[Member, ...] = ()
@@ -54,7 +54,7 @@ class Roster(msgspec.Struct, frozen=True):
         return Roster(self.holder, added, tuple(sorted({*self.killed, name})))
 
     def members(self, first: tuple[Member, ...]) -> list[Member]:
-        """Who is to run, given those that the process was started with; an added node replaces a namesake."""
+        """Return the nodes to run. `first` are the nodes of the process's start; an added node replaces a node of the same name."""
         named = {member.name: member for member in (*first, *self.added)}
         return [member for name, member in named.items() if name not in self.killed]
 
@@ -65,11 +65,11 @@ def read(path: Path) -> Roster:
     except FileNotFoundError:
         return Roster()
     except msgspec.DecodeError as error:
-        raise FolderError(f"{path} is not what a cluster wrote ({error}); move it away: it names the nodes that were added") from error
+        raise FolderError(f"{path} was not written by a cluster ({error}); move it away: it names the nodes that were added") from error
 
 
 def played(layout: Layout, state: ClusterState) -> list[Member]:
-    """The nodes of a running cluster."""
+    """Return the nodes of a running cluster."""
     return read(layout.roster).members(first_members(state.nodes, state.gpus))
 
 

@@ -1,6 +1,6 @@
-"""What happened in a pod so far, as values: the runs of its containers, what probes say of them, and why the pod is to end.
+"""Values for the history of a pod: the runs of its containers, the results of their probes, and the reason for the pod's end.
 
-Nothing here decides; lifecycle.py does.
+This module decides nothing; lifecycle.py does.
 """
 
 import enum
@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a container. Times are seconds since the epoch; a run without an end goes on."""
+    """A run of a container. Times are seconds since the epoch; a run without an end still runs."""
 
     id: str
     attempt: int
@@ -34,17 +34,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the probes of a running container say; without probes it has started and is ready."""
+    """Results of a running container's probes. Without probes it has started and is ready."""
 
     started: bool = True
     ready: bool = True
     unhealthy: str = ""
-    """Why it has to be restarted, if a liveness or startup probe has failed."""
+    """Why the container must be restarted, if a liveness or startup probe has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why and until when a pod is to end, other than by itself: deleted, past its deadline, evicted by its node."""
+    """Why a pod must end, and by when: it is deleted, past its deadline, or evicted by its node."""
 
     kill_at: float
     reason: str = ""
@@ -53,7 +53,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """How long a container that ends is left alone before its next run: nothing the first time, then doubling."""
+    """The delay before an ended container's next run: none the first time, then doubling."""
 
     first_s: float = 10.0
     longest_s: float = 300.0
@@ -70,20 +70,20 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything about a pod that is not in its object: its surroundings on this node and what its containers have done."""
+    """Everything about a pod that is not in its object: its surroundings on this node and the runs of its containers."""
 
     runs: Mapping[str, tuple[Run, ...]]
     ip: str = ""
     host_ip: str = ""
     started_at: float | None = None
-    """When this node first took the pod up."""
+    """Time at which this node first saw the pod."""
     problem: str = ""
-    """What keeps the pod as a whole from starting, such as a volume that cannot be made."""
+    """Why the pod as a whole cannot start, such as a volume that cannot be made."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """What keeps single containers from starting, by name."""
+    """Why single containers cannot start, by name."""
     health: Mapping[str, Health] = field(default_factory=dict)
     terminating: Mapping[str, float] = field(default_factory=dict)
-    """Containers that have been asked to end, and when they are to be killed."""
+    """Containers that have been asked to end, and the times at which they are killed."""
     ending: Ending | None = None
 
     def of(self, container: str) -> tuple[Run, ...]:

@@ -1,4 +1,4 @@
-"""Puts together what the nodes of one process need (the holder's connection, the endpoint for logs and exec, the names) and starts them."""
+"""Start the nodes of a process with everything that they share: the holder's connection, the endpoint for logs and exec, the names."""
 
 import asyncio
 import os
@@ -31,22 +31,22 @@ PASSED_ON = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "CUDA_HOME", "LD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the nodes of one process are started with."""
+    """Options of the nodes of a process."""
 
     data_dir: Path
     members: tuple[Member, ...]
     cwd: Path
     images: Images
     base_env: Mapping[str, str]
-    """What containers get where an image would bring it."""
+    """Environment of containers, in place of an image's."""
     api_host: str | None = None
-    """The name or address by which pods find the API server; None: the gateway of their network."""
+    """The name or address by which pods find the API server; None for the gateway of their network."""
     grace_s: float = NODE_GRACE_S
-    """How long the cluster tolerates a node's silence."""
+    """Seconds for which the cluster tolerates a node's silence."""
 
 
 async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", options: Options) -> str:
-    """Returns the gateway's address when every node is ready in the API and more can be asked for; the group keeps them running."""
+    """Start the nodes, and return the gateway's address once all are ready in the API and nodes can be added. The group runs them."""
     channel = await Channel.open(options.data_dir)
     described = await channel.describe()
     gateway = str(described["gateway"])
@@ -69,7 +69,7 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
     port = await Endpoint(fleet, channel, usage).start(HOST_IP, authority(kube))
     nodes = Nodes(group, fleet, port=port, folder=options.data_dir, holder=described["holder"], grace_s=options.grace_s)
     await nodes.start(options.members)
-    # Before the cluster says that it is ready: a command that comes next must find the socket.
+    # This comes before the cluster says that it is ready, because a command that follows must find the socket.
     listening = await control.listen(options.data_dir, nodes.add, nodes.kill)
     group.create_task(listening.serve_forever())
     return gateway
@@ -88,13 +88,13 @@ def _environment(kube: Kube, options: Options, gateway: str) -> dict[str, str]:
 
 
 async def _follow(channel: Channel) -> None:
-    """Without the holder there are no sandboxes; the supervisor restarts both."""
+    """End this process with the holder, because without it there are no sandboxes. The supervisor restarts both."""
     await channel.gone()
     raise SystemExit("the sandbox holder has gone")
 
 
 def authority(kube: Kube) -> str:
-    """The certificate authority that we trust, as pods and the endpoint shall."""
+    """Return the certificate authority that we trust, and that pods and the endpoint must trust."""
     if kube.access.tls is None:
         return ""
     return "".join(ssl.DER_cert_to_PEM_cert(der) for der in kube.access.tls.get_ca_certs(binary_form=True))

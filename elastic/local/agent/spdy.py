@@ -1,7 +1,7 @@
-"""SPDY/3.1 as far as kubectl and API servers speak it to nodes: streams that the other side opens, data, ends, resets and pings.
+"""Read and write SPDY/3.1 as kubectl and API servers speak it to nodes: streams that the other side opens, data, ends, resets and pings.
 
-Bytes in, frames out, and the other way round; no connection is known here. Nobody who speaks this to nodes uses priorities, pushed
-streams or windows, so those frames are read over.
+This module turns bytes into frames and frames into bytes, and knows no connection. Clients of nodes use no priorities, pushed streams or
+windows, so these frames are ignored.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def _counted(text: str) -> bytes:
 
 
 DICTIONARY = b"".join(_counted(word) for word in (*_HEADER_NAMES.split(), "200 OK", *_LATER_NAMES.split())) + _TEXT.encode()
-"""What both sides' compressors know beforehand; the protocol lays down every byte, and a stream names its checksum (0xe3c6a7c2)."""
+"""Text that both sides' compressors know from the start. The protocol defines every byte, and a stream names its checksum (0xe3c6a7c2)."""
 
 
 class SpdyError(Exception):
-    """The other side does not keep to the protocol; the connection cannot go on."""
+    """The other side breaks the protocol, so the connection cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     stream: int
     headers: dict[str, str]
-    """names in lower case"""
+    """Headers by their names in lower case."""
     ended: bool = False
 
 
@@ -76,14 +76,14 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class GoneAway:
-    """No more streams will be opened."""
+    """The other side will open no more streams."""
 
 
 Frame = Opened | Data | Reset | Ping | GoneAway
 
 
 class Decoder:
-    """Finds the frames in what arrives. A long data frame is passed on piece by piece, so that nothing long is kept."""
+    """Finds the frames in received bytes. A long data frame is passed on in pieces, so that no long text is kept."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -98,7 +98,7 @@ class Decoder:
         return found
 
     def _next(self) -> list[Frame] | None:
-        """The frames that the next bytes make: often one, none for what is read over, None when more bytes are needed."""
+        """Return the next frames: often one, an empty list for ignored frames, or None if more bytes are needed."""
         if self._left:
             return self._piece()
         if len(self._pending) < 8:
@@ -140,7 +140,7 @@ class Decoder:
                 case 7:
                     return [GoneAway()]
                 case 2 | 8:
-                    self._headers(body[4:])  # both sides' compressors have to stay in step
+                    self._headers(body[4:])  # both sides' compressors must see the same bytes
             return []
         except struct.error:
             raise SpdyError(f"a control frame of type {kind} with only {len(body)} bytes") from None
@@ -171,7 +171,7 @@ def _pairs(plain: bytes) -> dict[str, str]:
 
 
 class Encoder:
-    """Makes frames. One for each connection, for headers are compressed with what was sent before."""
+    """Makes frames. Each connection needs its own encoder, because headers are compressed with the text that was sent before."""
 
     def __init__(self) -> None:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)

@@ -1,6 +1,6 @@
-"""One SPDY connection as a server has it: streams come, bring data and end; readers get these in the order in which they happened.
+"""Serve a SPDY connection: streams open, bring data and end, and readers get these events in their order.
 
-What a stream is for stands in its headers, and is for others to know.
+The headers of a stream say what it is for; this module does not know them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Event = Opened | Data | Reset
 
 
 class Pipe(Protocol):
-    """Bytes both ways."""
+    """A connection for bytes in both directions."""
 
     async def read(self) -> bytes:
-        """Nothing when the other side has gone."""
+        """Return the next bytes, or nothing if the other side has gone."""
 
     async def write(self, data: bytes) -> None: ...
 
@@ -57,7 +57,7 @@ class Tunnel:
             message = await self._socket.receive()
             if message.type is not WSMsgType.BINARY:
                 return b""
-            # kubectl sends empty messages too, which are no end.
+            # kubectl also sends empty messages, which do not mean the end.
             if message.data:
                 return bytes(message.data)
 
@@ -73,7 +73,7 @@ class Session:
         self._open: set[int] = set()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Until the other side goes. A stream is accepted before it is reported; one too many is refused."""
+        """Yield events until the other side goes. A stream is accepted before it is reported; above the limit it is refused."""
         while received := await self._pipe.read():
             for frame in self._decoder.feed(received):
                 match frame:
@@ -99,11 +99,11 @@ class Session:
         await self._pipe.write(spdy.reset(stream))
 
     def forget(self, stream: int) -> None:
-        """Both directions are over: the number of open streams is bounded."""
+        """Forget a stream that has ended in both directions, because the number of open streams is bounded."""
         self._open.discard(stream)
 
     async def leave(self) -> None:
-        """Waits until the other side has read everything and goes, which it does by itself; data would be lost otherwise."""
+        """Wait until the other side has read everything and goes by itself. Otherwise data would be lost."""
         try:
             async with asyncio.timeout(LEAVE_S):
                 await self._pipe.write(spdy.going_away(self._last))

@@ -1,4 +1,4 @@
-"""Tells a pod's state as the kubelet would: phase, conditions and container statuses, from the decision and what has been seen. Pure."""
+"""Describe a pod's state as the kubelet would: phase, conditions and container statuses, from the decision and observations. Pure."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ def timestamp(seconds: float) -> str:
 
 
 def status(pod: Object, decision: Decision, seen: Seen, *, now: float) -> Object:
-    """The part of the pod's status that its node writes, complete; conditions of others are not in it."""
+    """Return the whole part of the pod's status that its node writes. Conditions of other writers are not in it."""
     delays = dict(decision.back_off)
     inits = [_container_status(pod, container, decision, seen, delays, init=True) for container in init_containers(pod)]
     mains = [_container_status(pod, container, decision, seen, delays, init=False) for container in main_containers(pod)]
@@ -83,7 +83,7 @@ def _state(pod: Object, name: str, last: Run | None, decision: Decision, seen: S
     if seen.problem:
         return {"waiting": {"reason": "CreateContainerConfigError", "message": seen.problem}}
     if decision.phase.final:
-        # Never begun, and never will; a kubelet says so like this.
+        # The container has not begun and never will. These are a kubelet's words for it.
         return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "The container was never started"}}
     waits_for_init = bool(init_containers(pod)) and not any(seen.of(container["name"]) for container in main_containers(pod))
     return {"waiting": {"reason": "PodInitializing" if waits_for_init else "ContainerCreating"}}
@@ -149,7 +149,7 @@ def _condition(kind: str, holds: bool, reason: str, message: str, *, before: Obj
     word = "True" if holds else "False"
     since = before["lastTransitionTime"] if before and before.get("status") == word and before.get("lastTransitionTime") else timestamp(now)
     result: Object = {"type": kind, "status": word, "lastProbeTime": None, "lastTransitionTime": since}
-    # A strategic merge patch leaves what it does not mention: an old reason has to be taken away by name.
+    # A strategic merge patch keeps fields that it does not name, so an old reason must be removed by name.
     result["reason"] = reason or None
     result["message"] = message or None
     return result

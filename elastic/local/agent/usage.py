@@ -1,7 +1,7 @@
-"""How much CPU and memory running containers use, as a kubelet's summary tells it.
+"""Measure the CPU and memory of running containers, as in a kubelet's summary.
 
-CPU time is read from /proc for all processes at once, every few seconds, for a rate needs two readings; memory only when somebody asks. It
-knows containers by their runs, and writes nothing.
+It reads CPU time from /proc for all processes at once, every few seconds, because a rate needs two readings. It reads memory only when a
+request comes. It knows containers by their runs, and writes nothing.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ from elastic.local.agent.pod import PodRunner
 
 READ_EVERY_S = 10.0
 LEAST_WINDOW_S = 1.0
-"""A shorter one says little: the kernel counts in hundredths of a second."""
+"""Seconds of the shortest useful window: the kernel counts in hundredths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     parent: int
     cpu_s: float
-    """With that of its children that have ended and were waited for."""
+    """CPU seconds of the process and of its ended children, if the process waited for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The CPU time of one run of a container since its start."""
+    """The CPU time of a container's run since its start."""
 
     at: float
     cpu_s: float
@@ -45,7 +45,7 @@ class CpuUse:
 
 
 def processes() -> dict[int, Process]:
-    """Every process that we can see."""
+    """Return every process that we can see."""
     tick = os.sysconf("SC_CLK_TCK")
     found = {}
     for entry in os.listdir("/proc"):
@@ -54,14 +54,14 @@ def processes() -> dict[int, Process]:
                 text = Path(f"/proc/{entry}/stat").read_text()
             except OSError:
                 continue
-            # The command stands in parentheses and may itself contain spaces and parentheses.
+            # The command is in parentheses, and may itself contain spaces and parentheses.
             fields = text.rpartition(")")[2].split()
             found[int(entry)] = Process(int(fields[1]), sum(int(ticks) for ticks in fields[11:15]) / tick)
     return found
 
 
 def trees(seen: Mapping[int, Process], roots: Iterable[int]) -> dict[int, list[int]]:
-    """The process trees below these processes, with the roots."""
+    """Return the process trees below these processes, including the roots."""
     children: dict[int, list[int]] = {}
     for pid, process in seen.items():
         children.setdefault(process.parent, []).append(pid)
@@ -75,9 +75,9 @@ def trees(seen: Mapping[int, Process], roots: Iterable[int]) -> dict[int, list[i
 
 
 def cpu_use(before: Reading | None, now: Reading, *, started_at: float) -> CpuUse | None:
-    """The rate since the reading before, or since the start of a run that has only one; None while too little time has passed.
+    """Return the rate since the last reading, or since the start of a run with one reading; None while too little time has passed.
 
-    Time is taken off where a process ended that nobody waited for: the rate is then no less than zero.
+    The total falls if a process ended that nobody waited for. The rate is then at least zero.
     """
     since = before or Reading(started_at, 0.0)
     window = now.at - since.at
@@ -93,11 +93,11 @@ class _Container:
     reading: Reading
     cpu: CpuUse | None
     memory: int | None = None
-    """Since the last reading; counting the pages of a large process takes milliseconds."""
+    """Bytes of memory since the last reading. They are kept, because counting the pages of a large process takes milliseconds."""
 
 
 class Usage:
-    """Follows all pods of one process's nodes."""
+    """Follows all pods of a process's nodes."""
 
     def __init__(self, runners: Callable[[], Iterable[PodRunner]]) -> None:
         self._runners = runners
@@ -127,9 +127,9 @@ class Usage:
         return _Container(started_at, tree, reading, cpu)
 
     async def summary(self, node: str, runners: Iterable[PodRunner]) -> Object:
-        """A node's answer to /stats/summary; a pod of which a container was not read yet is not in it, as at a metrics server.
+        """Return a node's answer to /stats/summary. Like a metrics server, leave out pods with a container without readings.
 
-        An autoscaler would take what the others use for all that it uses.
+        Otherwise an autoscaler would take the other containers' use for the whole use of the pod.
         """
         pods = [pod for runner in runners if (pod := await self._pod(runner))["containers"]]
         containers = [container for pod in pods for container in pod["containers"]]

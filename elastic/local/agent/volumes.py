@@ -1,7 +1,7 @@
-"""Makes a pod's volumes as folders below the pod's own, and says where each container wants them.
+"""Make a pod's volumes as folders below the pod's own, and say where each container wants them.
 
-Contents of config maps, secrets, projected volumes and the downward API are swapped in one step, so that a reader sees the old or the new
-and never a mixture.
+Contents of config maps, secrets, projected volumes and the downward API are replaced in one step, so that a reader sees the old or the new
+contents, and never a mixture.
 """
 
 import os
@@ -19,7 +19,7 @@ _CLAIM_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _VERSION = re.compile(r"\.\.[1-9][0-9]*")
 """The name of a folder with one version of a volume's contents."""
 TokenRequest = tuple[str, int]
-"""Audience (empty: the API server's) and seconds of validity of a projected token."""
+"""Audience (empty for the API server) and seconds of validity of a projected token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class File:
 
 
 def in_volumes(pod: Object) -> tuple[set[str], set[str]]:
-    """Names of the config maps and of the secrets that a pod's volumes are made of."""
+    """Return the names of the config maps and secrets that a pod's volumes are made of."""
     maps: set[str] = set()
     secrets: set[str] = set()
     for volume in pod["spec"].get("volumes") or ():
@@ -42,7 +42,7 @@ def in_volumes(pod: Object) -> tuple[set[str], set[str]]:
 
 
 def in_environment(container: Object) -> tuple[set[str], set[str]]:
-    """The same for a container's environment."""
+    """Return the names of the config maps and secrets in a container's environment."""
     maps: set[str] = set()
     secrets: set[str] = set()
     for source in [*(container.get("envFrom") or ()), *(entry.get("valueFrom") or {} for entry in container.get("env") or ())]:
@@ -58,7 +58,7 @@ def token_requests(volume: Object) -> set[TokenRequest]:
 
 
 def is_made_of_objects(volume: Object) -> bool:
-    """Config maps, secrets and the like: contents that the API server has, and that may change."""
+    """Return whether a volume's contents come from the API server, as with config maps and secrets, and may change."""
     return bool({"configMap", "secret", "projected", "downwardAPI"} & volume.keys())
 
 
@@ -67,7 +67,7 @@ def _token_request(source: Object) -> TokenRequest:
 
 
 def files_of(volume: Object, sources: Sources, tokens: Mapping[TokenRequest, str]) -> dict[str, File] | None:
-    """What a volume made of API objects holds, by path; None for a volume of another sort."""
+    """Return the files of a volume that is made of API objects, by path; None for a volume of another type."""
     if "projected" in volume:
         projected = volume["projected"]
         files: dict[str, File] = {}
@@ -117,7 +117,7 @@ def _downward(source: Object, sources: Sources, *, default: int) -> dict[str, Fi
 
 
 def write(folder: Path, files: Mapping[str, File]) -> None:
-    """Every top-level name is a link through `..data`, which is swapped for the new contents in one rename."""
+    """Write files. Every top-level name is a link through `..data`, and one rename of `..data` replaces the contents."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "..data"
     old = _version(data)
@@ -142,13 +142,13 @@ def write(folder: Path, files: Mapping[str, File]) -> None:
 
 
 def _version(data: Path) -> Path | None:
-    """The folder that `..data` leads to. Containers can write in their volumes, and what they made of the link is not followed."""
+    """Return the folder that `..data` leads to, if it is ours. Containers can change the link, and such a link is not followed."""
     name = os.readlink(data) if data.is_symlink() else ""
     return data.with_name(name) if _VERSION.fullmatch(name) else None
 
 
 def within(folder: Path, path: str) -> Path:
-    """The path below a folder with every link followed, as far as it exists; a ConfigError where it leads out of the folder."""
+    """Return the path below a folder with every link followed. Raise ConfigError if it leads out of the folder."""
     root = os.path.realpath(folder)
     found = os.path.realpath(os.path.join(root, path))
     if path.startswith("/") or (found != root and not found.startswith(f"{root.rstrip('/')}/")):
@@ -171,7 +171,7 @@ def _holds(folder: Path, files: Mapping[str, File]) -> bool:
 
 
 def folder_of(volume: Object, *, pod_folder: Path, claims: Path, namespace: str) -> Path:
-    """Where a volume's contents are on this machine, made if that is ours to do."""
+    """Return the folder of a volume on this machine. Make it, unless it is the user's."""
     if "hostPath" in volume:
         return _host_path(volume["hostPath"])
     if "persistentVolumeClaim" in volume:
@@ -183,7 +183,7 @@ def folder_of(volume: Object, *, pod_folder: Path, claims: Path, namespace: str)
         folder = within(pod_folder / "volumes", str(volume["name"]))
         known = {"emptyDir", "configMap", "secret", "downwardAPI", "projected", "ephemeral"}
         if not known & volume.keys() and volume.keys() != {"name"}:
-            raise ConfigError(f'volume "{volume["name"]}" is of a sort that is not supported here: {sorted(volume.keys() - {"name"})}')
+            raise ConfigError(f'volume "{volume["name"]}" has a type that is not supported here: {sorted(volume.keys() - {"name"})}')
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -204,7 +204,7 @@ def _host_path(source: Object) -> Path:
 
 
 def mounts(container: Object, folders: Mapping[str, Path], env: Mapping[str, str]) -> list[Mount]:
-    """Where a container wants its volumes; a volume without a folder was left out when the folders were made."""
+    """Return the mounts that a container asks for. Volumes without a folder are left out, because none was made for them."""
     found = []
     for wanted in container.get("volumeMounts") or ():
         if wanted["name"] not in folders:

@@ -1,7 +1,7 @@
-"""What stands between a decoded object and the store.
+"""Check and complete a decoded object before it is stored.
 
-Namespaces must exist, pods get their account, priority and tolerations, services their address, definitions their names. Each rule looks at
-one kind; most requests pass through untouched.
+Namespaces must exist. Pods get their account, priority and tolerations, services get their address, and definitions their names. Each rule
+looks at one kind; most requests pass through unchanged.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class BuiltInAdmission:
 
 
 def token_volume(name: str) -> Json:
-    """The volume through which a pod gets its account's token, the CA and its namespace."""
+    """Return the volume through which a pod gets its account's token, the CA and its namespace."""
     return {
         "name": name,
         "projected": {

@@ -1,4 +1,4 @@
-"""The forms in which the HTTP edge puts its answers."""
+"""Make the HTTP responses in which answers are sent."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MOST_OF_ONE_WARNING = 256
 
 
 def warning_headers(warnings: Iterable[str]) -> Iterator[str]:
-    """As many as a real server sends: where they are too long together, each is cut, and the last ones are left out.
+    """Yield as many warnings as a real server sends: if they are too long together, each is cut, and the last ones are left out.
 
-    A header may hold no control characters, and what a user named a field may.
+    A header must not hold control characters, but the name of a user's field may.
     """
     texts = [text for text in dict.fromkeys(warnings) if text.isprintable()]
     most = MOST_OF_ONE_WARNING if sum(map(len, texts)) > MOST_WARNED else MOST_WARNED

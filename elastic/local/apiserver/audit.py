@@ -1,4 +1,4 @@
-"""Writes down who asked for what, each user's verb on a resource once: what an account needs can be read there, and what it was denied."""
+"""Log each user's verb on a resource once, and whether it was allowed. The log shows the rights that an account needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elastic.local.apiserver.calls import Call
 from elastic.local.apiserver.errors import Json
 
 MOST = 100_000
-"""Lines; only users could be without number, and they are made by an administrator."""
+"""Largest number of lines. Only the number of users is unbounded, and an administrator creates them."""
 
 
 class Audit:
@@ -22,7 +22,7 @@ class Audit:
         self._write(call.user.name, call.verb, call.kind.group, call.kind.plural, call.subresource, allowed)
 
     def used(self, user: str, right: Json, *, allowed: bool) -> None:
-        """A right that the server asked for although no request is for it."""
+        """Note a right that the server checked although no request asks for it."""
         self._write(user, right["verb"], right["group"], right["resource"], right.get("subresource", ""), allowed)
 
     def _write(self, *fact: str | bool) -> None:

@@ -1,4 +1,4 @@
-"""Who asks: the admin token, or a signed token of a service account that still exists. Also makes and reviews such tokens."""
+"""Identify the caller by the admin token, or by a signed token of a service account that still exists. Make and review these tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _decode(text: str) -> bytes:
 
 
 class Tokens:
-    """Signs and checks tokens; `alive(kind, namespace, name, uid)` says whether what a token is bound to still exists."""
+    """Signs and checks tokens. `alive(kind, namespace, name, uid)` says whether the object to which a token is bound still exists."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, admin_token: str, alive: Callable[[str, str, str, str], bool]) -> None:
         self._key, self._admin, self._alive = key, admin_token, alive
@@ -44,7 +44,7 @@ class Tokens:
     def account_token(
         self, namespace: str, name: str, uid: str, *, seconds: int, audiences: Sequence[str] = (), bound: Json | None = None
     ) -> tuple[str, float]:
-        """A token for a service account and when it expires; `bound` names a pod or secret that it lives and dies with."""
+        """Return a token for a service account, and the time at which it expires. `bound` names a pod or secret on which it depends."""
         now = int(time.time())
         inner: Json = {"namespace": namespace, "serviceaccount": {"name": name, "uid": uid}}
         if bound:
@@ -62,7 +62,7 @@ class Tokens:
         return self.sign(claims), now + seconds
 
     def _claims(self, token: str) -> Json | None:
-        """The claims of a token that we signed; None for any other."""
+        """Return the claims of a token that we signed, or None for any other."""
         known = self._checked.get(token)
         if known is not None:
             return known
@@ -82,7 +82,7 @@ class Tokens:
         return claims
 
     def user(self, token: str, audiences: Sequence[str] = ()) -> tuple[User, list[str]] | None:
-        """The user behind a token and the audiences, of those asked for, that it is meant for."""
+        """Return the user of a token, and the requested audiences for which it is valid."""
         wanted = list(audiences) or [ISSUER]
         if not token.isascii():
             return None

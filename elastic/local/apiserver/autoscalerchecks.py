@@ -1,4 +1,4 @@
-"""What is wrong with a HorizontalPodAutoscaler, in the real server's order and words (tests/conformance, scenario autoscalers)."""
+"""Find the mistakes in a HorizontalPodAutoscaler, in a real server's order and words (tests/conformance, scenario autoscalers)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elastic.local.apiserver.errors import Cause, Json, bad, forbidden_field, re
 LONGEST_WINDOW_S, LONGEST_PERIOD_S = 3600, 1800
 TYPES = {"ContainerResource": "containerResource", "External": "external", "Object": "object", "Pods": "pods", "Resource": "resource"}
 EXAMINED = ("object", "external", "pods", "resource", "containerResource")
-"""The first of these that a metric has is examined."""
+"""Fields of a metric. The first that it has is checked."""
 _BOTH = "may not set both a target"
 
 
@@ -45,7 +45,7 @@ def _reference(reference: Json, path: str) -> Iterator[Cause]:
 
 
 def _segment(text: str, path: str, if_missing: str) -> Iterator[Cause]:
-    """A part of a path of the API."""
+    """Check a text that becomes a part of a path of the API."""
     if not text:
         yield required(path, if_missing)
     elif text in (".", ".."):
@@ -136,7 +136,7 @@ def _amount(value: Any) -> Fraction:
 
 
 def _target(target: Json, path: str) -> Iterator[Cause]:
-    """A target of nothing would be divided by."""
+    """Check a target. It must be positive, because the autoscaler divides by it."""
     kind, share = target.get("type", ""), target.get("averageUtilization")
     if not kind:
         yield required(f"{path}.type", "must specify a metric target type")

@@ -1,4 +1,4 @@
-"""One request, understood: who asks for which verb on which object of which type, and with which options."""
+"""Describe a parsed request: its user, verb, type, object and options."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Call:
     agent: str = ""
     warnings: list[str] = field(default_factory=list)
     shown: Callable[[Json], Json] | None = None
-    """how admission webhooks see the object where the subresource has a form of its own"""
+    """Makes the form in which admission webhooks see the object, if the subresource has its own form."""
     is_admitted: bool = False
-    """admission has judged what the client sent; this call carries it out"""
+    """Whether admission has accepted the client's request already, and this call carries it out."""
 
     @property
     def dry_run(self) -> bool:
@@ -52,12 +52,12 @@ class Call:
 
     @property
     def manager(self) -> str:
-        """Who the fields written are said to belong to: the parameter, or the first part of the user agent."""
+        """Manager of the written fields: the parameter, or the first part of the user agent."""
         given = self.query.get("fieldManager", "")
         return given or self.agent.partition("/")[0] or "unknown"
 
     def check_options(self, options: str) -> None:
-        """Refuses values of dryRun, fieldValidation and fieldManager that mean nothing."""
+        """Refuse invalid values of dryRun, fieldValidation and fieldManager."""
         causes: list[Cause] = []
         if self.query.get("dryRun") not in (None, "", "All"):
             causes.append(unsupported("dryRun", [self.query["dryRun"]], ["All"]))

@@ -151,7 +151,7 @@ def _undeclared(text: str, schema: Json) -> str:
 
 
 def _nesting(text: str) -> int:
-    """How deep loops over collections are nested in a rule."""
+    """Return how deep loops over collections are nested in a rule."""
     depth = deepest = 0
     opened: list[bool] = []
     for m in re.finditer(r"\.(?:all|exists|exists_one|map|filter)\(|\(|\)", text):
@@ -165,7 +165,7 @@ def _nesting(text: str) -> int:
 
 
 def _unbounded(schema: Json) -> bool:
-    """Whether a collection right below has no declared limit."""
+    """Return whether a direct field of the schema is a list without a declared limit."""
     fields = (schema.get("properties") or {}).values()
     return any(f.get("type") == "array" and "maxItems" not in f for f in fields)
 

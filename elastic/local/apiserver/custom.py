@@ -1,4 +1,4 @@
-"""Custom resources: the strategy that a version of a definition gives to its objects."""
+"""Serve custom resources: the strategy for the objects of a definition's version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STEP = re.compile(
 
 
 def path_value(obj: Any, path: str) -> Any:
-    """What lies at a simple JSON path such as .spec.replicas, .status.conditions[-1:].type or [?(@.type=="Ready")].status."""
+    """Return the value at a simple JSON path such as .spec.replicas, .status.conditions[-1:].type or [?(@.type=="Ready")].status."""
     current = [obj]
     for name, index, first, last, key, wanted, quoted in _STEP.findall(path):
         name = name.replace("\\.", ".") or quoted
@@ -79,14 +79,14 @@ class Custom(Strategy):
         self._selectable = tuple(f["jsonPath"].removeprefix(".") for f in version.get("selectableFields") or ())
 
     def shape_tree(self) -> fieldsets.Shape:
-        """The schema as managed fields see it."""
+        """Return the schema in the form that managed fields need."""
         if self._tree is None:
             meta = {"$ref": schemas.PREFIX + schemas.OBJECT_META}
             self._tree = fieldsets.Shape({**self.schema, "properties": {**self.schema["properties"], "metadata": meta}})
         return self._tree
 
     def shape(self, obj: Json, kind: str, unknown: list[str]) -> Json:
-        """Metadata in its type's form, unknown fields dropped, defaults filled in."""
+        """Return the object with metadata in the form of its type, without unknown fields, which are added to `unknown`."""
         pruned: Json = structural.prune(obj, self.schema, "", unknown)
         decoder = typed.Decoder("ObjectMeta")
         try:
@@ -128,7 +128,7 @@ class Custom(Strategy):
         return out
 
     def same_form(self, revision: int, /) -> bool:
-        """An object older than its definition, or written through another version, may lack a default."""
+        """Return whether an object has all defaults. One older than its definition, or written in another version, may lack some."""
         return self._storage and (not self._has_defaults or revision > self._complete_since)
 
     def from_storage(self, obj: Json, /) -> Json:
@@ -137,7 +137,7 @@ class Custom(Strategy):
         return shown
 
     def deprecation(self, plural: str, version: str) -> str:
-        """The warning for every use of a deprecated version; empty for others."""
+        """Return the warning for every use of a deprecated version; empty for others."""
         if not self.version.get("deprecated"):
             return ""
         return str(self.version.get("deprecationWarning") or f"{version} {plural} is deprecated")

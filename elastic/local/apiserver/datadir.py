@@ -1,4 +1,4 @@
-"""What lies in the data folder: CA, server certificate, signing key, admin token and kubeconfig, made where they are missing."""
+"""Read the files of the data folder, and make missing ones: CA, server certificate, signing key, admin token and kubeconfig."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DataDir:
         return data
 
     def _ensure_front_proxy(self) -> None:
-        """Its CA signs nothing else: who has such a certificate may speak for any user. The CA's key is not kept."""
+        """Make the front proxy's certificate. Its holder may speak for any user, so the CA signs nothing else and its key is not kept."""
         authority, certificate = self.root / "front-proxy-ca.crt", self.root / "front-proxy-client.crt"
         if authority.exists() and certificate.exists():
             return
@@ -88,7 +88,7 @@ class DataDir:
         return context
 
     def kubelet_context(self) -> ssl.SSLContext:
-        """For connections to node agents: they serve with certificates of their own and ask for one of our CA."""
+        """Return the TLS context for node agents. They have their own certificates, and ask for one that our CA has signed."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.load_cert_chain(self.root / "kubelet-client.crt", self.root / "kubelet-client.key")

@@ -1,4 +1,4 @@
-"""From a request's body to an object of the expected kind: JSON or YAML, the right apiVersion and kind, typed, unknown fields handled."""
+"""Decode a request's body: read JSON or YAML, check apiVersion, kind and types, and handle unknown fields."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from elastic.nesting import LOADER, TOO_DEEP, is_too_deep, line_too_costly, line
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml")
 JSON_TYPES = ("", "application/json")
 NOT_ITS_TAG = (AttributeError, LookupError, OverflowError, TypeError)
-"""What PyYAML raises for `!!timestamp x`, `!!bool x`, `!!int ""` and a number of base 60 that no float holds."""
+"""Exceptions of PyYAML for `!!timestamp x`, `!!bool x`, `!!int ""` and a number of base 60 that no float holds."""
 MOST_TOLD = 100
-"""Unknown and repeated fields; a real server reports no more."""
+"""Largest number of unknown and repeated fields that are reported, as at a real server."""
 SUPPORTED = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 
 
 def parse(body: bytes, media: str) -> Any:
-    """The plain value; raises bad_request for what cannot be read."""
-    if media in YAML_TYPES and not body.lstrip().startswith(b"{"):  # JSON is YAML too, and much faster read as what it is
+    """Return the plain value. Raise bad_request if the body cannot be read."""
+    if media in YAML_TYPES and not body.lstrip().startswith(b"{"):  # JSON is valid YAML, but the JSON parser is much faster
         value = _yaml(body)
     else:
         try:
@@ -46,8 +46,8 @@ def _yaml(body: bytes) -> Any:
             raise bad_request("error parsing YAML: line {}: {}".format(*costly))
         return yaml.load(body, LOADER)
     except NOT_ITS_TAG as e:
-        raise bad_request(f"error parsing YAML: a value is not what its tag says: {e!r}") from None
-    except (yaml.YAMLError, ValueError) as e:  # a date of no month or a number of too many digits is no YAMLError
+        raise bad_request(f"error parsing YAML: a value does not fit its tag: {e!r}") from None
+    except (yaml.YAMLError, ValueError) as e:  # an invalid month or a number with too many digits raises no YAMLError
         raise bad_request(f"error parsing YAML: error converting YAML to JSON: {e}") from None
 
 
@@ -69,7 +69,7 @@ def _json_error(body: bytes, error: Exception) -> StatusError:
 
 
 def repeated_keys(body: bytes) -> list[str]:
-    """Keys that an object of the JSON text, which was read before, names twice; no more than are reported."""
+    """Return duplicate keys of objects in a valid JSON text, up to the number that is reported."""
     found: dict[str, None] = {}
 
     def pairs(items: list[tuple[str, Any]]) -> None:
@@ -86,7 +86,7 @@ def repeated_keys(body: bytes) -> list[str]:
 
 
 def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
-    """Fills in a missing apiVersion and kind of a built-in kind; another one than the path's is an error."""
+    """Return the object with apiVersion and kind, which may be missing for built-in kinds. They must fit the path."""
     if not isinstance(obj, dict):
         raise bad_request(
             f"couldn't get version/kind; json parse error: json: cannot unmarshal {go_name(obj)} into Go value of type struct"
@@ -107,7 +107,7 @@ def expect_kind(obj: Any, kind: ResourceType, *, body: bytes) -> Json:
 
 
 def _expect_custom(obj: Json, kind: ResourceType, body: bytes) -> Json:
-    """Custom resources must say what they are."""
+    """Check that a custom resource names its apiVersion and kind."""
     for key, label in (("kind", "Kind"), ("apiVersion", "apiVersion")):
         if not obj.get(key):
             text = body.decode(errors="replace")
@@ -123,7 +123,7 @@ def _expect_custom(obj: Json, kind: ResourceType, body: bytes) -> Json:
 
 
 def typed(obj: Json, kind: ResourceType, known: Json | None = None) -> tuple[Json, list[str]]:
-    """The object in the form of its built-in type, and the unknown fields that were dropped; `known` is what a patch was applied to."""
+    """Return the object in the form of its built-in type, and the dropped unknown fields. `known` is the object before a patch."""
     decoder = Decoder(kind.kind)
     try:
         decoded = decoder.decode(obj, kind.schema, known=known)
@@ -134,7 +134,7 @@ def typed(obj: Json, kind: ResourceType, known: Json | None = None) -> tuple[Jso
 
 
 def body_as(call: Call, name: str, schema_name: str) -> Json:
-    """A request's body in the form of a type that is not stored, such as options; an empty body is an empty object."""
+    """Return a request's body in the form of a type that is not stored, such as options. An empty body is an empty object."""
     if not call.body.strip():
         return {}
     if call.media == protobuf.MEDIA:
@@ -153,7 +153,7 @@ def as_type(value: Any, name: str, schema_name: str) -> Json:
 
 
 class FieldPolicy:
-    """What the fieldValidation parameter asks for: Ignore, Warn (the default) or Strict."""
+    """Applies the parameter fieldValidation: Ignore, Warn (the default) or Strict."""
 
     def __init__(self, asked: str) -> None:
         self.mode = asked or "Warn"
@@ -164,7 +164,7 @@ class FieldPolicy:
         self.problems += told[: MOST_TOLD - len(self.problems)]
 
     def settle(self, what: str) -> list[str]:
-        """The warnings to send; raises when strict."""
+        """Return the warnings to send. In the mode Strict, raise an error for them."""
         problems = list(dict.fromkeys(self.problems))
         if self.mode == "Strict" and problems:
             raise bad_request(f"{what}strict decoding error: {', '.join(problems)}")

@@ -1,7 +1,7 @@
-"""Custom resource definitions become resource types.
+"""Turn custom resource definitions into resource types.
 
-Their names are accepted or refused, they are served, and when one is deleted its objects go first. Acts on the store's changes, a moment
-after them, as the controllers inside a real server do.
+Their names are accepted or refused, and accepted ones are served. When a definition is deleted, its objects go first. This module acts a
+moment after a change in the store, like the controllers inside a real server.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def _condition(kind: str, status: bool, reason: str, message: str) -> Json:
 
 
 def types_of(obj: Json) -> list[ResourceType]:
-    """The resource types that an established definition serves."""
+    """Return the resource types that an established definition serves."""
     spec = obj["spec"]
     names = spec["names"]
     out = []
-    # With one version, whatever was written after the definition took its form has all defaults in it.
+    # With one version, every object that was written after the definition's last change has all defaults.
     complete_since = int(obj["metadata"]["resourceVersion"]) if len(spec["versions"]) == 1 else math.inf
     for version in spec["versions"]:
         if not version.get("served"):
@@ -109,7 +109,7 @@ class Definitions:
         asyncio.get_running_loop().call_soon(self._settle, name)
 
     def _settle(self, name: str) -> None:
-        """One step towards what a definition's state should be; writes only when something is to change."""
+        """Bring a definition one step closer to its wanted state. Write only if something changes."""
         entry = self._store.get(STORAGE, "", name)
         if entry is None:
             return
@@ -148,7 +148,7 @@ class Definitions:
         return {"conditions": conditions, "acceptedNames": accepted, "storedVersions": stored}
 
     def _taken(self, obj: Json) -> dict[str, str]:
-        """Names that another definition of the group has already."""
+        """Return the names that another definition of the group has already."""
         names, group = obj["spec"]["names"], obj["spec"]["group"]
         used: set[str] = set()
         for t in self._registry:
@@ -158,7 +158,7 @@ class Definitions:
 
     # ------------------------------------------------------------------ deletion
     def _clean(self, entry: Entry, obj: Json) -> None:
-        """Deletes what is left of a definition's objects; the last one takes the definition with it."""
+        """Delete the remaining objects of a definition, and the definition after the last of them."""
         storage, finalizers = storage_of(obj), obj["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             return
@@ -180,7 +180,7 @@ class Definitions:
             self._store.remove(STORAGE, "", entry.name, obj=obj, expected=entry)
 
     def _delete(self, storage: str, entry: Entry) -> bool:
-        """Whether the object stays for now, held by a finalizer."""
+        """Delete an object, and return whether a finalizer still holds it."""
         obj = entry.load()
         meta = obj["metadata"]
         if not meta.get("finalizers"):
@@ -193,7 +193,7 @@ class Definitions:
 
 
 def mark_for_deletion(obj: Json) -> None:
-    """What a first DELETE adds: the finalizer that holds the definition until its objects are gone, and a condition."""
+    """Add what a first DELETE adds: a condition, and the finalizer that holds the definition until its objects are gone."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if FINALIZER not in finalizers:
         finalizers.append(FINALIZER)

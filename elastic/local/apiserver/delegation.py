@@ -1,9 +1,8 @@
-"""What a user may not do through other accounts without having the right.
+"""Refuse actions by which users would get rights that they do not have.
 
-Handing out rights, and, where the server is asked to see to that as many clusters do (OwnerReferencesPermissionEnforcement), taking objects
-over for an owner whose deletion they hold up.
-
-No request shows that such a right is used, so it is reported to the audit here.
+Users may grant only rights that they have themselves. With OwnerReferencesPermissionEnforcement, as in many clusters, they may set owners
+only of objects that they may delete, and block an owner's deletion only if they may change its finalizers. No request shows that these
+rights are used, so this module reports them to the audit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Delegation:
             self._owners(call, new, old)
 
     def _handed_out(self, call: Call, new: Json) -> None:
-        """Nobody hands out rights that they do not have, unless they may escalate or bind."""
+        """Check that users grant only rights that they have, unless they may escalate or bind."""
         binding = "roleRef" in new
         wanted = {"verb": "bind" if binding else "escalate", "group": GROUP, "namespace": call.namespace}
         if binding:

@@ -1,4 +1,4 @@
-"""What is served: the classic documents per group and version, and the aggregated one that kubectl asks for first."""
+"""Write the discovery documents: the classic ones per group and version, and the aggregated one that kubectl asks for first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _group_versions(group: str, versions: Iterable[str]) -> Json:
 
 
 def ordered_groups(registry: Registry, remotes: Iterable[Remote]) -> list[tuple[str, list[str]]]:
-    """Our own groups in their order, then all others by the priority of their API services."""
+    """Return our own groups in their order, then all others by the priority of their API services."""
     own = {g: v for g, v in registry.groups().items() if g}
     priorities: dict[str, dict[str, tuple[int, int]]] = {}
     for group, versions in own.items():
@@ -56,7 +56,7 @@ def ordered_groups(registry: Registry, remotes: Iterable[Remote]) -> list[tuple[
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
-    """v2 before v1 before v1beta1 before v1alpha1 before anything else."""
+    """Return a key that sorts v2 before v1 before v1beta1 before v1alpha1 before all other names."""
     import re
 
     m = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
@@ -80,7 +80,7 @@ def _hash(text: str) -> str:
 
 
 def resources(registry: Registry, group: str, version: str) -> Json | None:
-    """The APIResourceList of a group version, or None when it is not served."""
+    """Return the APIResourceList of a group version, or None if it is not served."""
     types = registry.of_version(group, version)
     if not types:
         return None
@@ -121,7 +121,7 @@ def aggregated(registry: Registry, remotes: Iterable[Remote], *, core: bool) -> 
 
 
 def _served_elsewhere(remote: Remote) -> Json:
-    """What its server lists; an empty list that is stale while it does not say."""
+    """Return the resources that the server lists. While it gives no list, the result is empty and stale."""
     entries: dict[str, Json] = {}
     for r in remote.resources or ():
         kind = {"group": r.group or "", "version": r.version or "", "kind": r.kind or ""}
@@ -140,7 +140,7 @@ def _served_elsewhere(remote: Remote) -> Json:
 
 def _aggregate(t: ResourceType) -> Json:
     scope = "Namespaced" if t.namespaced else "Cluster"
-    # A built-in kind of the same group version is shown with an empty one; that of a custom resource is spelled out.
+    # A built-in kind is shown with an empty group and version; a custom resource has both.
     here = {"group": t.group, "version": t.version} if t.custom else {"group": "", "version": ""}
     entry: dict[str, Any] = {
         "resource": t.plural,

@@ -1,6 +1,6 @@
-"""The errors of the API: a Status object with code, reason and details, and the causes of an invalid object.
+"""Make the errors of the API: a Status object with code, reason and details, and the causes of an invalid object.
 
-Wording follows what a real server answers, because kubectl, kopf and people read it. Nothing here knows HTTP.
+The wording is that of a real server, because kubectl, kopf and people read it. This module knows nothing about HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing wrong with an object: where, what kind of mistake, and the sentence about it."""
+    """A mistake in an object: its field, its kind, and a sentence about it."""
 
     field: str
     reason: str
@@ -24,7 +24,7 @@ class Cause:
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: strings and structures quoted as JSON, the rest plain."""
+    """Return a value as messages show it: strings and structures as JSON, other values plain."""
     if value is None:
         return "null"
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
@@ -62,7 +62,7 @@ def wrong_type(field: str, value: object, why: str) -> Cause:
 
 
 class StatusError(Exception):
-    """Raised anywhere below the HTTP edge; becomes the answer."""
+    """An error that becomes the answer. It may be raised anywhere below the HTTP edge."""
 
     def __init__(self, code: int, reason: str, message: str, *, details: Json | None = None, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)

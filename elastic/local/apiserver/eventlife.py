@@ -14,16 +14,16 @@ from elastic.local.apiserver.store import Entry, Stale, Store
 EVENTS = "events"
 EVERY_S = 60.0
 KEPT_FOR = 60
-"""times EVERY_S"""
+"""Lifetime of an event, in multiples of EVERY_S."""
 AT_ONCE = 50
-"""deletions between two looks of the loop at requests"""
+"""Number of deletions until the event loop can serve requests again."""
 
 
 class EventLife:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._versions: deque[int] = deque(maxlen=KEPT_FOR)
-        """the store's, one from each of the last times"""
+        """Revisions of the store at the last calls."""
 
     async def run(self) -> None:
         while True:
@@ -34,12 +34,12 @@ class EventLife:
                     await asyncio.sleep(0)
 
     def outlived(self) -> list[Entry]:
-        """Called once every EVERY_S: the events that were last written before the last KEPT_FOR calls."""
+        """Return the events that were last written before the last KEPT_FOR calls. Call this once every EVERY_S."""
         oldest = self._versions[0] if len(self._versions) == KEPT_FOR else 0
         self._versions.append(self._store.revision)
         return [entry for entry in self._store.entries(EVENTS) if entry.revision <= oldest]
 
     def _remove(self, entry: Entry) -> None:
-        # Written or deleted, perhaps, while others had their turn.
+        # Another task may have written or deleted the event meanwhile.
         with contextlib.suppress(Stale):
             self._store.remove(EVENTS, entry.namespace, entry.name, obj=entry.load(), expected=entry)

@@ -1,7 +1,7 @@
-"""Faults on purpose, for tests: which requests meet which fault. Only there when the server was started for it.
+"""Inject faults into requests, for tests, if the server was started for it.
 
-A rule says whom it concerns (method, path, agent: regular expressions), how often (times, probability), and what happens: latency,
-an error status, a dropped connection, a watch that ends or is told 410, or a list as it was some versions ago.
+A rule names the requests (method, path and agent as regular expressions), how often it applies (times, probability), and the fault:
+latency, an error status, a dropped connection, a watch that ends or gets 410, or a list of some versions ago.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Fault:
-    """What one request meets."""
+    """The faults of a request."""
 
     latency_s: float = 0.0
     error: StatusError | None = None
@@ -55,7 +55,7 @@ class Faults:
         self._left: list[int | None] = []
 
     def replace(self, body: bytes) -> None:
-        """Takes a JSON list of rules instead of the present ones."""
+        """Replace the rules with a JSON list of rules."""
         try:
             read = msgspec.json.decode(body, type=list[Rule])
             for rule in read:

@@ -1,7 +1,7 @@
-"""Sets of fields of an object, as metadata.managedFields names them, and the schema-guided walks over objects that make them.
+"""Make sets of an object's fields, as metadata.managedFields names them, by walking over objects with their schema.
 
 A path is a tuple of steps: `f:name` for a field or key, `k:{...}` for an item of a list by its keys, `v:...` for an item of a set.
-Pure: who owns which set, and what follows from it, is decided in managed.py.
+Pure: managed.py decides who owns which set, and the consequences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fields = frozenset[Path]
 
 
 class Shape:
-    """What the schema says about one place: whether it is one value, a map with entries of its own, or a list by keys or as a set."""
+    """The schema's statement about a place in an object: it is a single value, a map with separate entries, a list by keys, or a set."""
 
     __slots__ = ("_children", "_item", "_schema", "atomic", "declared", "keys", "known", "set")
 
@@ -38,7 +38,7 @@ class Shape:
         extra = resolved.get("additionalProperties")
         free = resolved.get("x-kubernetes-preserve-unknown-fields") or resolved.get("x-kubernetes-embedded-resource")
         self.known = not (extra or free or (not self.declared and resolved.get("type") in (None, "object")))
-        """whether fields that are not declared have no place here"""
+        """Whether undeclared fields are invalid here."""
 
     def child(self, name: str) -> Shape:
         found = self._children.get(name)
@@ -55,13 +55,13 @@ class Shape:
         return self._item
 
     def granular(self, value: Any) -> bool:
-        """Whether the parts of a value have owners of their own."""
+        """Return whether the parts of a value have separate owners."""
         if isinstance(value, dict):
             return not self.atomic
         return isinstance(value, list) and (self.set or bool(self.keys))
 
     def step(self, item: Any) -> str | None:
-        """The name of a list item; None when it lacks a key."""
+        """Return the name of a list item, or None if it lacks all keys."""
         if self.set:
             return "v:" + orjson.dumps(item).decode()
         if not isinstance(item, dict):
@@ -76,7 +76,7 @@ class Shape:
         return "k:" + orjson.dumps(named, option=orjson.OPT_SORT_KEYS).decode() if named else None
 
     def empty(self) -> Json:
-        """An object of this type before anything is written into it."""
+        """Return a new object of this type, before anything is written into it."""
         return {k: Shape(s).empty() for k, s in self._schema.get("properties", {}).items() if s.get("default") == {} and k != "resources"}
 
 
@@ -86,7 +86,7 @@ def built_in(schema_name: str) -> Shape:
 
 
 def entries(shape: Shape, value: Any) -> Iterator[tuple[str, Any, Shape]]:
-    """The parts of a granular value: step, value, shape."""
+    """Yield the parts of a granular value: step, value, shape."""
     if isinstance(value, dict):
         for key, item in value.items():
             if item is not None:
@@ -99,7 +99,7 @@ def entries(shape: Shape, value: Any) -> Iterator[tuple[str, Any, Shape]]:
 
 
 def of(shape: Shape, value: Any, path: Path = ()) -> set[Path]:
-    """All fields that a configuration sets: its leaves, items of lists, and entries of maps."""
+    """Return all fields that a configuration sets: its leaves, items of lists, and entries of maps."""
     out: set[Path] = set()
     for step, item, inner in entries(shape, value):
         here = (*path, step)
@@ -120,7 +120,7 @@ class Difference:
 
 
 def compare(shape: Shape, old: Any, new: Any, path: Path = (), into: Difference | None = None) -> Difference:
-    """Which fields a change adds, modifies and removes."""
+    """Find the fields that a change adds, modifies and removes."""
     out = into if into is not None else Difference()
     if old == new:
         return out
@@ -148,7 +148,7 @@ def compare(shape: Shape, old: Any, new: Any, path: Path = (), into: Difference 
 
 
 def merge(shape: Shape, live: Any, config: Any) -> Any:
-    """The live value with everything that the configuration sets."""
+    """Return the live value with everything that the configuration sets."""
     if not (shape.granular(live) and shape.granular(config) and type(live) is type(config)):
         return config
     if isinstance(config, dict):
@@ -187,7 +187,7 @@ def _merge_lists(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
 
 
 def remove(shape: Shape, value: Any, gone: Iterable[Path]) -> Any:
-    """The value without these fields; maps and lists that lose everything go as well."""
+    """Return the value without these fields. Maps and lists that become empty are removed too."""
     tree: dict[str, Any] = {}
     for path in gone:
         node = tree
@@ -222,7 +222,7 @@ def _remove(shape: Shape, value: Any, tree: dict[str, Any]) -> Any:
 
 
 def undeclared(shape: Shape, value: Any, path: str = "") -> str | None:
-    """The first field of a configuration that has no place in the schema."""
+    """Return the first field of a configuration that the schema does not have, or None."""
     if isinstance(value, dict) and not shape.atomic:
         for key, item in value.items():
             if shape.known and shape.declared and key not in shape.declared:
@@ -239,7 +239,7 @@ def undeclared(shape: Shape, value: Any, path: str = "") -> str | None:
 
 
 def encode(fields: Iterable[Path]) -> Json:
-    """The fieldsV1 form."""
+    """Return the fields in the form fieldsV1."""
     tree: Json = {}
     for path in sorted(fields):
         node = tree
@@ -251,7 +251,7 @@ def encode(fields: Iterable[Path]) -> Json:
 
 
 def _trim(node: Json) -> None:
-    """A field without parts of its own is shown as an empty object."""
+    """Replace each field without parts by an empty object, in place."""
     for step, child in node.items():
         if step == ".":
             continue
@@ -273,7 +273,7 @@ def decode(tree: Json, path: Path = ()) -> set[Path]:
 
 
 def in_both(tree: Json, other: Json, path: Path = ()) -> Iterator[Path]:
-    """The fields that both sets have, each set in the fieldsV1 form. It takes no more steps than there are parts in both."""
+    """Yield the fields that are in both sets, which have the form fieldsV1. The work is bounded by the parts that both have."""
     for step in tree.keys() & other.keys() - {"."}:
         one, two, here = tree[step], other[step], (*path, step)
         if _is_field(one) and _is_field(two):
@@ -287,7 +287,7 @@ def _is_field(node: Json) -> bool:
 
 
 def leads_to(tree: Json, path: Path) -> bool:
-    """Whether a set in the fieldsV1 form has this field or one below it."""
+    """Return whether a set in the form fieldsV1 has this field or a field below it."""
     node = tree
     for step in path:
         if step not in node:

@@ -1,4 +1,4 @@
-"""What is wrong with a registration of admission webhooks, in a real server's words."""
+"""Find the mistakes in a registration of admission webhooks, in a real server's words."""
 
 from __future__ import annotations
 

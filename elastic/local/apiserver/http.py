@@ -1,4 +1,4 @@
-"""The HTTP edge: reads a request, finds out who asks for what, lets the other modules answer, and writes the answer."""
+"""Serve HTTP: read a request, find out who asks for what, let the other modules answer, and write the answer."""
 
 from __future__ import annotations
 

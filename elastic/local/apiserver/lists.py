@@ -1,4 +1,4 @@
-"""Lists: selectors, pages that show the state of their first page, lists of the past, joined from stored bytes where possible."""
+"""Answer lists: apply selectors, make pages at the revision of the first page, show past states, and join stored bytes if possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Match = Callable[[Entry], bool]
 
 
 def matcher(call: Call) -> Match | None:
-    """What the selectors of a request let through; None is everything."""
+    """Return a predicate for the selectors of a request, or None if they select everything."""
     label = selectors.label_selector(call.query.get("labelSelector", ""))
     known = ("metadata.name", "metadata.namespace", *call.kind.strategy.selectable())
     field = selectors.field_selector(call.query.get("fieldSelector", ""), known)
@@ -97,7 +97,7 @@ def read_token(token: str) -> tuple[int, tuple[str, str]]:
 
 
 def check_version_options(call: Call) -> None:
-    """ResourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
+    """Check resourceVersion and resourceVersionMatch of a list, whose combinations are restricted."""
     version, match = call.query.get("resourceVersion", ""), call.query.get("resourceVersionMatch", "")
     causes = []
     if match:
@@ -116,7 +116,7 @@ def check_version_options(call: Call) -> None:
 
 
 def version_number(call: Call) -> int:
-    """The resourceVersion asked for; 0 when none."""
+    """Return the requested resourceVersion, or 0 if there is no request for one."""
     text = call.query.get("resourceVersion", "")
     if text and not is_version(text):
         if call.verb == "list":
@@ -128,7 +128,7 @@ def version_number(call: Call) -> int:
 
 
 async def wait_for(store: Store, call: Call) -> None:
-    """A version that is still to come is waited for, though not long."""
+    """Wait a short time for a version that does not exist yet."""
     wanted = version_number(call)
     for _ in range(30):
         if store.revision >= wanted:
@@ -167,7 +167,7 @@ def list_meta(found: Page, kind: ResourceType) -> Json:
 
 
 def encode(found: Page, kind: ResourceType) -> bytes:
-    """The list as JSON. Items of built-in kinds carry no apiVersion and kind; those of custom resources do."""
+    """Return the list as JSON. Items of built-in kinds have no apiVersion and kind, but items of custom resources have."""
     head = orjson.dumps({"kind": kind.list_of, "apiVersion": kind.api_version, "metadata": list_meta(found, kind)})[:-1]
     items = b",".join(_item(e, kind) for e in found.entries)
     return head + b',"items":[' + items + b"]}"

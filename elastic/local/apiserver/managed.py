@@ -1,7 +1,7 @@
-"""Who wrote which field last: keeps metadata.managedFields on every write, and does server-side apply.
+"""Record who wrote each field last: keep metadata.managedFields on every write, and do server-side apply.
 
-A manager is a name, an operation and, for plain writes, a version. Applying merges a configuration into the live object, takes away
-what the manager applied before and no longer does, and refuses to change what others own unless forced.
+A manager is a name, an operation and, for plain writes, a version. Applying merges a configuration into the live object. It removes fields
+that the manager applied before and does not apply any more. It refuses to change fields of other managers, unless it is forced.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Manager:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What a manager owns, as fieldsV1 says it. It is made a set only where it changes, as many may own many fields of one object."""
+    """The fields of a manager, in the form fieldsV1. They become a set only if they change, because managers may own many fields."""
 
     manager: Manager
     time: str
@@ -70,7 +70,7 @@ class Owned:
         return fieldsets.decode(self.tree)
 
     def without(self, gone: Json) -> Owned:
-        """What is left without the fields of this tree."""
+        """Return the fields that remain without those of this tree."""
         lost = set(fieldsets.in_both(self.tree, gone))
         return replace(self, tree=fieldsets.encode(self.fields - lost)) if lost else self
 
@@ -92,14 +92,14 @@ def read(obj: Json | None) -> list[Owned]:
 
 
 def _as_sent(new: Json, old: Json) -> list[Owned]:
-    """The owners that a client sent along, in the form in which we write them."""
+    """Return the owners that a client sent, in the form in which we write them."""
     if new["metadata"]["managedFields"] == old["metadata"].get("managedFields"):
         return read(old)
     return [replace(o, tree=fieldsets.encode(o.fields)) for o in read(new)]
 
 
 def write(obj: Json, owners: list[Owned]) -> None:
-    # Not by time, as a real server does before it looks at names: the order would depend on where a second ends.
+    # A real server sorts by time before names. We do not, because the order would depend on the moment at which a second ends.
     owners = sorted(owners, key=lambda o: (o.manager.operation, o.manager.name, o.manager.version, o.manager.subresource))
     entries = [_entry(o) for o in owners if o.tree]
     if entries:
@@ -123,7 +123,7 @@ def _now() -> str:
 
 
 def _plain(fields: set[Path], kind: ResourceType, *, status: bool) -> set[Path]:
-    """Without what the system owns, and without the part that this endpoint does not write."""
+    """Return the fields without those of the system, and without the part that this endpoint does not write."""
     fields = fields - _SYSTEM
     if status:
         return {p for p in fields if p[0] in ("f:status", "f:metadata")}
@@ -131,7 +131,7 @@ def _plain(fields: set[Path], kind: ResourceType, *, status: bool) -> set[Path]:
 
 
 def on_write(call: Call, new: Json, old: Json | None) -> None:
-    """Gives what a plain write changed to its manager, and takes it from the others."""
+    """Give the fields that a plain write changed to its manager, and take them from the others."""
     if call.applying:
         return
     kind = call.kind
@@ -153,7 +153,7 @@ def on_write(call: Call, new: Json, old: Json | None) -> None:
 
 
 def _capped(owners: list[Owned]) -> list[Owned]:
-    """Many plain writers are kept as one, so that the list stays short."""
+    """Join the oldest of many plain writers, so that the list stays short."""
     updaters = sorted((o for o in owners if o.manager.operation == UPDATE and o.tree), key=lambda o: o.time)
     if len(updaters) <= _MAX_UPDATERS:
         return owners
@@ -168,7 +168,7 @@ def _unmanaged(obj: Json) -> Json:
 
 
 def same(new: Json, old: Json) -> bool:
-    """Whether a write changes nothing but, at most, times in managedFields."""
+    """Return whether a write changes nothing, or only times in managedFields."""
     if new == old:
         return True
     if _unmanaged(new) != _unmanaged(old):
@@ -182,7 +182,7 @@ def _timeless(obj: Json) -> list[Json]:
 
 # ---------------------------------------------------------------------- apply
 def apply(call: Call, live: Json | None, config: Json) -> Json:
-    """The object that applying a configuration makes of the live one; owners included."""
+    """Apply a configuration to the live object, and return the result with its owners."""
     kind, shape = call.kind, shape_of(call.kind)
     missing = fieldsets.undeclared(shape, config)
     if missing and not kind.custom:
@@ -216,7 +216,7 @@ def apply(call: Call, live: Json | None, config: Json) -> Json:
 
 
 def _note_last_applied(call: Call, new: Json, config: Json) -> None:
-    """Keeps the annotation of client-side apply true while kubectl applies on the server."""
+    """Keep the annotation of client-side apply up to date while kubectl applies on the server."""
     annotations = new["metadata"].get("annotations") or {}
     if call.manager == "kubectl" and not call.subresource and LAST_APPLIED in annotations:
         text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS).decode() + "\n"
@@ -224,7 +224,7 @@ def _note_last_applied(call: Call, new: Json, config: Json) -> None:
 
 
 def _settable(config: Json) -> Json:
-    """What of a configuration is merged: identity and version are checked elsewhere."""
+    """Return the part of a configuration that is merged. Identity and version are checked elsewhere."""
     meta = {
         k: v
         for k, v in config["metadata"].items()
@@ -234,7 +234,7 @@ def _settable(config: Json) -> Json:
 
 
 def _abandoned(dropped: set[Path], mine: Json, others: list[Owned]) -> list[Path]:
-    """Fields this manager applied before and no longer does, and that no other manager owns."""
+    """Return the fields that this manager does not apply any more and that no other manager owns."""
     trees = [mine, *(o.tree for o in others)]
     return [p for p in dropped if not any(fieldsets.leads_to(tree, p) for tree in trees)]
 
@@ -260,7 +260,7 @@ def _conflict(conflicts: list[tuple[Manager, list[Path]]]) -> StatusError:
 
 
 def check_config(call: Call, config: Any) -> Json:
-    """An apply configuration must say what it is, and nothing about owners."""
+    """Check that an apply configuration names its apiVersion and kind, and no owners."""
     if not isinstance(config, dict):
         raise bad_request("error decoding patch: the configuration must be an object")
     kind = call.kind

@@ -1,4 +1,4 @@
-"""What names, labels, annotations, finalizers and owner references must look like."""
+"""Check the form of names, labels, annotations, finalizers and owner references."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dns1035_errors(name: str) -> list[str]:
 
 
 def path_errors(name: str) -> list[str]:
-    """Names such as those of roles, which only have to fit into a path."""
+    """Check names such as those of roles, which only have to fit into a path."""
     if name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{c}'" for c in "/%" if c in name]
@@ -65,7 +65,7 @@ def label_causes(name: str, path: str) -> list[Cause]:
 
 
 def qualified_errors(name: str) -> list[str]:
-    """Label keys, annotation keys and finalizers: an optional prefix that is a subdomain, and a name part."""
+    """Check a label key, annotation key or finalizer: an optional prefix that is a subdomain, and a name part."""
     prefix, slash, part = name.rpartition("/")
     out = []
     if slash and not prefix:
@@ -93,7 +93,7 @@ def label_map_causes(labels: Json, path: str) -> list[Cause]:
 
 
 def metadata_causes(meta: Json) -> list[Cause]:
-    """Everything about metadata but the name, which has its own rule per kind."""
+    """Check metadata, except the name, which has another rule for each kind."""
     out = label_map_causes(meta.get("labels") or {}, "metadata.labels")
     annotations = meta.get("annotations") or {}
     for key in annotations:
@@ -135,7 +135,7 @@ IMMUTABLE = "field is immutable"
 
 
 def update_causes(new: Json, old: Json) -> list[Cause]:
-    """What may not change in metadata, once the system's own fields were put back."""
+    """Check that fixed fields of metadata have not changed, after the system's own fields were restored."""
     out = []
     if old.get("deletionTimestamp"):
         added = [f for f in new.get("finalizers") or () if f not in (old.get("finalizers") or ())]

@@ -1,4 +1,4 @@
-"""Which form of answer a client asked for in its Accept header. The first entry that can be served wins."""
+"""Choose the form of an answer from the client's Accept header. The first entry that can be served wins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def chosen(accept: str) -> Form:
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Whether discovery is asked for as one document, in a version that is served."""
+    """Return whether the client asks for discovery in a single document, in a version that is served."""
     for media, parameters in entries(accept):
         if parameters.get("as") == "APIGroupDiscoveryList":
             if (parameters.get("g"), parameters.get("v")) == ("apidiscovery.k8s.io", "v2"):

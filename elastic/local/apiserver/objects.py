@@ -197,7 +197,7 @@ class Objects:
             raise conflict(kind.group, kind.plural, call.name, why)
 
     async def finalize(self, call: Call, mutate: Mutate) -> Json:
-        """Write spec.finalizers of a namespace. The last one that goes takes the namespace with it."""
+        """Write spec.finalizers of a namespace. If none remains and the namespace is being deleted, it is removed."""
         entry = self.find(call)
         obj = mutate(whole(call.kind, entry))
         meta = obj["metadata"]
@@ -297,7 +297,7 @@ def _mark(kind: ResourceType, obj: Json, options: Json) -> int:
 
 
 def _released(kind: ResourceType, obj: Json) -> bool:
-    """Whether an object that is marked for deletion has nothing left to wait for."""
+    """Return whether an object is marked for deletion and has nothing left to wait for."""
     meta = obj["metadata"]
     waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or kind.strategy.held(obj)
     return bool(meta.get("deletionTimestamp")) and not waits

@@ -1,4 +1,4 @@
-"""OpenAPI documents of what is served: version 3 per group version, as kubectl reads them for apply and explain, and version 2 whole."""
+"""Write OpenAPI documents: version 3 for each group version, which kubectl reads for apply and explain, and a single one of version 2."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from elastic.local.apiserver.resources import Registry, ResourceType
 INFO = {"title": "Kubernetes", "version": "v1.36.1"}
 BINARY_V2 = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 NOTHING_V2 = b"\n\x032.0"
-"""A version 2 document that defines nothing, as protobuf. kubectl asks for it about kinds that version 3 does not name, and takes a
-refusal for a broken server instead of saying that there is no such kind."""
+"""An empty document of version 2, as protobuf. kubectl asks for it about kinds that version 3 does not name. If the server refused, kubectl
+would report a broken server and not a missing kind."""
 _TEXT = {"type": "string", "uniqueItems": True}
 _WRITE = [{"name": n, "in": "query", "schema": _TEXT} for n in ("dryRun", "fieldManager", "fieldValidation")]
 _PATCH_TYPES = ("application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json")
 _STRATEGIC = "application/strategic-merge-patch+json"
-"""Not for custom resources: `kubectl apply` sends the sort of patch that is named here."""
+"""Patch type of built-in kinds only. `kubectl apply` sends a type of patch that the document names."""
 
 
 def base(group: str, version: str) -> str:
@@ -39,7 +39,7 @@ def index(registry: Registry) -> Json:
 
 
 def digest(registry: Registry, group: str, version: str) -> str:
-    """Changes when the document does: for built-in groups never, for custom resources with their schemas."""
+    """Return a hash that changes with the document: never for built-in groups, and with the schemas of custom resources."""
     types = registry.of_version(group, version)
     known = [[t.plural, t.kind, t.strategy.version if isinstance(t.strategy, Custom) else None] for t in types]
     return hashlib.sha512(orjson.dumps([group, version, known])).hexdigest().upper()
@@ -64,7 +64,7 @@ def component_name(t: ResourceType) -> str:
 
 
 def _collect(t: ResourceType, into: Json) -> None:
-    """The kind's schema and all that it refers to."""
+    """Add the kind's schema and all schemas that it refers to."""
     meta = {"$ref": schemas.PREFIX + schemas.OBJECT_META}
     gvk = [{"group": t.group, "kind": t.kind, "version": t.version}]
     if isinstance(t.strategy, Custom):
@@ -142,7 +142,7 @@ def _operation(t: ResourceType, gvk: Json, verb: str) -> Json:
 
 
 def whole_v2(registry: Registry) -> bytes:
-    """The version 2 document, which older clients read; definitions only."""
+    """Return the document of version 2, which older clients read. It has definitions only."""
     found: Json = {}
     for t in registry:
         _collect(t, found)

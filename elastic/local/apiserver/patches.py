@@ -61,14 +61,14 @@ def _copy(value: Any) -> Any:
 
 
 def _copied(target: Any, op: Any) -> int:
-    """How much an operation makes the object grow by what is there already: a few copies of copies would fill any memory."""
+    """Return by how many bytes a copy operation makes the object grow. A few copies of copies would fill any memory."""
     if not isinstance(op, dict) or op.get("op") != "copy":
         return 0
     return len(orjson.dumps(resolve_pointer(target, str(op.get("from")), None)))
 
 
 def _lenient(target: Any, op: Any) -> Any:
-    """Replace a key; one that is not there is added, as by the real server's library."""
+    """Return the operation; a replacement of a missing key becomes an addition, as in the real server's library."""
     if not isinstance(op, dict) or op.get("op") != "replace":
         return op
     way, _, last = str(op.get("path", "")).rpartition("/")
@@ -188,7 +188,7 @@ def _without_directives(value: Any) -> Any:
 
 
 def _ordered(items: list[Any], before: list[Any], order: list[Any], key: str | None) -> list[Any]:
-    """Items that the order names come in that order; each of the others keeps its place before what it stood before."""
+    """Return the items in this order. An item that the order does not name stays before the item that it preceded."""
 
     def named(values: list[Any]) -> list[Any]:
         return [v.get(key) if key and isinstance(v, dict) else v for v in values]

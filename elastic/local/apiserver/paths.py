@@ -1,4 +1,4 @@
-"""Which resource, object and subresource a path names. Pure; whether such a resource is served is for others to say."""
+"""Find the resource, object and subresource that a path names. Pure; other modules know whether the resource is served."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Target:
     name: str
     subresource: str
     watching: bool = False
-    """the path is of the old form with /watch/ in it"""
+    """Whether the path has the old form with /watch/ in it."""
 
 
 _PROXIED = re.compile(r"(/api/v1/namespaces/[^/]+/(?:pods|services)/[^/]+/proxy)(/.*)?")
 
 
 def parse(path: str) -> Target | None:
-    """None for what is no path of an object or a collection."""
+    """Parse a path. Return None if it names no object and no collection."""
     proxied = _PROXIED.fullmatch(path)
     path = proxied[1] if proxied else path
     parts = path.strip("/").split("/")
@@ -44,7 +44,7 @@ def parse(path: str) -> Target | None:
 
 
 def beyond_proxy(path: str) -> str:
-    """What follows /proxy: the path of the request that is passed on."""
+    """Return the path after /proxy, to which the request is passed on."""
     proxied = _PROXIED.fullmatch(path)
     return (proxied[2] if proxied else "") or "/"
 

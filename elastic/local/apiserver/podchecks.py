@@ -1,4 +1,4 @@
-"""Whether a pod's specification makes sense, and whether a change of it is one of the few that are allowed."""
+"""Check a pod's specification, and check that a change of it is one of the few allowed changes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _toleration_causes(t: Json, path: str) -> list[Cause]:
 
 
 def update_causes(new: Json, old: Json) -> list[Cause]:
-    """A pod's containers keep everything but their image; tolerations are only added; a gate may be taken away."""
+    """Check a change: containers may only change their image, tolerations may be added, and gates may be removed."""
     out: list[Cause] = []
     given, wanted = new.get("tolerations") or [], old.get("tolerations") or []
     if any(t not in given for t in wanted):
@@ -187,7 +187,7 @@ def _frozen_changes(new: Json, old: Json) -> str:
 
 
 def _gated_changes(new: Json, old: Json) -> str:
-    """While it is gated, a pod's node selector and affinity may be tightened."""
+    """Return forbidden changes of a gated pod. Its node selector and affinity may become stricter."""
     for key, value in (old.get("nodeSelector") or {}).items():
         if (new.get("nodeSelector") or {}).get(key) != value:
             return f" nodeSelector.{key}: {value!r} before"

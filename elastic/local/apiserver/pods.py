@@ -58,7 +58,7 @@ class Pods(Strategy):
         return podchecks.spec_causes(obj.get("spec") or {}, "spec")
 
     def validate_update(self, new: Json, old: Json, /) -> list[Cause]:
-        # Most updates of pods are about labels and annotations, and what is stored was found right.
+        # Most updates of pods change only labels and annotations, and a stored spec has been checked.
         return [] if new["spec"] == old["spec"] else super().validate_update(new, old)
 
     def change_causes(self, new: Json, old: Json, /) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""What the server fills into a pod's specification, in pods and in templates of them, and the quality-of-service class."""
+"""Fill defaults into a pod's specification, in pods and templates, and find its quality-of-service class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def default_pod_spec(spec: Json) -> None:
 
 
 def default_requests(spec: Json) -> None:
-    """What a container may use is what it asks for, unless it says so: in pods, not in templates of them."""
+    """Set missing requests of containers to their limits. This happens in pods, but not in templates."""
     for key in ("initContainers", "containers"):
         for container in spec.get(key) or ():
             limits = (container.get("resources") or {}).get("limits") or {}

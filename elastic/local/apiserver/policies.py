@@ -96,7 +96,7 @@ class Autoscalers(Strategy):
 
 
 class AutoscalersV1(Autoscalers):
-    """autoscaling/v1: the same objects, with the cpu metric in a field of its own; other metrics are not shown."""
+    """Autoscalers as autoscaling/v1 shows them: the cpu metric has its own field, and other metrics are not shown."""
 
     def same_form(self, revision: int, /) -> bool:
         return False

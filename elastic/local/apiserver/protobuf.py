@@ -1,7 +1,7 @@
-"""Reads the protobuf in which kubectl and other Go clients send built-in kinds; answers are JSON, which those clients accept as well.
+"""Read the protobuf in which kubectl and other Go clients send built-in kinds. Answers are JSON, which these clients accept too.
 
-protobuf.json has the names of each component's fields by number; their types are those of the same component in schemas.json. A name after
-`+` is a component whose fields JSON shows among those of the one around it.
+protobuf.json has the names of each component's fields by number. Their types are those of the same component in schemas.json. A name after
+`+` is a component whose fields JSON shows in the component around it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNSET_NAMES = (
     "failureThreshold hostNetwork hostPID hostIPC stdin stdinOnce tty readOnly paused publishNotReadyAddresses healthCheckNodePort"
 )
 _UNSET = frozenset(_UNSET_NAMES.split())
-"""Fields that are sent as zero where JSON would leave them out; of all others a zero means what it says."""
+"""Fields that clients send as zero although JSON would leave them out. A zero in all other fields counts."""
 _TIME = schemas.META + "Time"
 _MICRO_TIME = schemas.META + "MicroTime"
 
@@ -40,7 +40,7 @@ def _names() -> dict[str, list[str | None]]:
 
 
 def decode(body: bytes, expected: str) -> Json:
-    """The object in an envelope, as JSON; `expected` is the kind, for messages."""
+    """Return the object in an envelope as JSON. `expected` is the kind, for messages."""
     if not body.startswith(_MAGIC):
         why = f"provided data does not appear to be a protobuf message, expected prefix [107 56 115 0] ({body[:12].hex()})"
         raise bad_request(f"the object provided is unrecognized (must be of type {expected}): {why}")
@@ -76,7 +76,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers with their values: numbers, or the bytes of everything else."""
+    """Yield field numbers with their values: numbers, or the bytes of everything else."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -96,7 +96,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _message(data: bytes, component: str, depth: int, properties: Json | None = None) -> Json:
-    """`properties` are those of the component around this one, where JSON shows this one's fields among them."""
+    """Decode a message. `properties` are those of the component around it, if JSON shows its fields there."""
     if depth > _DEEPEST:
         raise ValueError(f"messages are nested more than {_DEEPEST} deep")
     fields = _names().get(component, [])
@@ -143,7 +143,7 @@ def _value(value: int | bytes, schema: Json, depth: int) -> Any:
 
 
 def _special(data: bytes, component: str) -> Any:
-    """Types that JSON shows in another way than as their fields."""
+    """Decode types that JSON does not show by their fields."""
     fields = dict(_parts(data))
     if component in (_TIME, _MICRO_TIME):
         return _moment(fields, "microseconds" if component == _MICRO_TIME else "seconds")

@@ -79,7 +79,7 @@ class Proxy:
         except Unreachable as error:
             raise _unavailable(str(error)) from None
         if place.pod is None:
-            # This server has ways of its own to addresses that no client of it should reach.
+            # This server can reach addresses that its clients should not reach.
             raise _unavailable(f'no endpoints available for service "{name}"')
         return place
 
@@ -108,7 +108,7 @@ class Proxy:
 
 
 def begun(answer: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Return the part of an answer that goes on to the client. Raises ValueError if it could not be sent: the client would hear nothing."""
+    """Return the part of an answer that goes on to the client. Raises ValueError if it cannot be sent, so that the client gets an error."""
     if not 200 <= answer.status < 600:
         raise ValueError(f"the answer is no HTTP: its status is {answer.status}")
     kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP)

@@ -1,4 +1,4 @@
-"""The form in which a server answers quantities: 1000m is 1, 0.5 is 500m, 1024Mi is 1Gi. Their values are quantity.py's matter."""
+"""Write quantities in a server's form: 1000m is 1, 0.5 is 500m, 1024Mi is 1Gi. quantity.py knows their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECIMAL = {18: "E", 15: "P", 12: "T", 9: "G", 6: "M", 3: "k", 0: "", -3: "m", -
 
 @lru_cache(maxsize=4096)
 def canonical(text: str) -> str | None:
-    """None for what is no quantity."""
+    """Return the canonical form, or None if the text is no quantity."""
     m = _FORM.fullmatch(text)
     if not m or len(text) > quantity.LONGEST:
         return None
@@ -34,7 +34,7 @@ def _binary(value: int) -> str:
 
 
 def _decimal(value: Fraction, *, exponents: bool) -> str:
-    """In the largest unit that needs no fraction; what is finer than a billionth is rounded up."""
+    """Write a value in the largest unit that needs no fraction. Fractions finer than a billionth are rounded up."""
     if value == 0:
         return "0"
     for exponent, suffix in _DECIMAL.items():

@@ -1,6 +1,6 @@
-"""May a user do this? The masters may do everything; for all others the roles bound to them, or to one of their groups, decide.
+"""Decide whether a user may do something. Masters may do everything; for others the roles bound to them or their groups decide.
 
-Also keeps people from handing out more than they have. Roles and bindings are read again after one of them changed.
+This module also finds rights that a user does not have and so may not grant. It reads roles and bindings again after a change of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BOOTSTRAP_BINDINGS = {"cluster-admin": MASTERS, "system:discovery": "system:auth
 class Grant:
     rule: Json
     namespace: str
-    """where it holds; everywhere when empty"""
+    """Namespace in which the grant holds; empty for all."""
     reason: str
 
 
@@ -57,7 +57,10 @@ class Rbac:
         self._grants = None
 
     def allows(self, user: User, attributes: Json, /) -> tuple[bool, str]:
-        """Attributes are verb with group, resource, subresource, namespace and name, or verb with path."""
+        """Return whether the user may do this, and the reason.
+
+        The attributes are a verb with group, resource, subresource, namespace and name, or a verb with a path.
+        """
         if MASTERS in user.groups:
             return True, ""
         for grant in self._of(user):
@@ -89,7 +92,7 @@ class Rbac:
         return out
 
     def rules(self, reference: Json, namespace: str) -> list[Json] | None:
-        """The rules of the role that a binding refers to; None where there is no such role."""
+        """Return the rules of the role that a binding refers to, or None if the role does not exist."""
         if reference.get("kind") == "ClusterRole":
             entry = self._store.get(f"clusterroles.{GROUP}", "", reference.get("name", ""))
         else:
@@ -97,13 +100,13 @@ class Rbac:
         return (entry.load().get("rules") or []) if entry else None
 
     def held(self, user: User, namespace: str) -> list[Json]:
-        """All rules that speak for a user in a namespace."""
+        """Return all rules that hold for a user in a namespace."""
         if MASTERS in user.groups:
             return [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, {"verbs": ["*"], "nonResourceURLs": ["*"]}]
         return [g.rule for g in self._of(user) if not g.namespace or g.namespace == namespace]
 
     def lacking(self, user: User, rules: list[Json], namespace: str) -> list[Json]:
-        """Which of these rules the user does not hold, and so may not hand out."""
+        """Return the rules whose rights the user does not have, and so may not grant."""
         if MASTERS in user.groups:
             return []
         held = self.held(user, namespace)
@@ -117,7 +120,7 @@ def _subject(subject: Json, namespace: str) -> str:
 
 
 def spelled_out(rule: Json) -> Iterator[Json]:
-    """Each single right that a rule gives, as attributes of a request."""
+    """Yield each single right of a rule, as attributes of a request."""
     for verb in rule.get("verbs") or ():
         for path in rule.get("nonResourceURLs") or ():
             yield {"verb": verb, "path": path}

@@ -1,6 +1,6 @@
-"""The table of resource types: what is served under which path, and the strategy that holds a kind's own behaviour.
+"""Keep the table of resource types: what is served under which path, and the strategy with the behaviour of each kind.
 
-Built-in kinds are entries made here and in kinds.py; a custom resource definition adds entries of the same form.
+This module and kinds.py make the entries of built-in kinds. A custom resource definition adds entries of the same form.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Strategy:
         return ()
 
     def held(self, obj: Json, /) -> bool:
-        """Whether something besides metadata.finalizers holds an object that is marked for deletion."""
+        """Return whether anything besides metadata.finalizers holds an object that is marked for deletion."""
         return False
 
     def grace(self, obj: Json, asked: int | None, /) -> int:
@@ -99,7 +99,7 @@ class Strategy:
         return obj
 
     def same_form(self, revision: int, /) -> bool:
-        """Whether what was stored at a revision has this version's form, so that its bytes can be answered as they are."""
+        """Return whether objects that were stored at a revision have this version's form, so that their bytes can be sent unchanged."""
         return True
 
     def columns(self) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Reviews: who is this, whose token is that, may this user do that. Answered, never stored."""
+"""Answer reviews: who the caller is, whose token this is, and whether a user may do something. Reviews are never stored."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from elastic.local.apiserver.objects import now_text
 
 class Authorizer(Protocol):
     def allows(self, user: User, attributes: Json, /) -> tuple[bool, str]:
-        """attributes: verb with group, resource, subresource, namespace, name, or with path. Returns also the reason."""
+        """Return whether the user may do this, and the reason.
+
+        The attributes are a verb with group, resource, subresource, namespace and name, or a verb with a path.
+        """
 
     def held(self, user: User, namespace: str, /) -> list[Json]:
-        """The rules that speak for a user in a namespace."""
+        """Return the rules that hold for a user in a namespace."""
 
 
 class Reviews:

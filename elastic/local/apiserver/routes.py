@@ -1,6 +1,6 @@
-"""Where a service of this cluster leads: to the name of an ExternalName, to a ready pod of its selector, else to its endpoint slices.
+"""Find the place of a service of this cluster: the name of an ExternalName, a ready pod of its selector, or its endpoint slices.
 
-And how this server comes there: to a pod through the agent of its node, for pods have a network of their own, else as the machine does.
+Connect to it: to a pod through the agent of its node, because pods have their own network, and to other places as the machine does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CONNECT_S = 5.0
 
 
 class Unreachable(Exception):
-    """The service that is named leads nowhere."""
+    """The named service leads nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of those that a service leads to."""
+    """A place that a service leads to."""
 
     host: str
     port: int
@@ -37,7 +37,7 @@ class Routes:
         self._store, self._kubelets = store, kubelets
 
     async def dial(self, host: str, port: int) -> socket.socket:
-        """Connects to `SERVICE.NAMESPACE.svc` at one of its ports."""
+        """Connect to `SERVICE.NAMESPACE.svc` at one of its ports."""
         try:
             return await self.reach(self.find(host, port))
         except Unreachable as error:
@@ -49,7 +49,7 @@ class Routes:
         return await asyncio.to_thread(socket.create_connection, (place.host, place.port), CONNECT_S)
 
     def find(self, host: str, port: int) -> Place:
-        """What is behind `SERVICE.NAMESPACE.svc` at one of its ports."""
+        """Return the place behind `SERVICE.NAMESPACE.svc` at one of its ports. Raise Unreachable if it leads nowhere."""
         name, _, namespace = host.removesuffix(DOMAIN).partition(".")
         entry = self._store.get("services", namespace, name)
         if entry is None:
@@ -93,12 +93,12 @@ def _is_ready(pod: Json) -> bool:
 
 
 def _target(pod: Json, port: Json) -> int:
-    """The number of a service's target port in a pod; 0 where the pod has no port of that name."""
+    """Return the number of a service's target port in a pod, or 0 if the pod has no port of this name."""
     wanted: Any = port.get("targetPort") or port["port"]
     return wanted if isinstance(wanted, int) else numbered(pod, wanted)
 
 
 def numbered(pod: Json, name: str) -> int:
-    """A port of the pod's containers by its name, else 0."""
+    """Return a port of the pod's containers by its name, or 0."""
     named = (p for c in pod["spec"].get("containers") or () for p in c.get("ports") or ())
     return next((int(p["containerPort"]) for p in named if p.get("name") == name), 0)

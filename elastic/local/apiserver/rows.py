@@ -1,4 +1,4 @@
-"""Columns and cells of the kinds that people list most; all others show name and age."""
+"""Make columns and cells of the kinds that people list most. All other kinds show name and age."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Validation rules of custom resources (x-kubernetes-validations), in CEL: where they apply, against what, and what they find.
+"""Run the validation rules of custom resources (x-kubernetes-validations), which are in CEL.
 
-A rule about oldSelf runs only where there is an old value, and a value that did not change is not judged again. The CEL library is
-loaded when the first rule is run, for most servers never run one.
+A rule about oldSelf runs only if there is an old value, and an unchanged value is not judged again. The CEL library is loaded for the first
+rule, because most servers never run one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MISSING = object()
 
 
 def declared(schema: Any) -> bool:
-    """Whether there is any rule in a schema."""
+    """Return whether a schema has any rule."""
     if isinstance(schema, dict):
         return "x-kubernetes-validations" in schema or any(declared(v) for v in schema.values())
     return any(declared(v) for v in schema) if isinstance(schema, list) else False
@@ -47,7 +47,7 @@ def _check(schema: Json, value: Any, old: Any, path: str) -> Iterator[Cause]:
 
 
 def _correlated(schema: Json, item: Any, old: Any) -> Any:
-    """The old item with the same keys, in a list by keys; items of other lists have no past."""
+    """Return the old item with the same keys, in a list by keys. Items of other lists have no past."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(old, list) or not isinstance(item, dict):
         return _MISSING
@@ -69,7 +69,7 @@ def _judge(rule: Json, schema: Json, value: Any, old: Any, path: str) -> Iterato
         given["oldSelf"] = _cel(old, schema)
     try:
         holds = bool(_program(text)(given))
-    except Exception as e:  # the library raises what the expression makes it raise
+    except Exception as e:  # an expression can make the library raise anything
         yield Cause(
             path or "<nil>",
             "FieldValueInvalid",
@@ -81,7 +81,7 @@ def _judge(rule: Json, schema: Json, value: Any, old: Any, path: str) -> Iterato
 
 
 def _view(text: str, value: Any, path: str) -> Any:
-    """Of a whole object, what a rule can depend on: most metadata never, status only where it is named."""
+    """Return the part of a whole object on which a rule can depend: never most metadata, and status only if the rule names it."""
     if path or not isinstance(value, dict):
         return value
     name = {k: v for k, v in (value.get("metadata") or {}).items() if k in ("name", "generateName")}
@@ -131,7 +131,7 @@ def _program(text: str) -> Any:
 
 
 def judged(text: str, given: dict[str, Any]) -> bool | str:
-    """Whether an expression is true of plain values, or why it cannot be evaluated."""
+    """Return whether an expression is true for plain values, or why it cannot be evaluated."""
     try:
         return bool(_program(text)({k: _cel(v, {}) for k, v in given.items()}))
     except Exception as e:  # as above
@@ -139,7 +139,7 @@ def judged(text: str, given: dict[str, Any]) -> bool | str:
 
 
 def problem(text: str) -> str:
-    """Why an expression cannot be compiled; empty when it can."""
+    """Return why an expression cannot be compiled; empty if it can."""
     try:
         _program(text)
     except Exception as e:  # the library raises its own and the parser's errors
@@ -148,7 +148,7 @@ def problem(text: str) -> str:
 
 
 def _cel(value: Any, schema: Json) -> Any:
-    """A value as the schema types it: a number is a double, an integer an int, whatever its JSON looked like."""
+    """Return a value with the types of the schema: a number is a double and an integer is an int, whatever its JSON looks like."""
     from celpy import celtypes
 
     if isinstance(value, bool):

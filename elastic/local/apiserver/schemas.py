@@ -1,4 +1,4 @@
-"""The types of the built-in kinds, as data of a real server, and what a schema says about one field.
+"""Look up the types of the built-in kinds, which are data of a real server.
 
 The document holds component schemas with list types, list keys and patch keys. References are followed on demand.
 """
@@ -19,13 +19,13 @@ OBJECT_META = META + "ObjectMeta"
 
 @cache
 def components() -> dict[str, Json]:
-    """All component schemas; read once, never changed."""
+    """Return all component schemas. They are read once and never changed."""
     loaded: dict[str, Json] = orjson.loads(files(__package__).joinpath("schemas.json").read_bytes())
     return loaded
 
 
 def reference(schema: Json) -> str:
-    """The name of the component that a schema refers to, or the empty string."""
+    """Return the name of the component that a schema refers to, or an empty text."""
     ref = schema.get("$ref")
     if ref is None and len(schema.get("allOf", ())) == 1:
         ref = schema["allOf"][0].get("$ref")
@@ -33,7 +33,7 @@ def reference(schema: Json) -> str:
 
 
 def resolved(schema: Json) -> Json:
-    """The schema itself, or the component it refers to, with the list and patch keys said beside the reference."""
+    """Return the schema itself, or the component that it refers to."""
     name = reference(schema)
     return components()[name] if name else schema
 
@@ -44,7 +44,7 @@ def component(name: str) -> Json:
 
 @cache
 def schema_name(group: str, version: str, kind: str) -> str:
-    """The component that describes a kind; the empty string when there is none."""
+    """Return the name of the component that describes a kind, or an empty text if no component does."""
     wanted = {"group": group, "version": version, "kind": kind}
     for name, schema in components().items():
         if wanted in schema.get("x-kubernetes-group-version-kind", ()) and name.rpartition(".")[2] == kind:

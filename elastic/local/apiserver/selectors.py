@@ -1,4 +1,4 @@
-"""Label and field selectors: parsed once per request into a predicate over labels and selectable fields."""
+"""Parse label and field selectors, once per request, into a predicate over labels and selectable fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXISTS = re.compile(rf"^(!?)\s*({_KEY})$")
 
 
 def _split(text: str) -> list[str]:
-    """Splits at commas outside parentheses."""
+    """Split at commas outside parentheses."""
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         depth += (c == "(") - (c == ")")
@@ -30,7 +30,7 @@ def _split(text: str) -> list[str]:
 
 
 def label_selector(text: str) -> Predicate | None:
-    """None selects everything."""
+    """Return a predicate over labels, or None to select everything."""
     if not text.strip():
         return None
     terms = [_label_term(part, text) for part in _split(text)]
@@ -87,7 +87,7 @@ def _comparison(key: str, op: str, value: str) -> Predicate:
 
 
 FieldTerm = tuple[str, str, bool]
-"""field, value, whether it must equal"""
+"""Field, value, and whether they must be equal."""
 
 
 def field_terms(text: str) -> list[FieldTerm]:
@@ -101,7 +101,7 @@ def field_terms(text: str) -> list[FieldTerm]:
 
 
 def field_selector(text: str, known: Iterable[str]) -> Predicate | None:
-    """A predicate over selectable fields; None selects everything."""
+    """Return a predicate over selectable fields, or None to select everything."""
     terms = field_terms(text)
     names = set(known)
     for name, _, _ in terms:

@@ -1,4 +1,4 @@
-"""Puts the API server together and runs it on its sockets until it is stopped."""
+"""Assemble the API server, and run it on its sockets until it is stopped."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ApiServer:
         return entry is not None and entry.load()["metadata"]["uid"] == uid
 
     def load(self) -> None:
-        """Reads what was stored, serves the definitions found there, and makes what every cluster has."""
+        """Read the stored objects, serve the definitions among them, and make the objects that every cluster has."""
         present = [entry for resource, entry in self.store.load() if resource == STORAGE]
         self._definitions.start(present)
         for name in NAMESPACES:
@@ -115,7 +115,7 @@ class ApiServer:
         self.store.forget_history()
 
     def _ensure(self, resource: str, namespace: str, name: str, *, labels: dict[str, str] | None = None, **rest: object) -> None:
-        """Makes an object that belongs to every cluster, unless it is there."""
+        """Make an object that every cluster has, unless it exists."""
         if self.store.get(resource, namespace, name) is not None:
             return
         meta: Json = {"name": name, "uid": str(uuid4()), "creationTimestamp": now_text()}
@@ -125,7 +125,7 @@ class ApiServer:
         self.store.put(resource, namespace, name, obj={"metadata": meta, **rest}, expected=None)
 
     def publish(self, port: int) -> None:
-        """The service under which pods find this server."""
+        """Make the service by which pods find this server."""
         ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]
         spec = {
             "type": "ClusterIP",
@@ -152,7 +152,7 @@ class ApiServer:
         self._beside.append(asyncio.create_task(self._availability.run()))
 
     async def _move_journal(self) -> None:
-        """Beside the writes, in a thread, for it waits for the disk."""
+        """Move the journal when it is long, in a thread, because that waits for the disk."""
         due = asyncio.Event()
         self.store.journal_is_long = due.set
         while True:

@@ -1,10 +1,10 @@
-"""Objects by resource, namespace and name; every change gets the next resourceVersion and is sent to its watchers.
+"""Store objects by resource, namespace and name. Every change gets the next resourceVersion and is sent to its watchers.
 
-Each object is kept once, as the JSON bytes that answers are made of, and written to SQLite before any client sees the change,
-one transaction per change. The journal (WAL) reaches the kernel before a write returns, so a killed process loses nothing that
-it acknowledged; only a crash of the whole machine may lose the last moments. The history of changes is bounded and in memory:
-after a restart, or when a reader falls behind, it gets the error that its version has expired, and lists again.
-The store knows nothing of kinds, HTTP or who may do what.
+Each object is kept once, as the JSON bytes that answers are made of. It is written to SQLite before any client sees the change, with one
+transaction per change. The journal (WAL) reaches the kernel before a write returns, so a killed process loses nothing that it acknowledged;
+only a crash of the whole machine may lose the last moments. The history of changes is bounded and in memory: after a restart, or if a
+reader falls behind, the reader gets an error that its version has expired, and lists again. The store knows nothing about kinds, HTTP or
+rights.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from elastic.local.apiserver.errors import Json
 log = logging.getLogger("elastic.local.apiserver")
 MOST_BYTES = 3 << 19
 JOURNALLED = 1000
-"""changes between two moves of the journal into the database"""
+"""Number of changes between two moves of the journal into the database."""
 MOST_DIGITS = 20
 RESERVE = 4 << 20
-"""bytes that are kept free, so that what makes room can be written where the disk is full"""
+"""Bytes that are kept free, so that deletions can be written if the disk is full."""
 Key = tuple[str, str]
-"""namespace ("" for what has none) and name"""
+"""Namespace (empty for cluster-wide objects) and name."""
 
 
 def is_version(text: str) -> bool:
-    """Can it be a resourceVersion? Python reads other digits than these as numbers too, and refuses very long ones."""
+    """Return whether a text can be a resourceVersion. Python also reads other digits as numbers, and refuses very long ones."""
     return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
@@ -43,16 +43,16 @@ class Stale(Exception):
 
 
 class TooLarge(Exception):
-    """One object is not for everything."""
+    """The object exceeds the size limit."""
 
 
 class Unwritable(Exception):
-    """The disk did not take a change. Nothing of it was stored."""
+    """A change could not be written to the disk. Nothing of it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One state of one object. `data` is its JSON without apiVersion and kind, which depend on the version asked for."""
+    """A state of an object. `data` is its JSON without apiVersion and kind, which depend on the requested version."""
 
     namespace: str
     name: str
@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to one object: created (no `before`), modified, or deleted (`gone` holds)."""
+    """A change of an object: created (without `before`), modified, or deleted (`gone`)."""
 
     revision: int
     resource: str
@@ -93,16 +93,16 @@ class Store:
         self._objects: dict[str, dict[Key, Entry]] = {}
         self._sorted: dict[str, list[Key]] = {}
         self._listeners: dict[str, set[Listener]] = {}
-        path.touch(mode=0o600)  # secrets lie in it; its journal gets the same mode
+        path.touch(mode=0o600)  # it holds secrets; its journal gets the same mode
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
-        # The store's owner moves the journal into the database beside the writes; this is the fallback.
+        # The store's owner moves the journal into the database while others write; this is the fallback.
         self._db.execute("PRAGMA wal_autocheckpoint=20000")
         self._path, self._journalled = path, 0
         self._reserve = path.with_suffix(".reserve")
         self.journal_is_long: Callable[[], None] = lambda: None
-        """called when it is time to move the journal"""
+        """Called when it is time to move the journal."""
         self._db.execute(
             "CREATE TABLE IF NOT EXISTS objects(resource TEXT, namespace TEXT, name TEXT, revision INTEGER, data BLOB, "
             "PRIMARY KEY(resource, namespace, name)) WITHOUT ROWID"
@@ -111,11 +111,11 @@ class Store:
         self._db.execute("INSERT OR IGNORE INTO revision VALUES (1, 1)")
         self.revision = int(self._db.execute("SELECT value FROM revision").fetchone()[0])
         self.oldest = self.revision
-        """changes up to this revision are no longer known one by one"""
+        """Revision up to which single changes are not known any more."""
         self._fill_reserve()
 
     def load(self) -> Iterator[tuple[str, Entry]]:
-        """Reads what was stored; call it once, before anything else."""
+        """Read the stored objects. Call this once, before anything else."""
         for resource, namespace, name, revision, data in self._db.execute("SELECT * FROM objects ORDER BY resource, namespace, name"):
             obj = orjson.loads(data)
             entry = self._entry(resource, namespace, name, revision=revision, obj=obj, data=data)
@@ -126,7 +126,7 @@ class Store:
         self._db.close()
 
     def move_journal(self) -> None:
-        """Takes what the journal holds into the database. It waits for the disk, and may run in another thread while others write."""
+        """Move the journal's content into the database. This waits for the disk, and may run in another thread while others write."""
         db = sqlite3.connect(self._path)
         try:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -135,7 +135,7 @@ class Store:
         self._fill_reserve()
 
     def _fill_reserve(self) -> None:
-        """Without it everything works but the last: to delete where the disk is full."""
+        """Reserve disk space. Without it everything works except deletions on a full disk."""
         with contextlib.suppress(OSError), open(self._reserve, "ab") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
 
@@ -143,7 +143,7 @@ class Store:
         return self._objects.get(resource, {}).get((namespace, name))
 
     def entries(self, resource: str, namespace: str = "") -> list[Entry]:
-        """All objects of a resource, or those of one namespace, sorted by namespace and name."""
+        """Return all objects of a resource, or those of one namespace, sorted by namespace and name."""
         objects = self._objects.get(resource)
         if not objects:
             return []
@@ -156,7 +156,7 @@ class Store:
         return [r for r, objects in self._objects.items() if objects]
 
     def entries_at(self, resource: str, revision: int, namespace: str = "") -> list[Entry] | None:
-        """The objects as they were at an earlier revision, or None when that is too long ago."""
+        """Return the objects as they were at an earlier revision, or None if that is too long ago."""
         if revision < self.oldest:
             return None
         then = {e.key: e for e in self.entries(resource, namespace)}
@@ -172,14 +172,14 @@ class Store:
         return [then[k] for k in sorted(then)]
 
     def put(self, resource: str, namespace: str, name: str, *, obj: Json, expected: Entry | None) -> Entry:
-        """Creates (`expected` is None) or replaces an object. The object gets its resourceVersion here."""
+        """Create (if `expected` is None) or replace an object. The object gets its resourceVersion here."""
         key = (namespace, name)
         before = self._objects.get(resource, {}).get(key)
         if before is not expected:
             raise Stale(name)
         entry = self._stamp(resource, key, obj)
         if len(entry.data) > MOST_BYTES:
-            raise TooLarge(f"the object has {len(entry.data)} bytes, but {MOST_BYTES} is the most that is stored")
+            raise TooLarge(f"the object has {len(entry.data)} bytes, but at most {MOST_BYTES} can be stored")
         self._commit(
             "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)",
             (resource, namespace, name, entry.revision, entry.data),
@@ -193,7 +193,7 @@ class Store:
         return entry
 
     def remove(self, resource: str, namespace: str, name: str, *, obj: Json, expected: Entry) -> Entry:
-        """Deletes an object; `obj` is its last state, which watchers get."""
+        """Delete an object. `obj` is its last state, which watchers get."""
         key = (namespace, name)
         if self._objects.get(resource, {}).get(key) is not expected:
             raise Stale(name)
@@ -206,7 +206,7 @@ class Store:
         return entry
 
     def since(self, resource: str, revision: int) -> list[Change] | None:
-        """The changes after a revision, or None when they are no longer known."""
+        """Return the changes after a revision, or None if they are not known any more."""
         if revision < self.oldest:
             return None
         found = []
@@ -218,7 +218,7 @@ class Store:
         return found[::-1]
 
     def subscribe(self, resource: str, listener: Listener) -> Callable[[], None]:
-        """Calls the listener with every later change of the resource; returns what ends that."""
+        """Call the listener with every later change of the resource. Return a function that ends this."""
         listeners = self._listeners.setdefault(resource, set())
         listeners.add(listener)
         return lambda: listeners.discard(listener)
@@ -227,7 +227,7 @@ class Store:
         return sum(len(found) for found in self._listeners.values())
 
     def forget_history(self) -> None:
-        """Every reader that resumes from an earlier version must list again."""
+        """Forget the history, so that every reader of an earlier version must list again."""
         self._history.clear()
         self._history_size = 0
         self.oldest = self.revision
@@ -267,7 +267,7 @@ class Store:
             db.execute("UPDATE revision SET value = ?", (revision,))
             db.execute("COMMIT")
         except BaseException:
-            # On a full disk SQLite has rolled back by itself.
+            # SQLite has rolled back by itself if the disk is full.
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise

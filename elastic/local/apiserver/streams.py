@@ -1,4 +1,4 @@
-"""Sends a watch over its connection in pieces, so that a client that does not read holds one piece and not all that waits for it."""
+"""Send a watch over its connection in pieces, so that a client that does not read holds one piece in memory and not everything."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from elastic.local.apiserver.watch import SENT_AT_ONCE, Ended, Watcher
 
 BOOKMARK_EVERY_S = 60.0
 STALLED_S = 60.0
-"""A client that takes nothing for so long is cut off."""
+"""Seconds after which a client that reads nothing is disconnected."""
 
 
 async def send(request: web.Request, response: web.StreamResponse, watcher: Watcher, *, until: float) -> None:
-    """Returns when the watch is over, for whatever reason."""
+    """Send the watch until it ends, for whatever reason."""
     transport = request.transport
     try:
         await response.prepare(request)
@@ -52,7 +52,7 @@ async def _write(response: web.StreamResponse, text: bytes) -> None:
 
 
 def _sent(transport: asyncio.WriteTransport | None, text: bytes) -> bool:
-    """Writes one chunk past the response's own queue, unless the client reads slowly: a task would only wake up for it later."""
+    """Write a chunk directly to the transport, unless the client reads slowly, because a task would wake up for it only later."""
     if transport is None or transport.is_closing() or transport.get_write_buffer_size() > SENT_AT_ONCE:
         return False
     transport.write(b"%x\r\n%b\r\n" % (len(text), text))

@@ -1,6 +1,6 @@
-"""Structural schemas of custom resources: drop what they do not know, fill in defaults, and find what breaks them.
+"""Apply structural schemas of custom resources: drop unknown fields, fill in defaults, and find mistakes.
 
-Validation of values is left to a JSON Schema library; here are pruning, defaulting and the turning of its findings into causes.
+A JSON Schema library validates values. This module prunes, fills in defaults, and turns the library's findings into causes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
 def prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
-    """The value without fields that the schema does not specify; their paths are added to `unknown`."""
+    """Return the value without fields that the schema does not specify. Their paths are added to `unknown`."""
     if isinstance(value, dict):
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
         keep = bool(schema.get(_PRESERVE)) or (schema.get("type") is None and not properties)
@@ -41,7 +41,7 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
 
 
 def has_defaults(schema: Any) -> bool:
-    """Whether there is a default anywhere in a schema."""
+    """Return whether there is a default anywhere in a schema."""
     if not isinstance(schema, dict):
         return False
     inner = (*(schema.get("properties") or {}).values(), schema.get("items"), schema.get("additionalProperties"))
@@ -49,7 +49,7 @@ def has_defaults(schema: Any) -> bool:
 
 
 def default(value: Any, schema: Json) -> None:
-    """Fills in defaults in place; a null that is not allowed counts as missing where there is a default."""
+    """Fill in defaults in place. A null that is not allowed counts as missing if there is a default."""
     if isinstance(value, dict):
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
         for key, field in properties.items():
@@ -74,7 +74,7 @@ def default(value: Any, schema: Json) -> None:
 
 
 def list_causes(value: Any, schema: Json, path: str) -> list[Cause]:
-    """Items of a list by keys, or of a set, that are there twice."""
+    """Return a cause for each duplicate item of a list by keys or of a set."""
     out: list[Cause] = []
     if isinstance(value, dict):
         properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
@@ -96,7 +96,7 @@ def list_causes(value: Any, schema: Json, path: str) -> list[Cause]:
 
 
 def json_schema(schema: Any) -> Any:
-    """The schema in the words of JSON Schema 2020: nullable and int-or-string become types, exclusive bounds numbers."""
+    """Return the schema as JSON Schema 2020: nullable and int-or-string become types, and exclusive bounds become numbers."""
     if not isinstance(schema, dict):
         return schema
     out: Json = {}

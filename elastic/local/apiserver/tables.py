@@ -14,7 +14,7 @@ def column(name: str, type_: str = "string", *, format: str = "", description: s
 
 
 def age(timestamp: str | None) -> str:
-    """How long ago, as kubectl writes it: 5s, 3m12s, 2h, 4d."""
+    """Return the time since then as kubectl writes it: 5s, 3m12s, 2h, 4d."""
     if not timestamp:
         return "<unknown>"
     then = datetime.fromisoformat(timestamp)

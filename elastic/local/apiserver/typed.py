@@ -1,7 +1,7 @@
-"""Brings JSON into the form of its built-in type, as decoding into the real server's types does.
+"""Bring JSON into the form of its built-in type, as decoding into the real server's types does.
 
-Unknown fields are dropped and reported, nulls and empty lists and maps disappear, times and quantities get their usual form,
-and a value of a wrong type is an error that names the field. Decides nothing about what values make sense together.
+Unknown fields are dropped and reported, nulls and empty lists and maps disappear, times and quantities get their usual form, and a value of
+a wrong type is an error that names the field. Whether values make sense together is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Decoder:
         self.unknown: list[str] = []
 
     def decode(self, value: Any, schema: Json, path: str = "", known: Any = None) -> Any:
-        """`known` is what the value was made from, decoded before: the very parts of it that are still there are not gone through again."""
+        """Return the value in its type's form. `known` is the decoded value from which it was made; parts taken from it are skipped."""
         name = schemas.reference(schema)
         if name in _SCALARS:
             return _SCALARS[name](self, value, path)
@@ -96,7 +96,7 @@ class Decoder:
 
     @staticmethod
     def _is_empty(value: Any, field: Json) -> bool:
-        """Whether encoding leaves the value out: empty strings, lists and maps, but not empty structures."""
+        """Return whether encoding leaves the value out: empty strings, lists and maps, but not empty structures."""
         if value == "" or value == []:
             return True
         return value == {} and "additionalProperties" in schemas.resolved(field)

@@ -22,15 +22,15 @@ CONNECT_S = 5.0
 ANSWER_S = 60.0
 MOST_HEAD, MOST_REFUSAL = 64 * 1024, 64 * 1024
 KEPT = ("Connection", "Upgrade", "User-Agent", "Origin", "X-Stream-Protocol-Version")
-"""The client's headers that the agent gets, with all that begin with Sec-WebSocket-; its credentials are for us alone."""
+"""The client's headers that the agent gets, besides all that begin with Sec-WebSocket-. The client's credentials are for us alone."""
 _FIRST = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:.*")
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-"""No part of a header, and an answer of ours with it would not be sent."""
+"""Characters that no header may have. An answer of ours with them would not be sent."""
 
 Headers = list[tuple[str, str]]
 Connect = Callable[[], Awaitable[Ends]]
-"""Raises OSError with the reason."""
+"""Opens a connection. Raises OSError with the reason if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Answer:
 
 
 class Refused(Exception):
-    """Another answer than that the protocol changes."""
+    """The other side did not agree to change the protocol."""
 
     def __init__(self, answer: Answer, body: bytes) -> None:
         super().__init__(body.decode(errors="replace").strip())
@@ -52,7 +52,7 @@ def is_upgrade(request: web.Request) -> bool:
 
 
 async def passed_on(request: web.Request, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> web.StreamResponse:
-    """Returns when both sides have gone. Raises OSError where the agent cannot be reached, StatusError where it refuses."""
+    """Pass the request on until both sides have gone. Raise OSError if the agent cannot be reached, and StatusError if it refuses."""
     kept = [(k, v) for k, v in request.headers.items() if k.title() in KEPT or k.lower().startswith("sec-websocket-")]
     try:
         return await carried(request, _to(address, context), host=address[0], path=path, headers=kept)
@@ -61,7 +61,7 @@ async def passed_on(request: web.Request, *, address: tuple[str, int], path: str
 
 
 async def carried(request: web.Request, connect: Connect, *, host: str, path: str, headers: Headers) -> web.StreamResponse:
-    """Returns when both sides have gone. The request has no body. Raises OSError where the other side cannot be reached, and Refused."""
+    """Carry a request without a body until both sides have gone. Raise OSError if the other side cannot be reached, or Refused."""
     answer, far = await _upgraded(_head(f"{request.method} {path}", host, headers), connect)
     try:
         async with taken_over(request, answer.headers) as taken:
@@ -78,7 +78,7 @@ class Tunnels:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def dig(self, *, address: tuple[str, int], path: str, context: ssl.SSLContext) -> socket.socket:
-        """A socket whose other end is in the pod's network, as far as its writer can tell."""
+        """Return a socket that behaves as if its other end were in the pod's network."""
         head = _head(f"GET {path}", address[0], [("Connection", "Upgrade"), ("Upgrade", "tcp")])
         try:
             _, far = await _upgraded(head, _to(address, context))
@@ -136,7 +136,7 @@ def _parsed(head: bytes) -> Answer:
 
 async def _body(answer: Answer, reader: asyncio.StreamReader) -> bytes:
     if answer.status < 400:
-        return b""  # there need be none, and it says nothing of why
+        return b""  # such an answer may have no body, and its body gives no reason
     length = answer.headers.get("Content-Length", "")
     if not length.isdecimal() or len(length) > 9:
         return await reader.read(MOST_REFUSAL)

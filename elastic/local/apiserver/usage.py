@@ -1,6 +1,6 @@
-"""metrics.k8s.io: what pods and nodes use, asked of the node agents with each request, as a metrics server collects it from kubelets.
+"""Serve metrics.k8s.io: ask the node agents for the use of pods and nodes at each request, as a metrics server asks kubelets.
 
-Nothing of it is stored. A pod whose agent does not answer in time, or has not measured it yet, is not in a list.
+Nothing is stored. A list leaves out pods whose agent does not answer in time or has not measured them yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP, VERSION = "metrics.k8s.io", "v1beta1"
 
 
 class Measured(Strategy):
-    """Shown as a metrics server shows them."""
+    """Shows the objects as a metrics server does."""
 
     def columns(self) -> list[Json]:
         return [tables.column("Name", format="name"), *(tables.column(name) for name in ("CPU", "Memory", "Window"))]
@@ -53,7 +53,7 @@ class Usages:
         return {"kind": call.kind.kind, "apiVersion": call.kind.api_version, **measured[0]}
 
     async def chosen(self, call: Call) -> list[Json]:
-        """Of all objects that the selectors choose, without kind and version."""
+        """Return the metrics of all objects that the selectors choose, without kind and version."""
         stored = self._registry.find("", "v1", call.kind.plural)
         assert stored is not None
         as_stored = Call(call.verb, stored, call.namespace, call.name, "", call.query, call.user)
@@ -96,7 +96,7 @@ def _metadata(obj: Json) -> Json:
 
 
 def _times(measured: list[Json]) -> Json:
-    """One time and window for all: the oldest and the longest."""
+    """Return a common time and window: the oldest time and the longest window."""
     window = max(m["cpu"].get("windowSeconds", 0) for m in measured)
     return {"timestamp": min(m["cpu"]["time"] for m in measured), "window": f"{window:g}s"}
 

@@ -1,4 +1,4 @@
-"""Whether the paths that a pod's volumes and mounts name stay inside the volume; in the words of a real API server."""
+"""Check that the paths in a pod's volumes and mounts stay inside the volume, in the words of a real API server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from elastic.local.apiserver.errors import Cause, Json, bad, required
 
 
 def source_causes(volume: Json, path: str) -> list[Cause]:
-    """What is wrong with the paths of one volume."""
+    """Return the mistakes in the paths of a volume."""
     out = [cause for where, entry in _files(volume, path) for cause in _file_causes(entry, where)]
     if "hostPath" in volume:
         host = str(volume["hostPath"].get("path") or "")
@@ -19,7 +19,7 @@ def source_causes(volume: Json, path: str) -> list[Cause]:
 
 
 def _files(volume: Json, path: str) -> Iterator[tuple[str, Json]]:
-    """Every entry that names a file of the volume, with its place in the object."""
+    """Yield every entry that names a file of the volume, with its place in the object."""
     projected = (volume.get("projected") or {}).get("sources") or ()
     parts = [(path, volume), *((f"{path}.projected.sources[{i}]", source) for i, source in enumerate(projected))]
     for where, part in parts:
@@ -42,7 +42,7 @@ def _file_causes(entry: Json, where: str) -> list[Cause]:
 
 
 def mount_causes(mount: Json, where: str) -> list[Cause]:
-    """What is wrong with the part of a volume that a container wants."""
+    """Return the mistakes in the part of a volume that a container asks for."""
     out: list[Cause] = []
     for key in ("subPath", "subPathExpr"):
         if mount.get(key):

@@ -1,4 +1,4 @@
-"""Watches: a stream of changes from a version on, with selectors and bookmarks, and bounds on what waits for those who read slowly."""
+"""Stream changes since a version to watchers, with selectors and bookmarks. Queues for slow readers are bounded."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from elastic.local.apiserver.store import Change, Entry, Store
 
 Encode = Callable[[Entry], bytes]
 QUEUE_BYTES = 16 << 20
-"""what may wait for a watcher that reads slowly; beyond it the connection is cut"""
+"""Largest queue of a watcher that reads slowly. Above it, its connection is cut."""
 ALL_QUEUES_BYTES = 64 << 20
-"""the same for all watchers together; beyond it the watcher with the longest queue is closed"""
+"""Largest sum of all watchers' queues. Above it, the watcher with the longest queue is closed."""
 LONGEST_WATCH_S = 3600.0
 SENT_AT_ONCE = 64 << 10
-"""about what is made ready to be sent to one watcher at a time"""
+"""Bytes that are prepared for a watcher at a time, approximately."""
 
 
 class Ended(Exception):
-    """Nothing follows: the watcher does not read as fast as things change, or what it watches is no longer served."""
+    """The stream ends: the watcher reads too slowly, or its resource is not served any more."""
 
 
 def line(kind: bytes, body: bytes) -> bytes:
@@ -38,10 +38,10 @@ def error_line(error: StatusError) -> bytes:
 
 
 class Shared:
-    """What watchers have in common.
+    """State that all watchers share.
 
-    The line of the latest change, made once for all watches of a kind in its own form, and the sum of what waits for them. A line that
-    several watchers wait for is in memory once, and counts once.
+    It has the line of the latest change, which is made once for all watches of a kind in its own form, and the sum of the queues. A line in
+    several queues is in memory once, and counts once.
     """
 
     def __init__(self) -> None:
@@ -78,13 +78,13 @@ class Shared:
 
 
 class Watcher:
-    """One watch. Changes are put into its queue as finished lines the moment they are stored."""
+    """A watch. Changes are put into its queue as finished lines at the moment at which they are stored."""
 
     def __init__(self, store: Store, call: Call, *, encode: Encode | None, shared: Shared, abort: Callable[[], None]) -> None:
-        """`encode` makes another form of objects than their own."""
+        """Begin a watch. `encode` makes another form of objects than their own."""
         self._store, self._call, self._encode, self._shared, self._abort = store, call, encode, shared, abort
         self.waiting = 0
-        """bytes that are queued"""
+        """Number of bytes in the queue."""
         self._match: Match | None = matcher(call)
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
@@ -98,7 +98,7 @@ class Watcher:
         self._unsubscribe = store.subscribe(call.kind.stored_in, self._take)
 
     def _begin(self) -> Iterator[bytes] | None:
-        """What comes before all that happens from now on. Its lines are made as they are sent: a list may be long, and its reader slow."""
+        """Return the lines before all later changes. Each is made when it is sent, because a list may be long and its reader slow."""
         version = self._call.query.get("resourceVersion", "")
         streaming = self._call.flag("sendInitialEvents")
         if streaming or (version in ("", "0") and "sendInitialEvents" not in self._call.query):
@@ -119,16 +119,16 @@ class Watcher:
             yield last
 
     def send_at_once(self, send: Callable[[bytes], bool]) -> None:
-        """From now on what comes is handed to `send` in the same turn of the loop; what it does not take waits for next()."""
+        """Hand later lines to `send` in the same turn of the event loop. Lines that it does not take wait for next()."""
         self._send = send
 
     def end(self) -> None:
-        """Lets the stream finish after what is queued."""
+        """End the stream after the queued lines."""
         self._ending = True
         self._wake.set()
 
     def cut(self) -> None:
-        """Drops what waits, and the connection; the client lists again."""
+        """Drop the queue and the connection. The client lists again."""
         self._is_cut = True
         self._forget()
         self.end()
@@ -150,7 +150,7 @@ class Watcher:
             self._push(text)
 
     def _text(self, change: Change) -> bytes:
-        """The line about a change; nothing where the watcher does not see it."""
+        """Return the line about a change, or nothing if the watcher does not see the change."""
         if self._call.namespace and change.after.namespace != self._call.namespace:
             return b""
         before = change.before is not None and (self._match is None or self._match(change.before))
@@ -173,7 +173,7 @@ class Watcher:
         if self._send is None:
             self._wake.set()
         elif not self._flushing:
-            # Whatever else is stored in this turn of the loop goes with it.
+            # Other changes that are stored in this turn of the loop are sent together with it.
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -190,9 +190,9 @@ class Watcher:
         return bool(self._lines) or self._opening is not None
 
     async def next(self, timeout_s: float) -> bytes:
-        """What is to be sent next, about as much as goes at once; empty when nothing came in time.
+        """Return the next lines to send, up to about SENT_AT_ONCE bytes; empty if none came in time.
 
-        Until this is asked again, nothing is sent past it.
+        Until the next call, no line is sent in another way.
         """
         self._sending = False
         if not self._lines and self._opening is None and not self._ending:
@@ -232,13 +232,13 @@ class Watcher:
 
 
 def _restamped(entry: Entry, revision: int) -> Entry:
-    """The state before an object left the selection, under the version at which it did."""
+    """Return the state of an object before it left the selection, with the version at which it left."""
     obj = entry.load()
     obj["metadata"]["resourceVersion"] = str(revision)
     return Entry(entry.namespace, entry.name, revision, orjson.dumps(obj), entry.labels, entry.fields)
 
 
 def duration_s(call: Call) -> float:
-    """How long a watch lasts: as asked, else half an hour to an hour, spread so that not all end together."""
+    """Return the seconds of a watch: as asked, or half an hour to an hour, at random so that not all end together."""
     asked = call.integer("timeoutSeconds")
     return float(asked) if asked else random.uniform(LONGEST_WATCH_S / 2, LONGEST_WATCH_S)

@@ -1,7 +1,7 @@
-"""Admission webhooks: which of the registered ones a request concerns, what they receive, and what their answers mean.
+"""Call admission webhooks: choose the registered webhooks for a request, send them a review, and act on their answers.
 
-Mutating ones are asked before defaults of the server's own admission, one after the other, and never about a subresource of another form;
-validating ones after the object was found valid, all at once. How a webhook is reached is for hooktargets to know.
+Mutating webhooks are called one after the other, before the defaults of the server's own admission, and never for a subresource of another
+form. Validating ones are called all at once, after the object was found valid. hooktargets knows how to reach a webhook.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Webhooks:
         await self._targets.close()
 
     async def mutate(self, call: Call, new: Json, old: Json | None) -> None:
-        """Lets mutating webhooks change the object in place."""
+        """Let mutating webhooks change the object in place."""
         if call.shown is not None:
             return
         for hook, review in self._concerned(MUTATING, call, new, old):
@@ -69,7 +69,7 @@ class Webhooks:
 
     # ------------------------------------------------------------------ matching
     def _concerned(self, plural: str, call: Call, new: Json | None, old: Json | None) -> Iterator[tuple[Json, Json]]:
-        """The webhooks to ask, each with its review; whatever a webhook before it changed is seen in it."""
+        """Yield the webhooks to call, each with its review, which shows the changes of the webhooks before it."""
         operation = OPERATIONS.get(call.verb)
         if operation is None or call.kind.group == GROUP or call.is_admitted:
             return
@@ -82,7 +82,7 @@ class Webhooks:
                         yield hook, {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
     def _matched(self, hook: Json, call: Call, operation: str) -> ResourceType | None:
-        """The type in whose version the webhook wants to see the object."""
+        """Return the type in whose version the webhook wants to see the object, or None if it does not want to see it."""
         candidates = [call.kind]
         if hook.get("matchPolicy") != "Exact":
             candidates += [t for t in self._registry if t is not call.kind and t.stored_in == call.kind.stored_in]
@@ -110,7 +110,7 @@ class Webhooks:
         return any(matches(selector, (o.get("metadata") or {}).get("labels") or {}) for o in (new, old) if o is not None)
 
     def _namespace_labels(self, call: Call, obj: Json | None) -> dict[str, str] | None:
-        """Those of the object's namespace, or of the object itself where it is one; None where it can have none."""
+        """Return the labels of the object's namespace, or its own if it is a namespace; None for a cluster-wide object."""
         if call.kind.stored_in == "namespaces":
             return dict((obj or {}).get("metadata", {}).get("labels") or {})
         if not call.kind.namespaced:
@@ -122,7 +122,7 @@ class Webhooks:
 
     # ------------------------------------------------------------------ asking
     async def _ask(self, hook: Json, review: Json, call: Call) -> Json:
-        """The webhook's answer when it allows the request; raises when it does not, or fails and must not."""
+        """Return the webhook's answer if it allows the request. Raise if it refuses, or if it fails and its policy is not Ignore."""
         if call.dry_run and hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook["name"]}" does not support dry run')
         seconds = hook.get("timeoutSeconds", 10)
@@ -153,7 +153,7 @@ def _resource_matches(pattern: str, wanted: str) -> bool:
 
 
 def _request(kind: ResourceType, call: Call, new: Json | None, old: Json | None) -> Json:
-    """The review of a request that a webhook receives, in the version it asked for."""
+    """Return the request part of the review for a webhook, in the version that it asked for."""
     operation = OPERATIONS[call.verb]
 
     def shown(obj: Json | None) -> Json | None:
@@ -191,7 +191,7 @@ def _options(call: Call, operation: str) -> Json:
 
 
 def _conditions_hold(hook: Json, call: Call, request: Json) -> bool:
-    """matchConditions: all must hold for the webhook to be asked. One that is false decides before one that cannot be evaluated."""
+    """Return whether all matchConditions hold. A false condition decides before a condition that cannot be evaluated."""
     conditions = hook.get("matchConditions") or ()
     if not conditions:
         return True

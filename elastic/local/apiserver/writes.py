@@ -1,4 +1,4 @@
-"""The writing verbs: from a request's body to the change of an object."""
+"""Serve the writing verbs: turn a request's body into the change of an object."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Writes:
         self._objects, self._store = objects, store
 
     def read(self, call: Call) -> Json:
-        """The object in a request's body."""
+        """Return the object in a request's body."""
         if call.media == protobuf.MEDIA:
             obj, unknown = self._shaped(call, decoding.expect_kind(protobuf.decode(call.body, call.kind.kind), call.kind, body=b""))
             return obj
@@ -64,7 +64,7 @@ class Writes:
         return await self._objects.create(call, obj)
 
     async def update(self, call: Call) -> tuple[Json, bool]:
-        """The object, and whether the replacement made it."""
+        """Replace an object. Return it, and whether the replacement created it."""
         call.check_options("UpdateOptions")
         obj = self.read(call)
         given = obj["metadata"].get("name", "")
@@ -125,7 +125,7 @@ class Writes:
         return await self._objects.update(call, mutate, _part(call)), False
 
     def _applied(self, call: Call, live: Json | None, config: Json) -> Json:
-        """The live object with a configuration applied; fields that the kind does not know were refused or are dropped."""
+        """Apply a configuration to the live object. Fields that the kind does not know are refused or dropped."""
         policy = decoding.FieldPolicy(call.query.get("fieldValidation", ""))
         merged, unknown = self._shaped(call, managed.apply(call, live, config))
         policy.note(unknown, [])
@@ -183,7 +183,7 @@ def _part(call: Call) -> Part:
 
 
 def patched(call: Call, current: Json, patch: Any) -> Json:
-    """The object after a merge, strategic or JSON patch."""
+    """Return the object after a merge, strategic or JSON patch."""
     if call.media == JSON_PATCH:
         out = patches.json_patch(current, patch)
     elif not isinstance(patch, dict):

@@ -1,4 +1,4 @@
-"""Gives every namespace what pods there rely on: the service account `default`, and the cluster's certificate authority as a config map."""
+"""Give every namespace what pods in it need: the service account `default`, and the cluster's certificate authority as a config map."""
 
 import asyncio
 import logging

@@ -31,13 +31,13 @@ def finished(pod: Object) -> bool:
 
 
 def counts_replicas(budget: Object) -> bool:
-    """Whether the budget is about a share of the wanted replicas; a plain number is about the pods there are."""
+    """Return whether the budget counts by the wanted replicas. A plain minAvailable counts by the existing pods."""
     spec = budget["spec"]
     return "maxUnavailable" in spec or isinstance(spec.get("minAvailable"), str)
 
 
 def budget_status(budget: Object, pods: Iterable[Guarded], *, replicas: int | None, now: float) -> Object:
-    """`replicas` is what the pods' controllers want, where the budget counts those; None stands for the pods there are."""
+    """Return the budget's status. `replicas` is what the pods' controllers want, if the budget counts that; None counts existing pods."""
     pods = list(pods)
     expected = len(pods) if replicas is None else replicas
     desired = _desired(budget["spec"], expected)
@@ -68,7 +68,7 @@ def _share(written: int | str, of: int) -> int:
 
 
 def _still_disrupted(noted: Mapping[str, str], pods: list[Guarded], *, now: float) -> dict[str, str]:
-    """Evictions that were granted and not seen yet; one that never came is forgiven after a while."""
+    """Return evictions that were granted and not seen yet. An eviction that does not come is dropped after FORGIVEN_AFTER_S."""
     awaited = {pod.name for pod in pods if not pod.leaving}
     return {name: at for name, at in noted.items() if name in awaited and now - _seconds(at) < FORGIVEN_AFTER_S}
 

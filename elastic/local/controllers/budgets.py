@@ -1,6 +1,6 @@
-"""Keeps the status of disruption budgets current, so that the API server can tell whether an eviction may pass.
+"""Keep the status of disruption budgets current, so that the API server can tell whether to allow an eviction.
 
-The sums are budget.py's.
+budget.py calculates the numbers.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ class DisruptionBudgets:
                     log.warning("the status of disruption budget %s was not updated, trying again: %s", "/".join(key), error)
                     asyncio.get_running_loop().call_later(RETRY_S, self._look, [key])
                 except Exception:
-                    # One budget, or one scale that another server answers with, must end neither the others nor the node agents.
-                    log.exception("the status of disruption budget %s cannot be updated; it is looked at again in a while", "/".join(key))
+                    # An invalid budget, or another server's invalid scale, must end neither the other budgets nor the node agents.
+                    log.exception("the status of disruption budget %s cannot be updated, trying again later", "/".join(key))
 
     async def _refresh(self, key: tuple[str, str]) -> None:
         budget = self._budgets.get(*key)
@@ -92,7 +92,7 @@ class DisruptionBudgets:
         try:
             await self._kube.patch(POD_DISRUPTION_BUDGETS, key[1], body, namespace=key[0], kind=Patch.MERGE, subresource="status")
         except KubeError as error:
-            # A newer version is on its way to us, and brings us back here.
+            # A newer version of the budget will come, and bring us back here.
             if error.code not in (404, 409):
                 raise
 

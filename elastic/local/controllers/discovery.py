@@ -1,6 +1,6 @@
-"""Asks the API server which kinds it has, as garbage collection and the deletion of namespaces have to reach every one of them.
+"""Ask the API server for its kinds, because garbage collection and the deletion of namespaces must reach all of them.
 
-A group version that says nothing, or what makes no sense, costs no other.
+A group version with an invalid or missing answer does not affect the others.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ class Kinds:
 
     resources: tuple[Resource, ...]
     by_kind: dict[tuple[str, str], Resource]
-    """By group and kind: an owner reference names its owner so."""
+    """Resources by group and kind, as owner references name them."""
     failed: Mapping[str, str] = field(default_factory=dict)
-    """Group versions of which it is not known what they serve, and why."""
+    """Group versions whose resources are not known, each with the reason."""
     every: Mapping[tuple[str, str], Resource] = field(default_factory=dict)
-    """All resources by group and kind, those of which nothing is collected too."""
+    """All resources by group and kind, including those whose objects are not collected."""
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each group, the preferred one first."""
+    """Versions of each group, the preferred one first."""
 
 
 class _Named(msgspec.Struct):
@@ -67,7 +67,7 @@ async def discover(kube: Kube) -> Kinds:
 
 
 def read(documents: list[Object]) -> Kinds:
-    """Raises KubeError for what is no such document at all."""
+    """Read discovery documents. Raise KubeError if a document has another form."""
     found: dict[tuple[str, str], Resource] = {}
     every: dict[tuple[str, str], Resource] = {}
     versions: dict[str, tuple[str, ...]] = {}
@@ -110,7 +110,7 @@ def _version(each: Object) -> _Version:
     version = msgspec.convert(each, _Version)
     wrong = next((entry.resource for entry in version.resources or () if not is_segment(entry.resource)), None)
     if wrong is not None:
-        raise ValueError(f"resource {wrong[:100]!r} is no part of a path")
+        raise ValueError(f"resource {wrong[:100]!r} cannot be a part of a path")
     return version
 
 

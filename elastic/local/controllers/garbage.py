@@ -83,7 +83,7 @@ class GarbageCollector:
                 self._rediscover.set()
                 continue
             if self._kinds.failed and self._kinds.failed != before:
-                log.warning("what these group versions serve is not known: %s", self._kinds.failed)
+                log.warning("the resources of these group versions are not known: %s", self._kinds.failed)
             silent = {resource for resource in self._watches if resource.api_version in self._kinds.failed}
             self._follow(group, set(self._kinds.resources) | silent)
 
@@ -167,8 +167,8 @@ class GarbageCollector:
         if known is None:
             resource = self._kinds.by_kind.get((owner.group, owner.kind))
             if resource is None or (resource.namespaced and not subject.namespace):
-                # A kind we do not know, perhaps defined a moment ago, or a namespaced owner of an object that has no namespace, which
-                # cannot be asked for: leave the object alone.
+                # Leave the object alone if we cannot ask for its owner: its kind is unknown, and perhaps new, or the owner has a
+                # namespace although the object has none.
                 return State.PRESENT
             namespace = subject.namespace if resource.namespaced else None
             try:

@@ -1,4 +1,4 @@
-"""Empties a namespace that is to be deleted, and lets it go when nothing is left in it."""
+"""Empty a namespace that is to be deleted, and let it go when nothing is left in it."""
 
 import asyncio
 import logging
@@ -26,23 +26,23 @@ LONGEST_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What has been asked to go and is still there, by kind, and the finalizers that keep it."""
+    """Objects that are being deleted and still exist, by kind, and the finalizers that hold them."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     finalizers: Counter[str] = field(default_factory=Counter)
     undiscovered: Mapping[str, str] = field(default_factory=dict)
-    """Group versions that may hold content, but whose server does not say so: the namespace cannot be known to be empty."""
+    """Group versions whose server does not answer. They may hold content, so the namespace may not be empty."""
     problems: list[str] = field(default_factory=list)
     """Why content could not be listed or deleted."""
 
     @property
     def is_certain(self) -> bool:
-        """All that there is has been seen."""
+        """Whether all content has been seen."""
         return not self.undiscovered and not self.problems
 
 
 class NamespaceDeletion:
-    """One task per namespace that is going; each looks again until the namespace is empty."""
+    """Runs a task for each namespace that is being deleted. It looks again until the namespace is empty."""
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
@@ -80,15 +80,15 @@ class NamespaceDeletion:
                     return
                 log.warning("namespace %s is not empty yet: %s", name, error)
             except Exception:
-                # One namespace with content that makes no sense must end neither the others nor the node agents beside this loop.
+                # A namespace with invalid content must end neither the work on others nor the node agents in this process.
                 log.exception("namespace %s cannot be emptied, trying again", name)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _delete_content(self, name: str) -> tuple[bool, Waiting]:
-        """Requests the deletion of what is not being deleted; returns whether anything was there, and what was requested before.
+        """Request the deletion of all objects. Return whether any object exists, and the objects whose deletion was requested before.
 
-        A kind that cannot be listed or deleted holds up no other.
+        A kind that cannot be listed or deleted does not delay other kinds.
         """
         anything = False
         kinds = await discover(self._kube)
@@ -131,14 +131,14 @@ class NamespaceDeletion:
 
 
 def _of(namespace: str, found: Item) -> Item:
-    """Raises ValidationError for an object of another namespace: its server has not said what this one holds."""
+    """Return the object. Raise ValidationError if it is in another namespace, because then its server's list is wrong."""
     if found.namespace != namespace:
         raise msgspec.ValidationError(f"an object of the namespace {found.namespace[:100]!r} is listed in {namespace!r}")
     return found
 
 
 def conditions(waiting: Waiting, *, since: str) -> list[Object]:
-    """What a namespace waits for, in the words of a cluster."""
+    """Return the conditions that say what a namespace waits for, in the words of a cluster."""
     kinds = ", ".join(f"{kind} has {count} resource instances" for kind, count in sorted(waiting.kinds.items()))
     holders = ", ".join(f"{finalizer} in {count} resource instances" for finalizer, count in sorted(waiting.finalizers.items()))
     held = (True, "SomeFinalizersRemain", f"Some content in the namespace has finalizers remaining: {holders}")

@@ -1,4 +1,4 @@
-"""Decides what a node's silence or word means: conditions and taints of the node, and which of its pods have to go, and when. Pure."""
+"""Decide the consequences of a node's reports or silence: its conditions and taints, and which pods must leave, and when. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod that a taint drives out, and when; `at` is None when it may stay for good."""
+    """The time at which a taint drives a pod out; None if it may stay."""
 
     at: float | None
 
@@ -28,18 +28,18 @@ def seconds(text: str) -> float:
 
 
 def listening_since(since: float, *, looked_at: float, now: float) -> float:
-    """From when on a node's silence is the node's.
+    """Return the time from which a node's silence counts.
 
-    After a start of our own, and after a pause of this process, such as of a machine that slept, agents need a moment to report again.
+    After our own start, and after a pause of this process, for example because the machine slept, agents need a moment to report again.
     """
     return now if now - looked_at > OWN_SILENCE_S else since
 
 
 def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) -> bool:
-    """Whether the node has been silent for too long.
+    """Return whether the node has been silent for too long.
 
-    Its lease is a sign of life, and so is its status, whichever is newer: news of the two come apart, and a node that is back must not be
-    called silent for the lease that it had before.
+    The newer of its lease and its status counts. We see both at different times, and a node that has come back must not count as silent
+    because of its old lease.
     """
     renewed = ((lease or {}).get("spec") or {}).get("renewTime")
     told = (entry.get("lastHeartbeatTime") for entry in (node.get("status") or {}).get("conditions") or () if entry["type"] == "Ready")
@@ -48,7 +48,7 @@ def silent(node: Object, lease: Object | None, *, now: float, grace_s: float) ->
 
 
 def unknown_conditions(node: Object, *, now: float) -> list[Object]:
-    """What a silent node's conditions become; nothing if they say so already."""
+    """Return the new conditions of a silent node, without those that are Unknown already."""
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     said = {entry["type"]: entry for entry in (node.get("status") or {}).get("conditions") or ()}
     return [
@@ -66,7 +66,7 @@ def unknown_conditions(node: Object, *, now: float) -> list[Object]:
 
 
 def taints(node: Object, *, now: float) -> list[Object] | None:
-    """The taints the node should have, or None if it has them."""
+    """Return the taints that the node should have, or None if it has them."""
     present = list((node.get("spec") or {}).get("taints") or ())
     ready = next((e["status"] for e in (node.get("status") or {}).get("conditions") or () if e["type"] == "Ready"), "Unknown")
     wanted: list[tuple[str, str]] = []
@@ -85,7 +85,7 @@ def taints(node: Object, *, now: float) -> list[Object] | None:
 
 
 def eviction(pod: Object, of_node: Iterable[Object], *, now: float) -> Eviction:
-    """When a pod has to leave because of NoExecute taints: at once, after the shortest toleration, or never."""
+    """Decide when a pod must leave because of NoExecute taints: at once, after the shortest toleration, or never."""
     at: float | None = None
     for taint in of_node:
         if taint.get("effect") != "NoExecute":

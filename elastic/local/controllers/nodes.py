@@ -1,7 +1,4 @@
-"""Watches over nodes: marks silent ones, taints them, drives pods out of tainted ones, and clears away pods of nodes that are no more.
-
-What is to be done is nodehealth.py's to say.
-"""
+"""Watch nodes: mark and taint silent ones, drive pods out of tainted ones, and delete pods of deleted nodes. nodehealth.py decides."""
 
 import asyncio
 import logging
@@ -24,7 +21,7 @@ LEAST_PAUSE_S = 0.05
 
 
 class NodeLifecycle:
-    """One round over all nodes and the pods on them, whenever something changes and every few seconds."""
+    """Looks at all nodes and the pods on them whenever something changes, and every few seconds."""
 
     def __init__(self, kube: Kube, pods: "Cache[Object]", *, grace_s: float) -> None:
         self._kube = kube
@@ -96,7 +93,7 @@ class NodeLifecycle:
         try:
             await self._kube.patch(NODES, name, body, kind=kind, subresource=subresource)
         except KubeError as error:
-            # Gone, or changed meanwhile: the news of that brings us back here.
+            # The node is gone or has changed meanwhile, and its watch brings us back here.
             if error.code not in (404, 409):
                 raise
 
@@ -105,7 +102,7 @@ class NodeLifecycle:
         await self._delete(pod, grace_s=None)
 
     async def _clear_orphans(self) -> None:
-        """Pods whose node has been deleted: no kubelet is left to end them."""
+        """Delete pods whose node has been deleted, because no kubelet is left to end them."""
         known = {node["metadata"]["name"] for node in self._nodes.list()}
         for pod in self._pods.list():
             name = pod["spec"].get("nodeName", "")

@@ -57,7 +57,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Nobody owns the object any more."""
+    """Delete the object, because it has no owner any more."""
 
     propagation: str
 
@@ -78,12 +78,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class DeleteDependents:
-    """The object waits until its dependents have gone."""
+    """Delete the dependents, for which the object waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanDependents:
-    """The object goes and its dependents stay, without an owner."""
+    """Remove the dependents' references, because the object goes and they stay."""
 
 
 Action = Delete | Disown | Release | DeleteDependents | OrphanDependents

@@ -4,6 +4,8 @@ import importlib.util
 import shutil
 from pathlib import Path
 
+from elastic.extras import LOCAL, install
+
 NAMES = ("/usr/bin/etcd", "/usr/local/bin/etcd")
 PACKAGES = ("etcd3", "grpc")
 """Python packages with which the controller talks to an etcd. The laptop cluster works without them."""
@@ -18,7 +20,7 @@ def program() -> Path | None:
 def remedy() -> str:
     """Return what to install so that the cluster can offer an etcd."""
     if _missing():
-        return "install etcd 3.4 or newer (sudo apt-get install etcd-server) and the Python packages for it (pip install '.[local,etcd]')"
+        return f"install etcd 3.4 or newer (sudo apt-get install etcd-server) and the Python packages for it ({install(LOCAL, 'etcd')})"
     return "install etcd 3.4 or newer (sudo apt-get install etcd-server)"
 
 

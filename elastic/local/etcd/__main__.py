@@ -1,6 +1,7 @@
-"""Runs etcd behind sockets that were opened elsewhere, one of them inside the pods' network.
+"""Run etcd behind sockets that another process opened, one of them inside the pods' network.
 
-Etcd opens its own, so bytes are passed on. etcd speaks TLS with the installation's certificate; the controller turns authentication on.
+etcd opens its own sockets, so this process passes bytes on. etcd speaks TLS with the installation's certificate, and the controller turns
+authentication on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts a server's process when the first connection comes to its sockets, and keeps it running: who connects waits in them."""
+"""Start a server's process when the first connection comes to its sockets, and keep it running. Clients wait in the sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 async def start_when_called(sockets: Sequence[socket.socket], child: Child) -> None:
-    """Until cancelled. This process listens on the sockets and never accepts; the child has them."""
+    """Run until cancelled. This process listens on the sockets and never accepts connections; the child does."""
     called, loop = asyncio.Event(), asyncio.get_running_loop()
     for each in sockets:
         loop.add_reader(each.fileno(), called.set)

@@ -1,1 +1,1 @@
-"""Small programs that containers find where their image would have brought them. Each is a file of its own and imports nothing of ours."""
+"""Small programs that containers find in places where their image would have them. Each is a single file and imports nothing of ours."""

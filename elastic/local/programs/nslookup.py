@@ -1,6 +1,6 @@
-"""A stand-in for `nslookup NAME`: asks the resolver that every program of the pod uses, which knows the names of pods.
+"""Stand in for `nslookup NAME`: ask the resolver that every program of the pod uses, which knows the names of pods.
 
-Run as a file of its own, by any Python.
+Any Python can run this file alone.
 """
 
 import socket

@@ -1,6 +1,6 @@
-"""What gives a local pod its address, its names and its isolation, as one protocol with two implementations: `netns` and `loopback`.
+"""Give a local pod its address, its names and its isolation: a protocol with two implementations, `netns` and `loopback`.
 
-A sandbox knows processes, mounts and addresses, and refuses to know pods' specs, the Kubernetes API or why something is to be stopped.
+A sandbox knows processes, mounts and addresses. It does not know pods' specs, the Kubernetes API or the reason for a stop.
 """
 
 import enum
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from elastic.local.sandbox.inputs import Console
 
 NO_GROUP = -1
-"""In the place of the descriptor by which a process enters a control group."""
+"""Value for a missing descriptor of a control group."""
 
 
 class Mode(enum.Enum):
@@ -22,7 +22,7 @@ class Mode(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What a container reads as its standard input."""
+    """The type of a container's standard input."""
 
     NONE = "none"
     PIPE = "pipe"
@@ -38,7 +38,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """One process tree to start in a pod's sandbox; `log` takes both output streams, in the order they were written."""
+    """A process tree to start in a pod's sandbox. `log` gets both output streams, in the order in which they are written."""
 
     id: str
     pod: str
@@ -50,12 +50,12 @@ class Launch(msgspec.Struct, frozen=True):
     mounts: list[Mount] = []
     hosts: str = ""
     memory: int = 0
-    """The most bytes it may hold, where the holder can have the kernel see to that; 0 for as many as there are."""
+    """Memory limit in bytes, if the holder can let the kernel enforce it; 0 for no limit."""
     input: Input = Input.NONE
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known about one run of a container; kept in a file, so that neither agent nor holder has to remember it."""
+    """Facts about a container's run. They are in a file, so that neither agent nor holder has to remember them."""
 
     id: str
     started_at: float
@@ -71,50 +71,50 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SandboxError(Exception):
-    """Something a pod asked for that this sandbox cannot give, in words for the pod's status."""
+    """A pod asked for something that this sandbox cannot give, in words for the pod's status."""
 
 
 class Sandbox(Protocol):
-    """How the holder makes pods' surroundings and starts processes in them. Everything here runs in the holder's single thread."""
+    """Makes pods' surroundings for the holder, and starts processes in them. Everything here runs in the holder's single thread."""
 
     mode: Mode
     gateway: str
 
     def create(self, pod: str, *, hostname: str) -> str:
-        """Makes the surroundings of a pod and returns its address, a new one for each pod."""
+        """Make the surroundings of a pod, and return its address, which is new for each pod."""
 
     def adopt_address(self, pod: str) -> str | None:
-        """The address of a pod that has its surroundings already."""
+        """Return the address of a pod that has its surroundings already."""
 
     def destroy(self, pod: str) -> None:
-        """Takes them away; its processes have ended before."""
+        """Remove the surroundings of a pod whose processes have ended."""
 
     def listen(self, port: int) -> socket.socket:
-        """A listening socket that pods reach at the gateway address."""
+        """Return a listening socket that pods reach at the gateway's address."""
 
     def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
-        """A connection to a port of a pod: to its loopback, from inside it, or to its address, from beside it.
+        """Return a connection to a port of a pod: to its loopback from inside the pod, or to its address from outside.
 
-        Still connecting, so that a silent pod delays no caller.
+        It may still be connecting, so that a silent pod delays no caller.
         """
 
     def check(self, launch: Launch) -> None:
-        """Raises SandboxError where the launch asks for something that this sandbox cannot give."""
+        """Raise SandboxError if the launch asks for something that this sandbox cannot give."""
 
     def spawn(self, launch: Launch, *, console: "Console", group: int, problem: int) -> int:
-        """Forks the container's init, which starts the process, and returns its pid; `problem` takes the reason if it cannot start.
+        """Fork the container's init, which starts the process, and return its pid. `problem` gets the reason if it cannot start.
 
         `group` is the entrance to the process's control group, or NO_GROUP.
         """
 
     def join(self, launch: Launch, *, init_pid: int, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> int:
-        """Starts one more process beside a running container (exec) and returns its pid."""
+        """Start another process in a running container (exec), and return its pid."""
 
     def kill(self, init_pid: int) -> None:
-        """Ends a container's whole process tree at once."""
+        """Kill a container's whole process tree at once."""
 
     def tree(self, init_pid: int) -> list[int]:
-        """The container's processes without those of ours, as the host numbers them."""
+        """Return the host's pids of the container's processes, without our own."""
 
     def close(self) -> None:
-        """Removes what would stay behind when the holder ends."""
+        """Remove everything that would outlive the holder."""

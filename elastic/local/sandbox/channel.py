@@ -1,4 +1,4 @@
-"""How others talk to the holder: one line of JSON each way over a Unix socket, with file descriptors beside it where the answer is one."""
+"""Talk to the holder over a Unix socket: one line of JSON each way, with file descriptors if the answer needs them."""
 
 import asyncio
 import contextlib
@@ -15,17 +15,17 @@ from elastic.local.sandbox import Launch, SandboxError
 
 SOCKET = "holder.sock"
 RUNNING = "running"
-"""In the place of a mode: that of the holder which runs already."""
+"""Value in place of a mode, for the mode of the holder that runs already."""
 REPLY_S = 30.0
 
 
 class HolderGone(Exception):
-    """The holder has ended or closed the connection; nothing is known of what it had been asked."""
+    """The holder has ended or closed the connection. Whether it did the last request is not known."""
 
 
 @contextlib.contextmanager
 def address_in(folder: Path, name: str = SOCKET) -> Iterator[str]:
-    """A socket's address by way of a descriptor of its folder, for the path itself may be longer than an address can be."""
+    """Yield a socket's address through a descriptor of its folder, because the path itself may be too long for an address."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
@@ -61,7 +61,7 @@ class Channel:
         return channel
 
     def subscribe(self, ended: Callable[[str], None]) -> None:
-        """Calls back with the id of every container run that ends."""
+        """Call `ended` with the id of every container run that ends."""
         self._subscribers.append(ended)
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class Channel:
         self._connection.close()
 
     async def gone(self) -> None:
-        """Returns when the holder has gone."""
+        """Wait until the holder has gone."""
         await asyncio.wait([self._reader])
 
     async def describe(self) -> dict[str, Any]:
@@ -88,22 +88,22 @@ class Channel:
         await self._ask("run", launch=launch)
 
     async def signal(self, container: str, number: int, *, out_of_memory: bool = False) -> bool:
-        """False where the container does not run (any more); `out_of_memory` is noted as the reason of its end."""
+        """Signal a container, and return whether it runs. `out_of_memory` is noted as the reason for its end."""
         reply = await self._ask("signal", id=container, number=int(number), oom=out_of_memory)
         return bool(reply["sent"])
 
     async def tree(self, container: str) -> list[int]:
-        """The host's pids of everything that runs in a container."""
+        """Return the host's pids of all processes in a container."""
         reply = await self._ask("tree", id=container)
         return list(reply["pids"])
 
     async def input(self, container: str) -> tuple[int, bool]:
-        """A descriptor to write its input to, and whether this is its first client. Raises SandboxError where it takes none, or no more."""
+        """Return a descriptor for the container's input, and whether this is its first client. Raise SandboxError if it takes no input."""
         reply, fds = await self._ask_for_fds("input", id=container)
         return fds[0], bool(reply["first"])
 
     async def end_input(self, container: str) -> None:
-        """Once no process has a descriptor of it, a pipe ends; a terminal does not."""
+        """Close the holder's end of an input. A pipe ends once no process has a descriptor of it; a terminal does not."""
         await self._ask("end_input", id=container)
 
     async def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
@@ -111,9 +111,9 @@ class Channel:
         return socket.socket(fileno=fds[0])
 
     async def join(self, launch: Launch, streams: Sequence[int], *, terminal: bool) -> "asyncio.Future[tuple[int, str]]":
-        """Starts a process beside a running container; the future holds its exit code, or why it could not start.
+        """Start a process in a running container. The future gets its exit code, or why it could not start.
 
-        Who cancels the future wants no more of the process: it is ended.
+        Cancelling the future ends the process.
         """
         end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         seq = self._seq + 1
@@ -166,7 +166,7 @@ class Channel:
 
     async def _send(self, message: bytes, fds: Sequence[int]) -> None:
         if fds:
-            # Descriptors travel with the first byte; the rest follows as an ordinary stream.
+            # Descriptors travel with the first byte. The rest follows as an ordinary stream.
             socket.send_fds(self._connection, [message[:1]], list(fds))
             message = message[1:]
         await asyncio.get_running_loop().sock_sendall(self._connection, message)
@@ -208,7 +208,7 @@ class Channel:
             if end and not end.done():
                 end.set_result((message["exit_code"], message["error"]))
         else:
-            # What one read returns may hold several answers and the descriptors of the last: each says how many are its own.
+            # A read may return several answers with descriptors of the last. Each answer says how many descriptors are its own.
             own, received[:] = received[: message["fds"]], received[message["fds"] :]
             future = self._waiting.get(message["reply"])
             if future and not future.done():
@@ -219,7 +219,7 @@ class Channel:
 
 
 def ask(folder: Path, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]]:
-    """One question, without an event loop; the answer and the descriptors that came with it."""
+    """Ask once, without an event loop. Return the answer and its descriptors."""
     with address_in(folder) as address, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(REPLY_S)
         connection.connect(address)
@@ -234,6 +234,6 @@ def ask(folder: Path, op: str, **fields: Any) -> tuple[dict[str, Any], list[int]
 
 
 def listen_inside(folder: Path, port: int) -> socket.socket:
-    """A listening socket at the address where pods find the control plane."""
+    """Return a listening socket at the address at which pods find the control plane."""
     _, fds = ask(folder, "listen", port=port)
     return socket.socket(fileno=fds[0])

@@ -1,6 +1,7 @@
-"""The holder's side of its socket: takes requests, one line each, has them answered, and hands descriptors over.
+"""Serve the holder's socket: read requests of one line, answer them, and hand descriptors over.
 
-It knows nothing of what is asked. A client that does not read its answers, or sends no request that could be read, loses its connection.
+This module does not know the meaning of requests. A client that does not read its answers, or sends an invalid request, loses its
+connection.
 """
 
 import os
@@ -25,11 +26,11 @@ class Client:
     pending: bytearray = field(default_factory=bytearray)
     fds: list[int] = field(default_factory=list)
     follows: bool = False
-    """Whether it gets every end of a run, or only answers to its requests."""
+    """Whether the client hears of every run's end, or gets only answers to its requests."""
 
 
 Answer = Callable[[Client, dict[str, Any], list[int]], dict[str, Any]]
-"""What a request is answered with; descriptors that go with it are put into the list, and closed afterwards."""
+"""Returns the answer to a request. It puts the answer's descriptors into the list, and they are closed afterwards."""
 
 
 class Clients:

@@ -1,7 +1,7 @@
-"""Memory limits that the kernel holds containers to.
+"""Let the kernel enforce containers' memory limits.
 
-A control group for each container that has a limit, below the group that we are in, of version 1 or 2. Whether such groups can be made is
-found out by making one; otherwise the node agent watches its containers.
+Each container with a limit gets a control group below our own, of version 1 or 2. A trial shows whether such groups can be made. If not,
+the node agent watches its containers.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ TRIAL_LIMIT = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What the files of a group are called, and what keeps it from swapping and, where it can be said, makes it end as a whole."""
+    """The names of a group's files, and the settings that prevent swapping and, if possible, end the group as a whole."""
 
     limit: str
     events: str
     settings: Callable[[int], dict[str, str]]
-    """Beside the limit; left out where the kernel does not know them."""
+    """Settings besides the limit. A setting that the kernel does not know is left out."""
     is_first: bool
 
 
@@ -33,19 +33,19 @@ SECOND = Version("memory.max", "memory.events", lambda limit: {"memory.swap.max"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """That of one container."""
+    """The control group of a container."""
 
     path: Path
     version: Version
 
     def has_run_out(self) -> bool:
-        """Whether the kernel has killed a process of the group for want of memory."""
+        """Return whether the kernel has killed a process of the group because it ran out of memory."""
         lines = (self.path / self.version.events).read_text().splitlines()
         return any(name == "oom_kill" and int(count) for name, _, count in (line.partition(" ") for line in lines))
 
 
 class Groups:
-    """All of one holder's, below a group of its own."""
+    """All groups of a holder, below the holder's own group."""
 
     def __init__(self, parent: Path, version: Version) -> None:
         self._parent = parent
@@ -54,7 +54,7 @@ class Groups:
         self._emptying: list[Group] = []
 
     def open(self) -> None:
-        """Raises OSError if the kernel or the machine's administrator does not allow it."""
+        """Make the holder's group. Raise OSError if the kernel or the machine's administrator does not allow it."""
         for left in self._parent.glob(f"{OURS}*"):
             if not Path("/proc", left.name.removeprefix(OURS)).exists():
                 _remove(left)
@@ -69,13 +69,13 @@ class Groups:
         group.path.mkdir()
         (group.path / self._version.limit).write_text(str(limit))
         for file, value in self._version.settings(limit).items():
-            # A kernel that does not count swap, or is older, does not have the file.
+            # Older kernels, and kernels that do not count swap, do not have the file.
             with contextlib.suppress(FileNotFoundError), (group.path / file).open("r+") as setting:
                 setting.write(value)
         return group
 
     def release(self, group: Group) -> None:
-        """Takes it away, now or when its last process has gone."""
+        """Remove a group, now or when its last process has gone."""
         self._emptying.append(group)
         self.tidy()
 
@@ -88,7 +88,7 @@ class Groups:
 
 @contextlib.contextmanager
 def entrance(group: Group | None) -> Iterator[int]:
-    """A descriptor for the length of a block; a process that writes 0 to it is in the group from then on, with whatever it starts."""
+    """Yield a descriptor of the group. A process that writes 0 to it enters the group, with all its later children."""
     if group is None:
         yield NO_GROUP
         return
@@ -100,7 +100,7 @@ def entrance(group: Group | None) -> Iterator[int]:
 
 
 def find() -> Groups | None:
-    """None where no memory limit can be set here."""
+    """Return the groups, or None if memory limits cannot be set here."""
     try:
         place = locate(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     except OSError:
@@ -118,7 +118,7 @@ def find() -> Groups | None:
 
 
 def locate(own: str, mounts: str) -> tuple[Path, Version] | None:
-    """The folder of the memory group we are in, from the two files in which the kernel says so."""
+    """Return the folder of our own memory group, from the two files in which the kernel names it."""
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in own.splitlines())}
     first = next((path for controllers, path in paths.items() if "memory" in controllers.split(",")), None)
     for line in mounts.splitlines():
@@ -133,7 +133,7 @@ def locate(own: str, mounts: str) -> tuple[Path, Version] | None:
 
 
 def _below(point: str, root: str, path: str, version: Version) -> tuple[Path, Version] | None:
-    """A mount may show only a part of all groups; ours may lie outside it."""
+    """Return the folder of a group below a mount, or None if the mount shows only other groups."""
     shown = root.rstrip("/")
     if path != shown and not path.startswith(f"{shown}/"):
         return None
@@ -141,7 +141,7 @@ def _below(point: str, root: str, path: str, version: Version) -> tuple[Path, Ve
 
 
 def _hand_down(group: Path) -> None:
-    """Lets the groups below have memory limits, which version 2 wants said at each level."""
+    """Allow memory limits in the groups below. Version 2 requires this at each level."""
     with (group / "cgroup.subtree_control").open("r+") as file:
         if "memory" not in file.read().split():
             file.write("+memory")
@@ -178,7 +178,7 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """With the groups below it, as far as they are empty; what the kernel shows in a group goes with it."""
+    """Remove a group and the groups below it, if they are empty. The kernel's files in a group go with it."""
     with contextlib.suppress(OSError):
         for below in [entry for entry in path.iterdir() if entry.is_dir()]:
             _remove(below)

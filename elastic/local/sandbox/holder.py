@@ -1,7 +1,7 @@
-"""The one process that owns a cluster's sandboxes: pods' namespaces are its, and every container's init is its child.
+"""Run the single process that owns a cluster's sandboxes: it holds pods' namespaces, and every container's init is its child.
 
-Node agents ask it over a socket in the file system and may come and go; it writes how each run of a container began and ended into the
-run's record file. It knows nothing of the Kubernetes API, and decides nothing but what an exit means for the process tree.
+Node agents ask it over a socket in the file system, and may come and go. It writes the beginning and the end of each container's run into
+the run's record file. It knows nothing about the Kubernetes API, and decides only about the process tree after an exit.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from elastic.local.sandbox.inputs import Supply, open_console
 from elastic.local.sandbox.trial import prove
 
 BEGIN_MS = 5000
-"""How long a program that is to run beside a container waits for the container to begin, which takes milliseconds."""
+"""Milliseconds for which another program waits for its container to begin, which normally takes only a few."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Container:
 
 @dataclass(slots=True)
 class _Joined:
-    """A process beside a container (exec), and the client that gets its end."""
+    """A further process in a container (exec), and the client that hears of its end."""
 
     client: Client
     id: int
@@ -50,7 +50,7 @@ class _Joined:
 
 
 class Holder:
-    """Answers one request at a time; whatever it does takes milliseconds."""
+    """Answers one request at a time. Each takes milliseconds."""
 
     def __init__(self, sandbox: Sandbox, folder: Path, limits: Groups | None) -> None:
         self._sandbox = sandbox
@@ -64,7 +64,7 @@ class Holder:
         self._name = f"{os.getpid()}-{time.time_ns()}"
 
     def serve(self) -> None:
-        """Runs until it is stopped; then everything it started ends first."""
+        """Run until stopped, and then end everything that was started here first."""
         with _listen(self._folder) as server, _signals() as signals:
             self._selector.register(server, selectors.EVENT_READ, self._clients.accept)
             self._selector.register(signals, selectors.EVENT_READ, self._signalled)
@@ -75,7 +75,7 @@ class Holder:
             self._end_everything()
 
     def _left(self, client: Client) -> None:
-        """A process beside a container serves one connection to kubectl exec, which has just gone."""
+        """End the further processes (exec) of a client that has gone, because each serves only this client's connection."""
         self._end_joined(lambda joined: joined.client is client)
 
     def _end_joined(self, is_meant: Callable[[_Joined], bool]) -> None:
@@ -192,7 +192,7 @@ class Holder:
         return {"first": is_first}
 
     def _end_input(self, container: str) -> None:
-        """Processes that still have a descriptor of it may go on."""
+        """Close our end of a container's input. Processes that still have a descriptor of it may continue to write."""
         pid = self._init_of(container)
         if pid is not None:
             self._containers[pid].supply.close()
@@ -251,7 +251,7 @@ class Holder:
         return container.group is not None and container.group.has_run_out()
 
     def _end_strays(self) -> None:
-        """Where an init was killed without its knowledge, its processes became our children; no process outlives its pod."""
+        """End processes that became our children because their init was killed. No process may outlive its pod."""
         known = {*self._containers, *self._joined}
         for child, parent in linux.parents().items():
             if parent == os.getpid() and child not in known:
@@ -274,7 +274,7 @@ class Holder:
 
 
 def _kill_tree(root: int) -> None:
-    """Stopped first, for what a process forks while the others are killed would find another parent, and stay."""
+    """Kill a process tree. Stop it first, because a child forked during the killing would get another parent and survive."""
     stopped: set[int] = set()
     while new := {root, *linux.descendants(root)} - stopped:
         _send(signal.SIGSTOP, new)
@@ -289,7 +289,7 @@ def _send(number: signal.Signals, processes: set[int]) -> None:
 
 
 def _has_begun(problem: int) -> bool:
-    """Whether the container's main process runs. Before it does, who joined its init would find the namespaces of the holder there."""
+    """Return whether the container's main process runs. Before that, a process that joins the init would find the holder's namespaces."""
     poll = select.poll()
     poll.register(problem, select.POLLIN)
     events = dict(poll.poll(BEGIN_MS)).get(problem, 0)
@@ -297,7 +297,7 @@ def _has_begun(problem: int) -> bool:
 
 
 def _drain(pipe: int) -> str:
-    """The reason why a process could not start, or nothing; the pipe is small and its writers are gone or have become the program."""
+    """Return why a process could not start, or nothing. The pipe is small, and its writers are gone or have become the program."""
     try:
         return os.read(pipe, 4096).decode(errors="replace")
     except BlockingIOError:
@@ -325,7 +325,7 @@ def _listen(folder: Path) -> Iterator[socket.socket]:
         server.listen(64)
         ours = path.stat().st_ino
         yield server
-    # A holder that comes after one which was killed with its supervisor may have put its own socket there already.
+    # If the supervisor of this holder was killed, the next holder may have put its own socket there already.
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_ino == ours:
             path.unlink()
@@ -355,7 +355,7 @@ def make_sandbox(mode: Mode, folder: Path) -> Sandbox:
 
 
 def main() -> int:
-    """`python -m elastic.local.sandbox.holder FOLDER MODE`, started by the cluster's supervisor, with which it ends."""
+    """Run `python -m elastic.local.sandbox.holder FOLDER MODE`. The cluster's supervisor starts it, and it ends with the supervisor."""
     folder, mode = Path(sys.argv[1]), Mode(sys.argv[2])
     linux.die_with_parent(signal.SIGTERM)
     linux.adopt_orphans()

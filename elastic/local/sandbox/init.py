@@ -1,7 +1,7 @@
-"""What runs between the holder and a container's main process.
+"""Run between the holder and a container's main process.
 
-It starts it, hands signals on, reaps what is orphaned, and leaves with its exit code. It runs in a freshly forked, single-threaded process
-and never returns to its caller.
+The init starts the main process, passes signals on, reaps orphans, and exits with the main process's exit code. It runs in a freshly
+forked, single-threaded process and never returns to its caller.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ from elastic.local.sandbox.inputs import Console, drain, record
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 KILL_TREE = signal.SIGRTMAX
-"""Asks an init that has no PID namespace of its own to end its whole tree."""
+"""Signal that asks an init without its own PID namespace to end its whole tree."""
 COULD_NOT_START = 128
 KILLED = 128 + signal.SIGKILL
 
 
 class Ends(enum.Enum):
-    """What has to be killed for a tree to be gone: the child alone, where it is process 1 of a PID namespace, or every descendant."""
+    """Processes to kill to end a tree: the child alone if it is process 1 of a PID namespace, otherwise every descendant."""
 
     CHILD = "child"
     TREE = "tree"
 
 
 def forget_the_holder(keep: tuple[int, ...]) -> None:
-    """A fork inherits the holder's signal handling and its sockets; neither is any business of a container."""
+    """Reset the signal handling and close the sockets that a fork inherits from the holder, because a container must not have them."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, *HANDED_ON):
         signal.signal(number, signal.SIG_DFL)
@@ -44,7 +44,7 @@ def forget_the_holder(keep: tuple[int, ...]) -> None:
 
 
 def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
-    """Whatever goes wrong in a forked process ends it there: it must never go on as a second holder."""
+    """Run `work` in a forked process. Any error ends the process, because it must never continue as a second holder."""
     try:
         work()
     except OSError as error:
@@ -54,7 +54,7 @@ def as_child(work: Callable[[], NoReturn], problem: int) -> NoReturn:
 
 
 def run(launch: Launch, *, console: Console, group: int, problem: int, prepare: Callable[[], None]) -> NoReturn:
-    """Runs the main process to its end, ends whatever it left behind, and exits as it did. All of the tree is below this process."""
+    """Run the main process to its end, kill what it left behind, and exit as it did. The whole tree is below this process."""
     prepare()
 
     def start() -> NoReturn:
@@ -73,7 +73,7 @@ def run(launch: Launch, *, console: Console, group: int, problem: int, prepare: 
 
 
 def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends, console: Console | None = None) -> NoReturn:
-    """Forks the child, to which the console is left, hands signals on to it, reaps, and exits as the child does."""
+    """Fork the child, leave the console to it, pass signals on to it, reap, and exit as the child does."""
     main = _begin(child, problem=problem, ends=ends)
     if console is not None:
         console.leave()
@@ -81,7 +81,7 @@ def relay(child: Callable[[], NoReturn], *, problem: int, ends: Ends, console: C
 
 
 def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
-    """Forks the child, and from now on hands signals on to it."""
+    """Fork the child, and pass signals on to it from now on."""
     main = _Main(ends)
     for number in HANDED_ON:
         signal.signal(number, main.hand_on)
@@ -90,7 +90,7 @@ def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
     if pid == 0:
         for number in (*HANDED_ON, KILL_TREE):
             signal.signal(number, signal.SIG_DFL)
-        # Behind a relay that is killed nothing may stay.
+        # If the relay is killed, no process may stay behind it.
         linux.die_with_parent(signal.SIGKILL)
         as_child(child, problem)
     os.close(problem)
@@ -99,7 +99,7 @@ def _begin(child: Callable[[], NoReturn], *, problem: int, ends: Ends) -> int:
 
 
 def _leave_as(main: int, *, ends: Ends) -> NoReturn:
-    """Exits as the main process does, when nothing of its tree is left."""
+    """Exit as the main process does, when nothing of its tree is left."""
     code = _code_of(main, 0)
     if ends is Ends.TREE:
         kill_descendants()
@@ -107,7 +107,7 @@ def _leave_as(main: int, *, ends: Ends) -> NoReturn:
 
 
 def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group: int, problem: int) -> NoReturn:
-    """Becomes a further program beside a container's main process, in a session of its own, with a controlling terminal if it has one."""
+    """Become a further program in a container, in its own session, with a controlling terminal if it has one."""
     os.setsid()
     enter(group)
     if terminal:
@@ -116,19 +116,19 @@ def join(launch: Launch, *, streams: tuple[int, int, int], terminal: bool, group
 
 
 def enter(group: int) -> None:
-    """Only the program counts against its limit; its parent stays outside, and sees how it ends."""
+    """Enter a control group. Only the program counts against its limit; its parent stays outside, and sees how it ends."""
     if group != NO_GROUP:
         os.write(group, b"0")
         os.close(group)
 
 
 def _code_of(main: int, options: int) -> int | None:
-    """How the main process has ended; None, with WNOHANG among the options, while it goes on. Reaps whatever else has ended."""
+    """Return the main process's exit code, or None with WNOHANG while it runs. Reap all other ended processes."""
     while True:
         try:
             ended, status = os.waitpid(-1, options)
         except ChildProcessError:
-            # The signal KILL_TREE has ended and reaped everything meanwhile.
+            # The handler of KILL_TREE has ended and reaped everything meanwhile.
             return KILLED
         if ended == main:
             return exit_code(status)
@@ -137,7 +137,7 @@ def _code_of(main: int, options: int) -> int | None:
 
 
 def execute(launch: Launch, *, streams: tuple[int, int, int], problem: int) -> NoReturn:
-    """Becomes the program; `problem` closes by itself when that succeeds."""
+    """Become the program. `problem` closes by itself if that succeeds."""
     os.set_inheritable(problem, False)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -161,13 +161,13 @@ def fail(problem: int, words: str) -> NoReturn:
 
 
 def exit_code(status: int) -> int:
-    """As a shell and the kubelet say it: 128 and the signal's number where a signal ended the process."""
+    """Return the exit code as a shell and the kubelet do: 128 plus the signal's number if a signal ended the process."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def kill_descendants() -> None:
-    """Ends everything below this process. Orphans come to us, so an empty list of children means that all are gone."""
+    """Kill everything below this process. Orphans become our children, so without children all are gone."""
     while True:
         for process in linux.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
@@ -181,7 +181,7 @@ def kill_descendants() -> None:
 
 
 class _Main:
-    """The main process as the signal handlers see it: a signal that comes before it has a pid waits for it."""
+    """The main process, for the signal handlers. A signal that comes before it has a pid waits for the pid."""
 
     def __init__(self, ends: Ends) -> None:
         self._pid = 0

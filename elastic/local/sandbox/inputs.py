@@ -1,7 +1,7 @@
-"""Where a container's input comes from: nowhere, a pipe, or a terminal, which takes its output too.
+"""Make a container's input: nothing, a pipe, or a terminal, which takes its output too.
 
-One end is the container's, the other the holder's, who lends it out and keeps it for as long as the container runs, so that clients come
-and go. Unread input lies in the kernel, which takes no more than a pipe holds.
+One end is the container's. The other is the holder's, which lends it to clients and keeps it while the container runs, so that clients may
+come and go. Unread input is in the kernel, which takes no more than a pipe holds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from elastic.local.sandbox import Input
 
 CHUNK = 1 << 16
 DRAIN_MS = 2000
-"""How long the end of what a terminal showed is waited for; its last user has gone, unless another process opened it by its name."""
+"""Milliseconds to wait for a terminal's last output. Its last user has gone, unless another process opened it by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What the container's main process has as its streams: an input, an output, and the far end of both where they are a terminal."""
+    """Streams of the container's main process: an input, an output, and the far end of both if they are a terminal."""
 
     input: int
     output: int
@@ -39,28 +39,28 @@ class Console:
         return self.terminal is not None
 
     def take(self) -> tuple[int, int, int]:
-        """Makes it that of this session, and returns the program's streams."""
+        """Make the console that of this session, and return the program's streams."""
         if self.terminal is None:
             return self.input, self.output, self.output
         fcntl.ioctl(self.input, termios.TIOCSCTTY, 0)
         return self.input, self.input, self.input
 
     def leave(self) -> None:
-        """For a process between the holder and the program, which must not hold open what the program closes."""
+        """Close the console in a process between the holder and the program, because it must not keep open what the program closes."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 @dataclass(slots=True)
 class Supply:
-    """The holder's end."""
+    """The holder's end of an input."""
 
     descriptor: int | None = None
     is_taken: bool = False
     """Whether a client has had it."""
 
     def lend(self) -> tuple[int | None, bool]:
-        """A descriptor to write to, and whether this is the first; None where there is no input, or no more."""
+        """Return a descriptor to write to, and whether it is the first; None if there is no input, or it has ended."""
         if self.descriptor is None:
             return None, False
         is_first, self.is_taken = not self.is_taken, True
@@ -73,7 +73,7 @@ class Supply:
 
 
 def open_console(kind: Input, log: int) -> tuple[Console, Supply]:
-    """`log` takes what the program writes. The console's descriptors, but for the log, are to be closed when the program has them."""
+    """Open a console. `log` gets the program's output. Close the other descriptors of the console when the program has them."""
     match kind:
         case Input.NONE:
             return Console(os.open(os.devnull, os.O_RDONLY), log), Supply()
@@ -88,9 +88,9 @@ def open_console(kind: Input, log: int) -> tuple[Console, Supply]:
 
 
 def record(console: Console, ended: Callable[[], int | None]) -> int:
-    """Copies what a terminal shows to the log until a child's exit code is known; `ended` is asked for it at every signal.
+    """Copy a terminal's output to the log until a child's exit code is known. `ended` is asked for the code at every signal.
 
-    Nothing is lost of what was written before: the terminal is read until all processes have closed it.
+    No output before the end is lost: `drain` reads the terminal until all processes have closed it.
     """
     assert console.terminal is not None
     woken, wake = os.pipe()
@@ -110,7 +110,7 @@ def record(console: Console, ended: Callable[[], int | None]) -> int:
 
 
 def drain(console: Console) -> None:
-    """Once the program and all that it started have ended."""
+    """Copy the last output, after the program and all its children have ended."""
     assert console.terminal is not None
     os.close(console.input)
     poll = select.poll()
@@ -120,7 +120,7 @@ def drain(console: Console) -> None:
 
 
 def _copy(terminal: int, log: int) -> bool:
-    """False when all processes have closed the terminal. A log that can take no more, on a full disk, loses what does not fit."""
+    """Copy some output. Return False when all processes have closed the terminal. If the disk is full, the output is lost."""
     try:
         shown = os.read(terminal, CHUNK)
     except BlockingIOError:

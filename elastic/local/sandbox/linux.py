@@ -1,4 +1,4 @@
-"""The system calls for namespaces, mounts and process trees that Python 3.11 does not offer. It decides nothing."""
+"""Call the system calls for namespaces, mounts and process trees that Python 3.11 does not offer. This module decides nothing."""
 
 import ctypes
 import os
@@ -40,7 +40,7 @@ def unshare(flags: int) -> None:
 
 
 def enter(namespace: int, kind: int) -> None:
-    """Moves this thread (for a PID namespace: its future children) into the namespace behind a file descriptor."""
+    """Move this thread into the namespace behind a file descriptor. For a PID namespace, only its future children move."""
     _call("setns", namespace, kind)
 
 
@@ -56,7 +56,7 @@ def mount(source: str, target: str, *, kind: str = "", flags: int = 0, options: 
 def bind(source: str, target: str, *, read_only: bool = False) -> None:
     mount(source, target, flags=MS_BIND | MS_REC)
     if read_only:
-        # Inside a user namespace a remount has to keep what the outer mount forbids.
+        # Inside a user namespace, a remount must keep the restrictions of the outer mount.
         kept = _locked_flags(target)
         mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | kept)
 
@@ -79,17 +79,17 @@ def set_hostname(name: str) -> None:
 
 
 def die_with_parent(with_signal: int = signal.SIGKILL) -> None:
-    """The kernel sends us this signal when the process that started us ends."""
+    """Let the kernel send us this signal when the process that started us ends."""
     _call("prctl", _PR_SET_PDEATHSIG, ctypes.c_ulong(with_signal), 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become our children instead of those of process 1."""
+    """Let descendants whose parent ends become our children instead of those of process 1."""
     _call("prctl", _PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
 
 
 def parents() -> dict[int, int]:
-    """Every process we can see, with its parent."""
+    """Return every process that we can see, with its parent."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -97,13 +97,13 @@ def parents() -> dict[int, int]:
                 text = Path(f"/proc/{entry}/stat").read_text()
             except OSError:
                 continue
-            # The command stands in parentheses and may itself contain spaces and parentheses.
+            # The command is in parentheses, and may itself contain spaces and parentheses.
             found[int(entry)] = int(text.rpartition(")")[2].split()[1])
     return found
 
 
 def descendants(root: int) -> list[int]:
-    """The whole process tree below a process, whatever sessions and groups its members made for themselves."""
+    """Return the whole process tree below a process, whatever sessions and groups its members have made."""
     children: dict[int, list[int]] = {}
     for process, parent in parents().items():
         children.setdefault(parent, []).append(process)

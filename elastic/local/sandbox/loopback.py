@@ -1,7 +1,7 @@
-"""Sandbox `loopback`, for kernels that grant no namespaces.
+"""Run pods in the sandbox `loopback`, for kernels that grant no namespaces.
 
-Every pod has an address 127.x.y.z of its own, kept apart by a small preloaded library (podnet.c). Pods see the machine's files; a mountPath
-is a symbolic link, refused where none can be made.
+Every pod has its own address 127.x.y.z, and a small preloaded library (podnet.c) separates them. Pods see the machine's files. A mountPath
+is a symbolic link, and is refused if the link cannot be made.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ FIRST_NETWORK, LAST_NETWORK = 16, 250
 CLAIM_PORT = 47_001
 COMPILE_S = 60.0
 OF_A_POD = re.compile(r"/nodes/[^/]+/[^/]+/volumes/|/claims/")
-"""Where links lead that we made; any other belongs to the machine, and is never touched."""
+"""Targets of the links that we made. Any other link belongs to the machine, and is never touched."""
 
 
 class Loopback:
-    """Hands out addresses of one 127.x network, which it claims for this cluster by a socket, and remembers which links it made."""
+    """Assigns addresses of a network 127.x, which it claims for this cluster with a socket, and remembers the links that it made."""
 
     mode = Mode.LOOPBACK
     gateway = GATEWAY
@@ -70,7 +70,7 @@ class Loopback:
         raise SandboxError("pods reach the servers' own addresses in sandbox loopback; no second socket is needed")
 
     def dial(self, pod: str, *, port: int, inside: bool) -> socket.socket:
-        """What listens on 127.0.0.1 in a pod listens on its address here, so there is one way."""
+        """Connect to a pod's address. A server on 127.0.0.1 in a pod listens on this address too, so `inside` makes no difference."""
         if pod not in self._addresses:
             raise SandboxError(f"pod {pod} has no address here")
         connection = socket.socket()
@@ -86,7 +86,7 @@ class Loopback:
         target = mount.target.rstrip("/") or "/"
         made = self._links.setdefault(pod, [])
         if os.path.islink(target) and os.readlink(target) == mount.source:
-            # Made for an earlier container of the pod, or for another pod with the same claim.
+            # The link was made for an earlier container of the pod, or for another pod with the same claim.
             made.append(target)
             return
         if os.path.islink(target) and OF_A_POD.search(os.readlink(target)):
@@ -94,7 +94,7 @@ class Loopback:
                 raise SandboxError(
                     f"mountPath {target} is in use by another pod; without namespaces (sandbox loopback) one pod at a time can have it"
                 )
-            # Left by a cluster that was killed together with its pod.
+            # A cluster that was killed together with its pod has left the link.
             os.unlink(target)
         if os.path.lexists(target):
             raise SandboxError(f"mountPath {target} exists on this machine; without namespaces (sandbox loopback) it cannot be covered")
@@ -172,7 +172,7 @@ def _missing_parents(target: str) -> list[str]:
 
 
 def _claim_network() -> tuple[socket.socket, int]:
-    """Two clusters on one machine must not share addresses; the bound socket is the claim, and ends with its process."""
+    """Claim a network with a bound socket, which ends with its process, because two clusters on a machine must not share addresses."""
     span = LAST_NETWORK - FIRST_NETWORK + 1
     for offset in range(span):
         network = FIRST_NETWORK + (os.getpid() + offset) % span
@@ -187,7 +187,7 @@ def _claim_network() -> tuple[socket.socket, int]:
 
 
 def compile_library(folder: Path) -> Path:
-    """The preloaded library for this machine, made once per version of its source."""
+    """Return the preloaded library for this machine. It is built once for each version of its source."""
     source = Path(__file__).with_name("podnet.c")
     library = folder / f"podnet-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if library.exists():

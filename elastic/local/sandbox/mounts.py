@@ -1,7 +1,7 @@
-"""Puts volumes where a container wants them, inside its own mount namespace.
+"""Mount volumes at the paths that a container asks for, inside its own mount namespace.
 
-A path that the host does not have is made without touching the host: its nearest existing folder is replaced, for this container only, by
-an empty one in memory that shows everything the original holds.
+A path that the host does not have is made without changing the host: for this container only, its nearest existing folder is replaced by a
+folder in memory that shows everything in the original.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from elastic.local.sandbox import Mount, linux
 
 MOST_ENTRIES = 4000
 _TERMINALS = re.compile(r"(tty|vcs|loop|ram|pty|vd|sd|nbd|dm-).+")
-"""Devices that come by the hundred and that no container asks for."""
+"""Numerous devices that no container needs."""
 
 
 class Placement:
-    """The mounts of one container, made one after the other; `stage` is an empty folder to build in."""
+    """Makes the mounts of a container, one after the other. `stage` is an empty folder to build in."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -27,7 +27,7 @@ class Placement:
         self._mirrors: set[int] = set()
 
     def place(self, mounts: Sequence[Mount]) -> None:
-        """Outer targets before inner ones; last of all those that hide the stage or sources, such as /tmp where these are below it."""
+        """Make outer mounts before inner ones. Mounts that hide the stage or sources, for example on /tmp, come last."""
         needed = [os.path.realpath(path) for path in (self._stage, *(mount.source for mount in mounts))]
         targets = {mount: os.path.realpath(mount.target) for mount in mounts}
         hiding = [target for target in targets.values() if any(_is_in(path, target) for path in needed)]
@@ -75,7 +75,7 @@ class Placement:
             except FileNotFoundError:
                 if os.path.lexists(source):
                     raise
-                # A folder such as /tmp is everybody's: what another program has removed meanwhile is not there for the container either.
+                # Other programs may remove entries of a folder such as /tmp meanwhile. The container does not see these either.
                 _remove(copy)
         if original == "/":
             self._become_root()
@@ -96,7 +96,7 @@ def _is_in(path: str, folder: str) -> bool:
 
 
 def _kept(stack: contextlib.ExitStack, path: str) -> str:
-    """The same by a descriptor, which leads there whatever is mounted over the path."""
+    """Return a path through a descriptor, which stays valid whatever is mounted over the original path."""
     descriptor = os.open(path, os.O_PATH)
     stack.callback(os.close, descriptor)
     return f"/proc/self/fd/{descriptor}"

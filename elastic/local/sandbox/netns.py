@@ -25,23 +25,23 @@ GATEWAY = "10.64.0.1"
 PREFIX = 16
 LOOPBACK = "127.0.0.1"
 HARDWARE = "02:00:0a:40:00:01"
-"""The bridge's own. A bridge without one takes the lowest of its ports', which changes as pods come and go, and peers that knew the former
-one reach no peer for half a minute."""
+"""Hardware address of the bridge. Without it, the bridge takes the lowest address of its ports, which changes as pods come and go. Peers
+that know the old address then reach nobody for half a minute."""
 FIRST_POD, LAST_POD = 2, 65_534
 NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"
-"""Pods know only the names of their hosts file. A program that asks a name server all the same is refused at once; the machine's own, which
-no pod can reach, would keep it waiting."""
+"""Configuration without a name server. Pods know only the names of their hosts file, and a program that still asks a name server is refused
+at once. The machine's own server, which no pod can reach, would let it wait."""
 SWITCH = Path("/etc/nsswitch.conf")
 SET_UP_S = 10.0
 POD_SPACES = {"net": linux.CLONE_NEWNET, "uts": linux.CLONE_NEWUTS, "ipc": linux.CLONE_NEWIPC}
-"""What the containers of a pod share. Where they had System V's shared memory in common with other pods, MPICH took all for one machine."""
+"""Namespaces that the containers of a pod share. MPICH takes pods with common System V shared memory for one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
     ip: str
     spaces: Mapping[str, int]
-    """Its namespaces, by their names in /proc."""
+    """The pod's namespaces, by their names in /proc."""
 
     def enter(self) -> None:
         for name, descriptor in self.spaces.items():
@@ -54,7 +54,7 @@ class _Surroundings:
 
 
 class Netns:
-    """Owns the private namespaces: they live as long as the process that made this object."""
+    """Owns the private namespaces, which live as long as the process that made this object."""
 
     mode = Mode.NETNS
     gateway = GATEWAY
@@ -75,7 +75,7 @@ class Netns:
             f"link add {BRIDGE} address {HARDWARE} type bridge",
             f"addr add {GATEWAY}/{PREFIX} dev {BRIDGE}",
             f"link set {BRIDGE} up",
-            # A connection out of the machine fails at once, instead of waiting for a time-out.
+            # With this route, a connection out of the machine fails at once and does not wait for a timeout.
             "route add unreachable default",
         )
 
@@ -141,7 +141,7 @@ class Netns:
         return connection
 
     def _socket_inside(self, network: int) -> socket.socket:
-        """A socket stays in the network in which it was made."""
+        """Make a socket in a network. It stays in the network in which it is made."""
         linux.enter(network, linux.CLONE_NEWNET)
         try:
             return socket.socket()
@@ -149,10 +149,10 @@ class Netns:
             linux.enter(self._network, linux.CLONE_NEWNET)
 
     def check(self, launch: Launch) -> None:
-        """Whatever a path needs is made in the container's own mount namespace, so there is nothing to refuse beforehand."""
+        """Accept every launch, because all paths are made in the container's own mount namespace."""
 
     def spawn(self, launch: Launch, *, console: Console, group: int, problem: int) -> int:
-        """Two forks: only children enter a new PID namespace, and a holder without privileges could not come back from one."""
+        """Fork twice: only children enter a new PID namespace, and a holder without privileges could not leave one again."""
         pod = self._pods[launch.pod]
 
         def first() -> NoReturn:
@@ -198,18 +198,18 @@ class Netns:
         os.kill(init_pid, init.KILL_TREE)
 
     def tree(self, init_pid: int) -> list[int]:
-        # The first below is process 1 of the container's PID namespace, which is ours.
+        # The first process below is process 1 of the container's PID namespace, which is our own.
         return linux.descendants(init_pid)[1:]
 
     def close(self) -> None:
-        """The kernel removes the namespaces with their last process."""
+        """Do nothing, because the kernel removes the namespaces with their last process."""
 
 
 def names_from_files(switch: str) -> str:
-    """The C library's configuration with hosts looked up in the hosts file alone.
+    """Return the C library's configuration for names that come only from the hosts file.
 
-    A name server that refuses is a temporary failure to it: programs try again, and the name of an address is an error where it should be
-    the address.
+    The C library takes a name server that refuses for a temporary failure. Programs would try again, and looking up the name of an address
+    would be an error instead of giving the address.
     """
     rest = [line for line in switch.splitlines() if not line.lstrip().startswith("hosts:")]
     return "\n".join([*rest, "hosts: files"]) + "\n"
@@ -234,7 +234,7 @@ def _see_own_processes() -> None:
 
 
 def _leave_the_host() -> None:
-    """As root directly; otherwise through a user namespace in which we are root, and only there."""
+    """Enter private namespaces: directly as root, otherwise through a user namespace in which we are root."""
     user, group = os.geteuid(), os.getegid()
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWNET)

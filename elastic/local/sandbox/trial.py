@@ -1,4 +1,4 @@
-"""Proves that a sandbox works on this machine by running one container in it: asking for permission says less than using it."""
+"""Prove that a sandbox works on this machine by running a container in it, because granted permissions alone prove less."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ POD = "trial"
 
 
 def prove(sandbox: Sandbox, folder: Path) -> None:
-    """Raises SandboxError with the reason where a container cannot be run."""
+    """Run a container. Raise SandboxError with the reason if that fails."""
     hosts = folder / "trial-hosts"
     hosts.write_text("127.0.0.1 localhost\n")
     launch = Launch(id=POD, pod=POD, argv=["true"], env={"PATH": os.defpath}, cwd="/", log="", record="", hosts=str(hosts))

@@ -1,1 +1,1 @@
-"""Decides which node a pod goes to (place.py, preempt.py: pure) and says so to the API server (loop.py)."""
+"""Decide to which node a pod goes (place.py and preempt.py, which are pure), and tell the API server (loop.py)."""

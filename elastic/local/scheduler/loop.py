@@ -1,4 +1,4 @@
-"""Binds waiting pods, one after the other, most important first, and reports why a pod finds no node. Decides nothing itself."""
+"""Bind waiting pods one after the other, the most important first, and report why a pod finds no node. Other modules decide."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ LOOK_AGAIN_S = 30.0
 
 
 class Scheduler:
-    """Looks whenever pods or nodes change. A pod that was bound counts at once, for its next version confirms it only later."""
+    """Looks whenever pods or nodes change. A bound pod counts at once, because its next version confirms the binding only later."""
 
     def __init__(self, kube: Kube, pods: "Cache[Object]", events: Recorder) -> None:
         self._kube = kube
@@ -65,7 +65,7 @@ class Scheduler:
     async def _schedule(self, pod: Object) -> None:
         gates = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
         if gates:
-            # The API server has said so in the pod's status when it was made.
+            # The API server wrote this into the pod's status when the pod was made.
             return
         nodes = self._candidates()
         placement = place(pod, nodes)
@@ -92,7 +92,7 @@ class Scheduler:
         await self._see_bound(metadata["namespace"], metadata["name"])
 
     async def _displace(self, pod: Object, nodes: list[Candidate]) -> None:
-        """The victims have their grace; the pod that displaces them takes the node when they have gone."""
+        """Delete victims with their grace period. The pod that displaces them takes the node when they have gone."""
         budgets = (await self._kube.list(POD_DISRUPTION_BUDGETS)).items
         chosen = preempt(pod, nodes, budgets)
         if chosen is None:
@@ -119,7 +119,7 @@ class Scheduler:
         await self._kube.patch(PODS, metadata["name"], body, namespace=metadata["namespace"], kind=Patch.STRATEGIC, subresource="status")
 
     async def _see_bound(self, namespace: str, name: str) -> None:
-        """Waits until our own view has the binding, or the next pod would be promised the same room."""
+        """Wait until our own view has the binding. Otherwise the next pod would get the same room."""
         bound = await self._kube.get(PODS, name, namespace=namespace)
         await self._pods.reached(bound["metadata"]["resourceVersion"], timeout_s=CATCH_UP_S)
 

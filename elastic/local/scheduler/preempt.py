@@ -1,6 +1,6 @@
-"""Chooses whom a more important pod may displace: on which node, and which pods, as few and as unimportant as will do.
+"""Choose the pods that a more important pod may displace, and the node: as few and as unimportant pods as possible.
 
-Against a disruption budget only where nothing else helps. Pure.
+A choice against a disruption budget is made only if no other helps. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The node and those that have to leave it; none if no preemption helps."""
+    """The node, and the pods that must leave it."""
 
     node: str
     victims: tuple[Object, ...]
@@ -42,7 +42,7 @@ def preempt(pod: Object, nodes: Sequence[Candidate], budgets: Sequence[Object] =
 
 
 def waits_for_victims(pod: Object, nodes: Iterable[Candidate]) -> bool:
-    """Whether room is being made for the pod already: less important pods are leaving the node that was chosen for it."""
+    """Return whether less important pods are already leaving the node that was chosen for the pod."""
     chosen = (pod.get("status") or {}).get("nominatedNodeName")
     return any(
         node.name == chosen and any("deletionTimestamp" in other["metadata"] and priority(other) < priority(pod) for other in node.pods)
@@ -51,7 +51,7 @@ def waits_for_victims(pod: Object, nodes: Iterable[Candidate]) -> bool:
 
 
 def _against(victims: Iterable[Object], budgets: Sequence[Object]) -> set[str]:
-    """The uids of those that some budget has no room for, the most important first."""
+    """Return the uids of victims for which a budget has no room. The most important victims use a budget first."""
     left = {id(budget): int((budget.get("status") or {}).get("disruptionsAllowed") or 0) for budget in budgets}
     found = set()
     for victim in sorted(victims, key=_last_to_go):
@@ -70,14 +70,14 @@ def _guards(budget: Object, pod: Object) -> bool:
 
 
 def _last_to_go(pod: Object) -> tuple[int, str]:
-    """Among equals the one that has run longest stays."""
+    """Return a sort key. Among pods of equal priority, the pod that has run longest stays."""
     return -priority(pod), pod["metadata"].get("creationTimestamp", "")
 
 
 def _victims(pod: Object, node: Candidate, budgets: Sequence[Object]) -> list[Object] | None:
-    """All less important pods leave in thought; then as many as possible are let back in.
+    """Remove all less important pods in theory, and then let as many as possible back in.
 
-    Those that a budget guards, then the most important.
+    Pods that a budget guards come back first, then the most important ones.
     """
     if not fits_but_for_room(pod, node):
         return None

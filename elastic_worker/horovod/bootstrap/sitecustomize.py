@@ -37,7 +37,7 @@ def _watch_after(loader: typing.Any) -> None:
             from elastic_worker.horovod import watch
 
             watch.install(module, os.environ)
-        except Exception as error:  # training must go on as without us, whatever the versions of Horovod and of our library are
+        except Exception as error:  # with any version of Horovod or our library, training must go on as without us
             print("elastic-training: this worker does not hear of losses: {!r}".format(error), file=sys.stderr, flush=True)
 
     loader.exec_module = exec_module

@@ -1,6 +1,6 @@
-"""A member presents itself, alone or with the world that it holds.
+"""Handle a member that presents itself, alone or with the world that it holds.
 
-This module puts it where it belongs. A server that has just started also learns the world from it.
+The member is put into the world, to the barrier, or to the newcomers. A server that has just started also learns the world from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETIRED_KEPT = 1024
 
 
 def is_retired(job: JobState, name: str, incarnation: str) -> bool:
-    """Whether a newer incarnation took this one's place."""
+    """Return whether a newer incarnation has replaced this one."""
     return (name, incarnation) in job.membership.retired
 
 
@@ -41,7 +41,8 @@ def join(job: JobState, *, name: str, incarnation: str, message: Join) -> JobSta
         phase = MemberPhase.READY if message.ready else MemberPhase.BOOTING
         group = job.membership
         known = Member(name=name, incarnation=incarnation, phase=phase, heard_at=job.now, arrived=group.arrivals)
-        job = replace(job, membership=replace(group, arrivals=group.arrivals + 1))
+        silent = {other: at for other, at in group.silent.items() if other != name}
+        job = replace(job, membership=replace(group, arrivals=group.arrivals + 1, silent=silent))
     step = message.step if message.ready else None
     # In a world that processes have yet to form, only Able says which step they hold. It follows.
     workers = message.workers if message.ready or job.in_place.stage is not None else 0
@@ -109,7 +110,7 @@ def _at_barrier(job: JobState, newcomer: Member) -> JobState:
 
 
 def _may_hold(world: CurrentWorld, held: Held, name: str) -> bool:
-    """Whether what a member holds is a rank of this very world, and free or its own."""
+    """Return whether the member may hold this rank: it is one of this world, and free or its own."""
     return held.id == world.id and held.rank < world.size and world.by_rank[held.rank] in (None, name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .. import presented, reach
 from ..messages.controller import Expectation, Restart
 from ..restart_budget import with_presented, with_recorded
@@ -31,6 +33,7 @@ def expect(job: JobState, expectation: Expectation) -> JobState:
         job.membership,
         expectation=expectation,
         expected=dict.fromkeys(expectation.members),
+        silent=_still_expected(job.membership.silent, expectation),
         notices={entry.member: LeaveNotice(job.now + entry.by_s, entry.cause, entry.when_replaced) for entry in expectation.leaving},
         generation=max(job.membership.generation, expectation.floor),
     )
@@ -39,6 +42,15 @@ def expect(job: JobState, expectation: Expectation) -> JobState:
     if expectation.closed and not job.accounting.closed:
         return replace(job, accounting=replace(job.accounting, closed=expectation.closed)).with_round(None)
     return with_presented(job, presented.with_room(job, presented_before)) if presented_before else job
+
+
+def _still_expected(silent: Mapping[str, float], expectation: Expectation) -> Mapping[str, float]:
+    """Return the silent members that are still expected. A worker that must leave, or whose pod has yet to start, is no longer missed."""
+    if not silent:
+        return silent
+    left = {entry.member for entry in expectation.leaving}.union(expectation.pending)
+    expected = set(expectation.members) - left
+    return {name: at for name, at in silent.items() if name in expected}
 
 
 def _without_claims(job: JobState) -> JobState:

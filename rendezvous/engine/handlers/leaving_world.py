@@ -1,12 +1,15 @@
-"""A member stops working in the current world: it comes to the barrier, its worker ends, or it is gone.
+"""Handle a member that stops working in the current world: it comes to the barrier, its worker ends, or it is gone.
 
-Says what is recorded of that; what it counts for is decided when the world is given up.
+The end is only recorded. Its cause and its charge are decided when the world is given up.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..choose import leave_notice
 from ..messages.member import Ready
+from ..messages.saves import Saves
 from ..state import accounting
 from ..state.accounting import Loss, PendingFailure
 from ..state.job import JobState
@@ -52,7 +55,9 @@ def ready(job: JobState, member: Member, message: Ready) -> JobState:
     generation, step = max(message.after, member.generation) if is_answer and is_of_world else message.after, message.step
     if is_newcomer:
         generation, step = 0, None
-    state = {"alive": message.alive, "step": step, "provisional": is_newcomer}
+    state: dict[str, Any] = {"alive": message.alive, "step": step, "provisional": is_newcomer}
+    if not message.alive:
+        state["saves"] = Saves()  # other processes take the places of those that failed to save
     return job.change(member.name, phase=MemberPhase.READY, world_id="", generation=generation, store=store, **state)
 
 

@@ -5,7 +5,7 @@ A message speaks for the incarnation of its connection. A message that arrives l
 
 from __future__ import annotations
 
-from .. import hang, stragglers
+from .. import failing_saves, hang, stragglers
 from ..choose import leave_notice
 from ..handlers.arrivals import join
 from ..handlers.leaving_world import failed, gone, is_leaving_world, ready, with_loss
@@ -14,6 +14,7 @@ from ..messages.bounds import clipped
 from ..messages.doing import Doings
 from ..messages.member import Beat, Failed, Finished, FromMember, Join, Leave, Ready, Started
 from ..messages.pace import Paces
+from ..messages.saves import Saves
 from ..state.accounting import Loss
 from ..state.job import JobState
 from ..state.membership import Member, MemberPhase
@@ -45,6 +46,8 @@ def apply_message(job: JobState, *, name: str, incarnation: str, message: FromMe
         return hang.heard(job, name, message)
     if isinstance(message, Paces):
         return stragglers.heard(job, name, message)
+    if isinstance(message, Saves):
+        return failing_saves.heard(job, name, message)
     return hear(job, job.membership.members[name], message)
 
 

@@ -29,6 +29,7 @@ from .bounds import (
 )
 from .doing import Hang
 from .pace import MOST_STRAGGLERS, Straggler
+from .saves import MOST_FAILING, FailingRank
 
 LONGEST_RESTART_ID = 512
 
@@ -63,6 +64,8 @@ MAX_UNSETTLED = 2 * MAX_MEMBERS
 """How many unsettled restarts a job may have: two worlds in a row in which every member was lost or failed."""
 Restarts = Annotated[tuple[Restart, ...], Bound(most=MAX_UNSETTLED)]
 MAX_CHARGES = 1024
+MOST_SILENT = 8
+"""Silent members that a report names."""
 HeldRestarts = Annotated[tuple[Restart, ...], Bound(most=MAX_HELD)]
 RestartCounts = Annotated[dict[CauseWord, Count], Bound(most=64)]
 Ends = Annotated[tuple[Annotated[str, Bound(most=137, is_plain=True)], ...], Bound(most=MAX_MEMBERS)]
@@ -203,8 +206,9 @@ class RescaleReport:
 
     Phases: detect (first signal until detected), notice (until members were notified), drain (until they were at the barrier), round
     (until the world was sealed), start (until all workers ran), firstStep (until training reported a step).
-    step_before: the highest step reported before. step_after: the first step reported in this world. state_lost: no member of this world
-    has the state of the world before. began_unseen: the server was started after training had stopped, so the phases miss a part.
+    step_before: the highest step of the world before this one. step_after: the first step reported in this world.
+    state_lost: no member of this world has the state of the world before. began_unseen: the server was started after training had
+    stopped, so the phases miss a part.
     rung: how the processes came into the world (Rung); empty if that is not known, or for the first world.
     killed, since 1.3: workers of the world before that did not stop within their grace.
     """
@@ -222,6 +226,14 @@ class RescaleReport:
 
 
 @dataclass(frozen=True)
+class SilentMember:
+    """A member that the server has dropped, and that last spoke `ago_s` seconds ago."""
+
+    name: Name
+    ago_s: Seconds
+
+
+@dataclass(frozen=True)
 class WorldReport:
     """The members of a job's world now, and the reason. `members` is empty while a broken or absent world is being formed again.
 
@@ -232,7 +244,8 @@ class WorldReport:
     claim. standing: None while no world stands, and from an older server. asks: the controller must send its newest message about the job
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
     Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
-    if that is not known (yet). ended_early: the first workers that ended with status 0 while others failed.
+    if that is not known (yet). Since 1.5: silent: expected members that were dropped and have not come back.
+    failing_saves: ranks whose newest save failed. ended_early: the first workers that ended with status 0 while others failed.
     """
 
     job: Name
@@ -258,3 +271,5 @@ class WorldReport:
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Bound(most=MOST_STRAGGLERS)] | None = None
     ended_early: Words = ""
+    silent: Annotated[tuple[SilentMember, ...], Bound(most=MOST_SILENT)] = ()
+    failing_saves: Annotated[tuple[FailingRank, ...], Bound(most=MOST_FAILING)] = ()

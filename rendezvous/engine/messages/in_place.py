@@ -62,7 +62,7 @@ class Able:
 class Unable:
     """A worker of the member has ended its loop, or its connection to the agent, and can enter no other world.
 
-    Since 1.4: early: its program left the loop before the end of the training, so its process will end, and its peers lose it. rank, error:
+    Since 1.5: early: its program left the loop before the end of the training, so its process will end, and its peers lose it. rank, error:
     the worker's, and the line of the exception, if one ends the program.
     """
 

@@ -28,6 +28,7 @@ from .controller import HeldRestarts
 from .doing import Doings, Watch
 from .in_place import Change, FromWorkers, Workers
 from .pace import Paces
+from .saves import Saves
 
 Status = Annotated[int, Bound(least=0, most=1024)]
 """An exit status as in a shell: 128+n for signal n."""
@@ -141,7 +142,7 @@ class Finished:
     generation: Generation
 
 
-FromMember = Union[Join, Ready, Beat, Leave, Failed, Started, Finished, Doings, Paces, FromWorkers]
+FromMember = Union[Join, Ready, Beat, Leave, Failed, Started, Finished, Doings, Paces, Saves, FromWorkers]
 
 
 @dataclass(frozen=True)

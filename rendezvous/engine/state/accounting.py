@@ -130,13 +130,13 @@ def with_alarm(known: Accounting, name: str) -> Accounting:
 def with_failure(known: Accounting, failure: PendingFailure) -> Accounting:
     """Record, once per member, that a worker of the current world ended by itself.
 
-    The first end is the cause of the others, even if it is reported later; one that says that a peer was gone was not the first.
+    The first end is the cause of the others, even if it is reported later. An end whose error says that a peer was gone was not the first.
     """
     former = next((other for other in known.failures if other.member == failure.member), None)
     if former is not None:
         if failure.is_replaced or not former.is_replaced:
             return known
-        fallen = replace(former, is_replaced=False)  # the process in its place has failed too, and all of the member's start again
+        fallen = replace(former, is_replaced=False)  # its replacement has failed too, so all processes of the member start again
         return replace(known, failures=tuple(fallen if other is former else other for other in known.failures))
     failures = tuple(sorted((*known.failures, failure), key=lambda one: (tells_of_peer(one.error), one.at)))
     trouble = known.trouble
@@ -202,7 +202,7 @@ def with_recorded(known: Accounting, recorded: RestartLog) -> Accounting:
         recorded=recorded,
         known_restarts={id: entry for id, entry in known.known_restarts.items() if id not in old},
         unrecorded=unrecorded,
-        unacknowledged_restarts=unknown_to(recorded, known.unacknowledged_restarts),  # members need not keep what is written down
+        unacknowledged_restarts=unknown_to(recorded, known.unacknowledged_restarts),  # members need not keep what the controller has
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..messages.controller import Expectation
+from ..messages.saves import Saves
 from ..values import dataclass, field, replace
 from ..words import Word
 
@@ -56,7 +57,7 @@ class Member:
     has_left: bool = False
     """it had finished, and its agent has ended in good order"""
     workers: int = 0
-    """How many workers it has that can enter another world without a restart; 0 if there is one that cannot."""
+    """How many workers it has that can enter another world without a restart; 0 if any of its workers cannot."""
     alive: bool = False
     """It is at the barrier, and its processes live."""
     provisional: bool = False
@@ -65,6 +66,8 @@ class Member:
     """Step of the complete state that its processes hold at the barrier; None if they hold none, or it has not said."""
     left: LeftLoop | None = None
     """One of its workers has left the loop of the current world early."""
+    saves: Saves = Saves()
+    """The failing saves of its workers."""
 
     @property
     def pod(self) -> str:
@@ -155,13 +158,15 @@ class Membership:
     """(member, incarnation) pairs that a newer incarnation replaced"""
     generation: int = 0
     """the highest one known, below which no world may be numbered"""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Expected members that were dropped and have not come back, and when each was last heard."""
     world: CurrentWorld | None = None
     started: frozenset[str] = frozenset()
     """the members of the current world whose workers run"""
     warm: frozenset[str] = frozenset()
-    """those of them whose workers a fork server started"""
+    """those of `started` whose workers a fork server started"""
     finished: frozenset[str] = frozenset()
-    """the members of the current world whose workers have ended with 0, whatever became of their agents since"""
+    """the members of the current world whose workers have ended with 0, even if their agents are gone"""
     round: Round | None = None
 
     @property
@@ -182,7 +187,7 @@ class Membership:
         return self.round is not None and self.round.draining
 
     def survives(self, name: str) -> bool:
-        """Whether this member is here and has been in the current world, in this incarnation."""
+        """Return whether this member is here and has been in the current world, in this incarnation."""
         world, member = self.world, self.members.get(name)
         return world is not None and member is not None and name in world.ranks and member.generation == world.generation
 
@@ -193,14 +198,14 @@ class Membership:
 
     @property
     def last_at_work(self) -> str:
-        """The one member of the current world whose workers have not ended with 0, where those of all others have."""
+        """The only member of the current world whose workers have not ended with 0; "" if there are several."""
         world = self.world
         if world is None or world.size == 1 or len(self.finished) != world.size - 1:
             return ""
         return next((name for name in world.ranks if name not in self.finished), "")
 
     def in_world(self, world: CurrentWorld | None) -> Membership:
-        """Return the same members in another world, or in none, where none of them has started or finished yet."""
+        """Return the same members in another world, or in none, in which none of them has started or finished yet."""
         return replace(self, world=world, started=frozenset(), warm=frozenset(), finished=frozenset())
 
     def with_member(self, member: Member) -> Membership:

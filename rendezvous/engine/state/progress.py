@@ -1,6 +1,6 @@
-"""How far training has come, as its reports say, and whether a restart brought it forward.
+"""Note how far training has come, as its reports say, and whether it got further since the last restart.
 
-Values of progress alone; what follows from them is decided by those who charge restarts and form worlds.
+These are only values. `restart_budget`, `rounds` and others decide what follows from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Progress:
     step_in_world: int | None = None
     """the highest step reported in the current world"""
     before: int | None = None
-    """the highest step when the current world was formed"""
+    """the highest step of the world before the current one; `step` may be higher if that world began again without a checkpoint"""
     first_in_world: int | None = None
     """the first step reported in the current world"""
     begun_after: int | None = None
@@ -64,7 +64,15 @@ def stepped(known: Progress, step: int, *, now: float) -> Progress:
 
 def in_new_world(known: Progress, *, now: float) -> Progress:
     """Return the progress at the beginning of a new world."""
-    return replace(known, step_in_world=None, before=known.step, first_in_world=None, begun_after=None, moved_at=now)
+    return replace(known, step_in_world=None, before=_reached(known), first_in_world=None, begun_after=None, moved_at=now)
+
+
+def _reached(known: Progress) -> int | None:
+    """Return the highest step of the current world; without one, the step after which it began."""
+    steps = [step for step in (known.step_in_world, known.begun_after) if step is not None]
+    if steps:
+        return max(steps)
+    return known.before if known.before is not None else known.step
 
 
 def with_state_of(known: Progress, step: int) -> Progress:
@@ -91,7 +99,7 @@ def from_status(known: Progress, expectation: Expectation) -> Progress:
 def after_restart(known: Progress, *, is_limited: bool, world_lasted: bool) -> Progress:
     """Count one more restart, which is in vain unless training gets beyond where it was, if the job limits such restarts.
 
-    A job that never reports cannot say how far it came: there, a world that lasted for a while has got somewhere.
+    A job that never reports cannot say how far it came. For such a job, a world that lasted for a while counts as progress.
     """
     if not is_limited:
         return replace(known, step_at_restart=known.step, fruitless=0)

@@ -1,1 +1,1 @@
-"""API services: groups of the API that a server of its own serves, reached through this one."""
+"""API services: groups of the API that another server serves, and that clients reach through this one."""

@@ -1,4 +1,4 @@
-"""The kind APIService: what may be written, and what kubectl shows of it."""
+"""Define the kind APIService: its checks, and the columns that kubectl shows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class APIServices(Strategy):
 
 
 def available(obj: Json) -> Json:
-    """The condition of that type; empty before it was looked at."""
+    """Return the condition Available, or an empty one if the API service was not checked yet."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] == "Available"), {})
 

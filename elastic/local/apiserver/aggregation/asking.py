@@ -53,7 +53,7 @@ class Asking:
         data: bytes | None = None,
     ) -> aiohttp.client._RequestContextManager:
         if self._session is None:
-            # Each server has its places; a number for all of them would let one take those of the others.
+            # The places are counted for each server, so that no server can take those of the others.
             connector = DialledConnector(self._routes.dial, most=0)
             self._session = aiohttp.ClientSession(connector=connector, response_class=BoundedAnswer, auto_decompress=False)
         url = URL(f"https://{remote.host}:{remote.port}{raw_path}", encoded=True)

@@ -1,7 +1,7 @@
-"""Keeps the condition Available of API services true, and their discovery documents.
+"""Keep the condition Available of API services and their discovery documents up to date.
 
-Each server is asked for its resources when its API service, its service or what is behind it changes, and every half minute. One that does
-not answer delays no other.
+Each server is asked for its resources every half minute, and when its API service, its service or the pods and slices behind it change. A
+server that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from elastic.local.dialled import bounded, reason
 log = logging.getLogger(__name__)
 AGGREGATOR = User("system:kube-aggregator", ("system:masters",))
 LISTER = User("system:kube-aggregator")
-"""A real API server asks as the former whether a server answers, and as the latter what it serves."""
+"""A real API server asks as AGGREGATOR whether a server answers, and as LISTER which resources it serves."""
 LOOK_EVERY_S, FIRST_RETRY_S = 30.0, 0.5
 WAIT = aiohttp.ClientTimeout(total=5)
 MOST_DOCUMENT = 4 << 20
@@ -54,7 +54,7 @@ class Availability:
         remote.ended.append(task.cancel)
 
     def _behind(self, change: Change) -> None:
-        """A pod may stand behind any service of its namespace; it is looked at when its state may matter."""
+        """Wake the checks that a change may concern. A pod may be behind any service of its namespace."""
         for remote in self._remotes:
             if remote.namespace == change.after.namespace and (change.resource != "services" or change.after.name == remote.service):
                 self._changed[remote.name].set()
@@ -68,7 +68,7 @@ class Availability:
             retry = FIRST_RETRY_S if passed else min(retry * 2, LOOK_EVERY_S)
 
     async def _pause(self, remote: Remote, place: str, changed: asyncio.Event, seconds: float) -> None:
-        """Until the time has come, or the service leads elsewhere."""
+        """Wait for this time, or until the service leads to another place."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._place(remote) == place:
@@ -84,7 +84,7 @@ class Availability:
         return f"{found.host}:{found.port}"
 
     async def _look(self, remote: Remote) -> bool:
-        """Whether it answers."""
+        """Ask the server, write the condition, and return whether it answers."""
         condition = self._without_endpoints(remote) or await self._asked(remote)
         if condition["status"] != "True":
             remote.resources = None
@@ -92,7 +92,7 @@ class Availability:
         return bool(condition["status"] == "True")
 
     def _without_endpoints(self, remote: Remote) -> Json | None:
-        """What keeps a request from leaving at all."""
+        """Return the condition if a request cannot even be sent, otherwise None."""
         where = f'service/{remote.service} in "{remote.namespace}"'
         entry = self._store.get("services", remote.namespace, remote.service)
         if entry is None:
@@ -123,13 +123,16 @@ class Availability:
         return _condition("True", "Passed", "all checks passed")
 
     async def _resources(self, remote: Remote) -> tuple[Listed, ...] | None:
-        """None where it does not say, which only discovery shows, as in a cluster: its condition is that it answers."""
+        """Return the server's resources, or None if it does not tell them.
+
+        As in a real cluster, only discovery shows that; the condition says only whether the server answers.
+        """
         try:
             async with self._request(remote, LISTER) as answer:
                 found = read(await bounded(answer, most=MOST_DOCUMENT)) if answer.status == 200 else None
         except Malformed as error:
             if remote.unread != str(error):
-                log.warning("what %s serves cannot be read, and its group is stale: %s", remote.name, error)
+                log.warning("the list of resources of %s cannot be read, so its group is stale: %s", remote.name, error)
             remote.unread = str(error)
             return None
         except MISSED:
@@ -153,7 +156,7 @@ class Availability:
             condition = {**condition, "lastTransitionTime": old["lastTransitionTime"]}
         others = [c for c in (obj.get("status") or {}).get("conditions") or () if c["type"] != "Available"]
         obj["status"] = {"conditions": [*others, condition]}
-        # A newer state of the object brings us here again.
+        # If the object has changed meanwhile, its newer state brings us here again.
         with contextlib.suppress(Stale, Unwritable):
             self._store.put(STORAGE, "", remote.name, obj=obj, expected=entry)
 

@@ -1,7 +1,7 @@
-"""Reads what the server of an API service says it serves.
+"""Read the list of resources that the server of an API service serves.
 
-Such a server may answer anything: a document with any fault in it is refused as a whole, with each fault named, for what is left out of it
-would look as if it were not served.
+The server may answer anything. A document with any fault is refused as a whole, with each fault named. If faulty parts were left out, they
+would look as if the server did not serve them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import orjson
 from elastic.kube.resources import is_segment
 
 MOST_FAULTS = 5
-"""That are told of one document."""
+"""Largest number of faults that are named for a document."""
 
 
 class Malformed(ValueError):
-    """The document says nothing that could be relied upon."""
+    """The document is invalid as a whole."""
 
 
 class Listed(msgspec.Struct, frozen=True, rename="camel"):
-    """A resource or subresource; null is the same as nothing."""
+    """A resource or subresource. A null value counts as unset."""
 
     name: str
     namespaced: bool | None = None
@@ -44,14 +44,14 @@ class Listed(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read(body: bytes) -> tuple[Listed, ...]:
-    """The resources of an APIResourceList; raises Malformed."""
+    """Return the resources of an APIResourceList. Raise Malformed if it is invalid."""
     try:
         document: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Malformed(f"expected an APIResourceList, found no JSON: {error}") from error
     entries = document.get("resources") if isinstance(document, dict) else None
     if entries is None and isinstance(document, dict) and document.get("kind") == "APIResourceList":
-        entries = []  # Go writes an empty list so
+        entries = []  # Go writes an empty list as null
     if not isinstance(entries, list):
         raise Malformed("expected an APIResourceList with a list of resources")
     found: list[Listed] = []
@@ -70,5 +70,5 @@ def read(body: bytes) -> tuple[Listed, ...]:
 def _one(entry: object) -> Listed:
     listed = msgspec.convert(entry, Listed)
     if not is_segment(listed.parent):
-        raise ValueError(f"name is {listed.name[:100]!r}, which is no part of a path")
+        raise ValueError(f"name is {listed.name[:100]!r}, which cannot be a part of a path")
     return listed

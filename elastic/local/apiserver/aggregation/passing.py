@@ -1,7 +1,7 @@
-"""Pass a request on to the server of its API service once it is authorized here, and its answer back as it comes.
+"""Pass an authorized request on to the server of its API service, and pass the answer back while it comes.
 
-A server that is slow, silent or sends without end costs its own requests: each ends in time, and they are bounded in number. A watch, a log
-or another protocol may last, but has to begin in time.
+A server that is slow, silent or sends without end harms only its own requests: each ends in time, and they are bounded in number. A watch,
+a log or another protocol may last, but has to begin in time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elastic.local.dialled import reason
 
 REQUEST_S = 60.0
 STALLED_S = 60.0
-"""A client that takes nothing of a long answer for so long is cut off."""
+"""Seconds after which a client that reads nothing of a long answer is cut off."""
 UNBOUNDED = aiohttp.ClientTimeout(total=None)
 LONG = ("attach", "exec", "log", "portforward", "proxy")
 """Subresources whose requests last as long as both sides like."""

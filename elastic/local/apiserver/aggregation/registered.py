@@ -1,6 +1,7 @@
-"""What every cluster's API server writes down about its own groups.
+"""Write the objects that every cluster's API server has about its own groups.
 
-An API service `Local` for each group version, so that all are listed in one place, and, for the servers of others, how they know this one.
+These are an API service `Local` for each group version, so that all are listed in one place, and a config map by which other servers know
+this one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PRIORITIES = {
     "apiextensions.k8s.io": 16700, "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "discovery.k8s.io": 16200,
 }  # fmt: skip
 Ensure = Callable[..., None]
-"""Makes an object unless it is there: resource, namespace, name, labels and the rest."""
+"""Makes an object unless it exists. The arguments are resource, namespace, name, labels and the rest."""
 
 
 class Registered:
@@ -32,14 +33,14 @@ class Registered:
         self._store, self._ensure = store, ensure
 
     def own(self, served: Iterable[tuple[str, str]]) -> None:
-        """Group versions that are built in; apiregistration.k8s.io has none."""
+        """Register the built-in group versions. apiregistration.k8s.io is not registered itself."""
         for group, version in served:
             if group in _PRIORITIES:
                 version_priority = 30 if (group, version) == ("autoscaling", "v2") else 15 if group else 1
                 self._local(group, version, (_PRIORITIES[group], version_priority), ON_START)
 
     def custom(self, group: str, versions: Iterable[str]) -> None:
-        """The served versions of a custom resource's group, and none that were served before."""
+        """Register the served versions of a custom resource's group, and remove versions that are not served any more."""
         wanted = set(versions)
         for version in wanted:
             self._local(group, version, (CRD_GROUP_PRIORITY, CRD_VERSION_PRIORITY), ALWAYS)
@@ -62,7 +63,7 @@ class Registered:
         self._ensure(STORAGE, "", f"{version}.{group}", labels={MANAGED: managed}, spec=spec, status=status)
 
     def authentication(self, front_proxy_ca: str) -> None:
-        """What a server of others needs in order to believe our headers about the user, and the role that lets it read that."""
+        """Write the config map that other servers need to trust our headers about the user, and the role for reading it."""
         data = {
             "requestheader-allowed-names": json.dumps([ALLOWED_NAME]),
             "requestheader-client-ca-file": front_proxy_ca,

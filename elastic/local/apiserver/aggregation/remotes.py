@@ -1,6 +1,6 @@
-"""Which group versions other servers serve, from the API services in the store, and what is known of each.
+"""Know the group versions that other servers serve, from the API services in the store.
 
-Whether it answers, and what it says it serves. A group of this server's own cannot be taken away from it.
+For each it is known whether it answers, and which resources it lists. Other servers cannot take over a group of this server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elastic.local.apiserver.store import Change, Entry, Store
 
 @dataclass(slots=True)
 class Remote:
-    """One API service that names a service."""
+    """An API service that names a service."""
 
     name: str
     group: str
@@ -28,16 +28,16 @@ class Remote:
     port: int
     ca_bundle: str
     unchecked: bool
-    """The certificate is not verified."""
+    """Whether the server's certificate is not verified."""
     group_priority: int
     version_priority: int
     available: bool = False
     resources: tuple[Listed, ...] | None = None
-    """As it lists them for discovery; None while it does not answer that, or nonsense."""
+    """The resources that it lists for discovery; None while it gives no valid answer."""
     unread: str = ""
-    """Why its list cannot be read."""
+    """Why its list cannot be read, or empty."""
     ended: list[Callable[[], object]] = field(default_factory=list)
-    """Called when it is no more, or is another."""
+    """Called when the API service is deleted or changes."""
     places: Places = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,12 +75,12 @@ def _remote(entry: Entry) -> Remote | None:
 
 class Remotes:
     def __init__(self, store: Store, registry: Registry) -> None:
-        # A metrics server of the user's may take the place of ours.
+        # A metrics server of the user may replace ours.
         self._own = {(t.group, t.version) for t in registry if not t.custom and t.group != usage.GROUP}
         self._found: dict[tuple[str, str], Remote] = {}
         self._store = store
         self.appeared: Callable[[Remote], None] = lambda remote: None
-        """Called with each new one, and with one whose spec has changed."""
+        """Called with each new API service, and with each whose spec has changed."""
 
     def start(self) -> None:
         for entry in self._store.entries(STORAGE):
@@ -114,7 +114,7 @@ class Remotes:
         return next((remote for remote in self if remote.name == name), None)
 
     def of_path(self, path: str) -> Remote | None:
-        """Who serves a path; the document of a group without a version is ours."""
+        """Return the API service that serves a path. The document of a group without a version is ours."""
         parts = path.split("/")
         return self._found.get((parts[2], parts[3])) if len(parts) > 3 and parts[1] == "apis" else None
 

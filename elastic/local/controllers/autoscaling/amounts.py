@@ -1,4 +1,4 @@
-"""Amounts as the autoscaler counts and writes them: whole thousandths, in the form in which Kubernetes writes quantities. Pure."""
+"""Convert amounts between whole thousandths, in which the autoscaler counts, and the form of Kubernetes' quantities. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MOST = 2**63 - 1
 
 
 def thousandths(written: str | float) -> int:
-    """Rounded up, as Kubernetes does."""
+    """Return an amount in thousandths, rounded up as Kubernetes does."""
     return math.ceil(quantity.parse(written) * 1000)
 
 
 def text(milli: int, *, is_memory: bool = False) -> str:
-    """Memory in powers of 1024, all else in powers of 1000."""
+    """Return an amount as text: memory in powers of 1024, everything else in powers of 1000."""
     whole = -(-milli // 1000)
     return _binary(whole) if is_memory and abs(whole) >= 1024 else _decimal(milli)
 
@@ -39,6 +39,6 @@ def _binary(whole: int) -> str:
 
 
 def divided(dividend: int, divisor: int) -> int:
-    """Towards zero."""
+    """Divide, and round towards zero."""
     found = abs(dividend) // abs(divisor)
     return found if (dividend < 0) == (divisor < 0) else -found

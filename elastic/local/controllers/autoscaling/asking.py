@@ -1,4 +1,4 @@
-"""Asks the metrics APIs for what an autoscaler's metrics name: metrics.k8s.io for CPU and memory, and those of other servers."""
+"""Ask the metrics APIs for an autoscaler's metrics: metrics.k8s.io for CPU and memory, and the APIs of other servers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _API = {"Resource": "resource", "ContainerResource": "resource", "Pods": "custom
 
 
 def _version(kinds: Kinds) -> str | Problem:
-    """The newest that is served: v1beta2 names the metric's selector, too."""
+    """Return the newest served version of the custom metrics API. v1beta2 also names the metric's selector."""
     served = kinds.versions.get(CUSTOM, ())
     known = [version for version in ("v1beta2", "v1beta1") if version in served]
     return known[0] if known else Problem(f"unable to fetch metrics from custom metrics API: no custom metrics API ({CUSTOM}) registered")
@@ -125,7 +125,7 @@ def _selected(parameter: str, metric: Object) -> dict[str, str]:
 
 
 def _used(item: Mapping[str, Any], resource: str, container: str) -> Value | None:
-    """Of one container, or of all of them; None where one was not measured."""
+    """Return the use of one container or of all. Return None if a container was not measured."""
     chosen = [c for c in item["containers"] if container in ("", c["name"])]
     if not chosen or any(resource not in c["usage"] for c in chosen):
         return None
@@ -134,5 +134,5 @@ def _used(item: Mapping[str, Any], resource: str, container: str) -> Value | Non
 
 
 def duration_s(text: str) -> float:
-    """Of Go's form: 1m30.5s."""
+    """Return the seconds of a duration in Go's form, such as 1m30.5s."""
     return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(text))

@@ -1,7 +1,7 @@
-"""What an autoscaler does now.
+"""Decide what an autoscaler does now.
 
-The target's new size, its own status and Events, from its object, the target's scale and pods, and what the metrics APIs said. Pure; held
-to what kube-controller-manager does (tests/autoscaling).
+From its object, the target's scale and pods, and the answers of the metrics APIs, follow the target's new size and the autoscaler's status
+and Events. Pure; tests/autoscaling compares it with kube-controller-manager.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the decision is made from, besides the autoscaler itself."""
+    """Observations for a decision, besides the autoscaler itself."""
 
     scale: Scale
     pods: Sequence[Object] = ()
-    """That the scale's selector chooses."""
+    """Pods that the scale's selector chooses."""
     answers: Sequence[Answer] = ()
-    """One for each of the autoscaler's metrics."""
+    """Answers for the autoscaler's metrics, in their order."""
     selector_problem: str = ""
-    """Why the selector cannot be read."""
+    """Why the selector cannot be read, or empty."""
     rivals: Sequence[str] = ()
     """Other autoscalers that choose some of the same pods."""
 
@@ -60,7 +60,7 @@ class Decision:
     status: Object
     history: History
     replicas: int | None = None
-    """The target's new size; None leaves it alone."""
+    """The target's new size; None for no change."""
     reason: str = ""
     notes: tuple[Note, ...] = ()
 
@@ -69,7 +69,7 @@ class Decision:
 class _Wanted:
     conditions: list[Object]
     replicas: int | None = None
-    """None where the metrics do not say."""
+    """Number of replicas, or None if the metrics do not give one."""
     metric: str = ""
     statuses: list[Object] | None = None
     notes: tuple[Note, ...] = field(default=())
@@ -81,7 +81,7 @@ def needs_metrics(hpa: Object, scale: Scale) -> bool:
 
 
 def without_scale(hpa: Object, words: str, history: History, *, now: float) -> Decision:
-    """The target cannot be read."""
+    """Return the decision if the target's scale cannot be read."""
     message = f"the HPA controller was unable to get the target's current scale: {words}"
     conditions = with_condition(_conditions(hpa), ABLE, False, "FailedGetScale", message, now=now)
     status = {**(hpa.get("status") or {}), "conditions": conditions}
@@ -131,7 +131,7 @@ def _settled(hpa: Object, wanted: _Wanted, current: int, history: History, *, re
 
 
 def refused(hpa: Object, decision: Decision, current: int, words: str, history: History, *, now: float) -> Decision:
-    """The new size was not taken; nothing was done, so nothing is remembered as done."""
+    """Return the decision if the target refused its new size. The history then has no change."""
     message = f"the HPA controller was unable to update the target scale: {words}"
     conditions = with_condition(decision.status["conditions"], ABLE, False, "FailedUpdateScale", message, now=now)
     before = hpa.get("status") or {}
@@ -183,7 +183,7 @@ def _invalid_selector(seen: Seen) -> tuple[str, str, Note] | None:
 
 
 def rivals(selectors: Mapping[tuple[str, str], Predicate], namespace: str, pods: Sequence[Object]) -> list[str]:
-    """All autoscalers that choose one of these pods, where there is more than one."""
+    """Return all autoscalers that choose one of these pods, if there are several."""
     labels = [pod["metadata"].get("labels") or {} for pod in pods]
     found = [f"{where}/{name}" for where, name in sorted(selectors) if where == namespace and any(map(selectors[where, name], labels))]
     return found if len(found) > 1 else []

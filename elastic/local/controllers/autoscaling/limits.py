@@ -1,7 +1,7 @@
-"""How far and how fast an autoscaler may go.
+"""Limit how far and how fast an autoscaler may go.
 
-Its minimum and maximum, its behavior's stabilization windows and policies, over what it recommended and did before. Pure; a history is a
-value that the caller keeps.
+The limits are its minimum and maximum, and its behavior's stabilization windows and policies, which look at its former recommendations and
+changes. Pure; a history is a value that the caller keeps.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Object = dict[str, Any]
 DOWNSCALE_WINDOW_S = 300.0
 UP_FACTOR, UP_AT_LEAST = 2.0, 4.0
 MOST_KEPT = 10_000
-"""Recommendations: those of an hour, the longest window, at more than two a second."""
+"""Largest number of kept recommendations: those of an hour, the longest window, at more than two a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A number of replicas: recommended, added or taken away at a time."""
+    """A number of replicas that was recommended, added or removed at a time."""
 
     at: float
     replicas: int
@@ -35,7 +35,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """What may be done now, with the two conditions that say why."""
+    """The allowed number of replicas, with the two conditions that say why."""
 
     replicas: int
     able: tuple[str, str]
@@ -57,7 +57,7 @@ TOO_FAST_DOWN = ("ScaleDownLimit", "the desired replica count is decreasing fast
 
 
 def begun(history: History, replicas: int, *, now: float) -> History:
-    """What a target has when it is first seen counts as recommended."""
+    """Begin a history: the target's first observed number of replicas counts as recommended."""
     return history if history.recommended else replace(history, recommended=(At(now, replicas),))
 
 
@@ -142,14 +142,14 @@ def _down_limit(rules: Object, current: int, history: History, *, now: float) ->
 
 
 def _at_start(policy: Object, current: int, history: History, *, now: float) -> int:
-    """How many replicas there were when the policy's period began."""
+    """Return the number of replicas at the beginning of the policy's period."""
     since = now - policy["periodSeconds"]
     added = sum(e.replicas for e in history.added if e.at > since)
     return current - added + sum(e.replicas for e in history.taken if e.at > since)
 
 
 def scaled(history: History, behavior: Object | None, before: int, after: int, *, now: float) -> History:
-    """With what was done; only policies ask for it."""
+    """Return the history with a change of replicas. Only policies need it."""
     if behavior is None:
         return history
     longest = {way: max((p["periodSeconds"] for p in behavior[way].get("policies") or ()), default=0) for way in ("scaleUp", "scaleDown")}
@@ -159,9 +159,9 @@ def scaled(history: History, behavior: Object | None, before: int, after: int, *
 
 
 def _noted(events: tuple[At, ...], newest: At, *, since: float) -> tuple[At, ...]:
-    """As the real controller: it takes the place of the last one that is too old.
+    """Add an event as the real controller does: it replaces the last event that is too old.
 
-    The others count on for the longer periods of the other way.
+    The other old events still count for longer periods of the other direction.
     """
     last = max((index for index, event in enumerate(events) if event.at < since), default=None)
     return (*events, newest) if last is None else (*events[:last], newest, *events[last + 1 :])

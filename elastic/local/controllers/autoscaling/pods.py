@@ -1,6 +1,6 @@
-"""Which pods of a target count for a metric: ready ones with a value, unready ones, those without a value, those that are on their way out.
+"""Sort a target's pods for a metric: ready pods with a value, unready ones, pods without a value, and pods that are leaving.
 
-And what they request. Pure; it knows pods as the API server shows them.
+Also sum up their requests. Pure; it knows pods as the API server shows them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from elastic.local.controllers.autoscaling.amounts import thousandths
 
 Object = dict[str, Any]
 CPU_INITIALIZATION_S, INITIAL_READINESS_S = 300.0, 30.0
-"""Of kube-controller-manager: while a pod is younger, its CPU counts only if it was measured after it became ready; and a pod that became
-unready so soon after its start was never ready."""
+"""Limits of kube-controller-manager. The CPU of a pod younger than the first counts only if it was measured after the pod became ready. A
+pod that became unready sooner than the second after its start was never ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Of one pod, in thousandths."""
+    """The value of a pod, in thousandths."""
 
     amount: int
     at: float
@@ -84,7 +84,7 @@ def ready_count(pods: Iterable[Object]) -> int:
 
 
 def requests(pods: Iterable[Object], *, resource: str, container: str) -> dict[str, int] | Problem:
-    """Of each pod, in thousandths; of one container where it is named."""
+    """Return the request of each pod, or of its named container, in thousandths."""
     found = {}
     for pod in pods:
         request = _request(pod, resource, container)

@@ -1,4 +1,4 @@
-"""How many replicas one metric asks for: the arithmetic of kube-controller-manager's replica calculator. Pure."""
+"""Calculate how many replicas a metric asks for, as kube-controller-manager's replica calculator does. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Tolerances:
     up: float = 0.1
 
     def holds(self, ratio: float) -> bool:
-        """Too little to act upon."""
+        """Return whether the deviation is too small to act on."""
         return 1.0 - self.down <= ratio <= 1.0 + self.up
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is scaled, as it is now."""
+    """The present state of the scaled object."""
 
     replicas: int
-    """That it is to have."""
+    """Number of replicas in its spec."""
     observed: int
-    """That its status tells."""
+    """Number of replicas in its status."""
     pods: Sequence[Object]
     tolerances: Tolerances
     now: float
@@ -43,9 +43,9 @@ class Target:
 class Count:
     replicas: int
     amount: int
-    """What was found, in thousandths."""
+    """Measured amount, in thousandths."""
     utilization: int = 0
-    """In percent of the requests."""
+    """Measured amount in percent of the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ _Measure = Callable[[Mapping[str, int]], "_Use | Problem"]
 
 
 def by_utilization(target: Target, values: Mapping[str, Value], *, percent: int, resource: str, container: str) -> Count | Problem:
-    """For a wanted percentage of what the pods request.
+    """Calculate for a wanted percentage of the pods' requests.
 
-    A pod without a value counts as using all it requests where the others would let the target shrink, and nothing where they would let it
-    grow.
+    If the other pods would let the target shrink, a pod without a value counts as using its whole request. If they would let it grow, it
+    counts as using nothing.
     """
     if not target.pods:
         return NO_PODS
@@ -86,7 +86,7 @@ def by_utilization(target: Target, values: Mapping[str, Value], *, percent: int,
 
 
 def by_average(target: Target, values: Mapping[str, Value], *, average: int, resource: str = "") -> Count | Problem:
-    """For a wanted average of the pods, in thousandths."""
+    """Calculate for a wanted average of the pods, in thousandths."""
     if not target.pods:
         return NO_PODS
     wanted = groups(target.pods, values, is_cpu=resource == "cpu", now=target.now)
@@ -130,7 +130,7 @@ def _replicas(target: Target, amounts: dict[str, int], found: Groups, measure: _
 
 
 def by_value(target: Target, amount: int, *, value: int) -> Count | Problem:
-    """For a wanted value of one thing that is not a pod: as many replicas as bring it there, were it in proportion to the ready pods."""
+    """Calculate for a wanted value of an object that is not a pod, as if it were in proportion to the ready pods."""
     ratio = amount / value
     if target.replicas == 0:
         return Count(_up(ratio), amount)
@@ -142,7 +142,7 @@ def by_value(target: Target, amount: int, *, value: int) -> Count | Problem:
 
 
 def by_value_per_pod(target: Target, amount: int, *, average: int) -> Count:
-    """For a wanted share of each replica in one value."""
+    """Calculate for a wanted share of each replica in a value."""
     replicas = target.observed
     ratio = amount / (average * replicas) if replicas else math.inf if amount else math.nan
     if not target.tolerances.holds(ratio):

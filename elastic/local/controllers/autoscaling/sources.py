@@ -1,4 +1,4 @@
-"""The metric sources of an autoscaler: what each of the five asks for, in the words of kube-controller-manager. Pure."""
+"""Make a proposal from each of the five metric sources of an autoscaler, in the words of kube-controller-manager. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.local.controllers.autoscaling.replicas import Count, Target
 
 Object = dict[str, Any]
 Answer = Mapping[str, Value] | Sequence[int] | Problem
-"""What the metrics API said: values of pods by name, or amounts in thousandths, or why there are none."""
+"""Answer of a metrics API: values of pods by name, or amounts in thousandths, or the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`reason` and `cause` are for the condition and an Event, `words` for the autoscaler as a whole."""
+    """Why a metric proposes nothing. `reason` and `cause` are for the condition and an Event, `words` for the autoscaler as a whole."""
 
     reason: str
     cause: str
@@ -92,7 +92,7 @@ def _object(source: Object, answer: Answer, target: Target, namespace: str) -> P
     name, per_pod = metric["name"], wanted["type"] == "AverageValue"
     found: Count | Problem
     if isinstance(answer, Problem):
-        # The order of the words is the real controller's.
+        # The real controller has this order of words too.
         found = Problem(f"unable to get metric {name}: {described['kind']} on {namespace} {described['name']}/{answer.words}")
     else:
         found = _of_one(target, replicas.total(_amounts(answer)), wanted, per_pod=per_pod)
@@ -142,7 +142,7 @@ def _status(kind: str, described: Object) -> Object:
 
 
 def shown(selector: Object | None) -> str:
-    """A label selector as Go prints one."""
+    """Return a label selector as Go prints it."""
     if selector is None:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in sorted((selector.get("matchLabels") or {}).items()))
