@@ -232,6 +232,7 @@ def _world(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -
         fault=heard.fault,
         hang=_hang(heard.hang, known.hang if known is not None else None, now=now),
         stragglers=heard.stragglers,
+        ended_early=heard.ended_early,
         failing_saves=heard.failing_saves,
         silent=_silent(heard.silent, known.silent if known is not None else {}, now=now),
     )

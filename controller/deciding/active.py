@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from controller.deciding import autoscaling
 from controller.deciding.actions import Action, Create, JobEvent, Plan
-from controller.deciding.events import in_words, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
+from controller.deciding.events import in_words, of_early_end, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
 from controller.deciding.lifecycle.conditions import (
@@ -186,6 +186,7 @@ def closed(view: JobView, ledger: Ledger) -> Plan:
         *(_first_pod_events(view) if replicas.missing else ()),
         *ledger.restarts,
         *of_rescale(job, known=known, new=elastic),
+        *of_early_end(job, known=known, new=elastic),
         *of_shortage(job, view.counts),
         *disruption_log.events(job, known=known, new=elastic),
         *hangs.events(job, known=known, new=elastic, snapshot=view.snapshot),

@@ -9,7 +9,7 @@ from controller.deciding.replicas.tally import Tally
 from controller.facts.settings import Settings
 from controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from controller.frameworks import FRAMEWORKS
-from elastic.api.counting import continued, counted, killed_late
+from elastic.api.counting import continued, counted, ended_early, killed_late
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
@@ -97,6 +97,12 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
     reached = "" if rescale.step_before is None else f"; it {steps}" if steps else f"; it had reached step {rescale.step_before:,}"
     words = f"{name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id}){reached}"
     yield normal("Rescaled", words, about=rescale.id)
+
+
+def of_early_end(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterator[JobEvent]:
+    """Warn that workers ended with status 0 while others failed: the job may count as complete though its training is not."""
+    if new.ended_early and not known.ended_early:
+        yield warning("EndedEarly", f"{job.kind.title} {job.metadata.name}: {ended_early(new.ended_early)}", about=job.metadata.uid)
 
 
 def of_templates(job: Job, settings: Settings) -> Iterator[JobEvent]:

@@ -48,6 +48,8 @@ class WorldSeen:
     hang: HangSeen | None = None
     stragglers: tuple[Straggler, ...] | None = None
     """Ranks that the others wait for; None if the server does not know (yet)."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed."""
     failing_saves: tuple[FailingRank, ...] = ()
     """Ranks whose newest save failed."""
     silent: Mapping[str, datetime] = field(default_factory=dict)

@@ -30,6 +30,11 @@ def continued(before: int | None, after: int | None, *, state_lost: bool) -> str
     return f"continues at step {after:,} after step {before:,}{why}"
 
 
+def ended_early(words: str) -> str:
+    """Add the remedy to the words about workers that ended with status 0 while others failed."""
+    return f"{words}; if the training was not complete, let all ranks end together"
+
+
 def killed_late(workers: int) -> str:
     """Say that workers did not stop in time before a change."""
     were = "was" if workers == 1 else "were"

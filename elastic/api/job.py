@@ -277,6 +277,8 @@ class ElasticStatus(_Wire, frozen=True, kw_only=True):
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=8)] = ()
     """Ranks that the others wait for, the slowest first."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed. The job counts as complete once the others have ended, too."""
     failed_saves: Annotated[tuple[FailedSave, ...], Meta(max_length=8)] = ()
     """Ranks whose newest save failed."""
     waiting: str = ""

@@ -176,6 +176,12 @@ REASONS: tuple[Reason, ...] = (
         "[Look at the kind of its slowness](#the-job-is-slow).",
     ),
     Reason(
+        "EndedEarly",
+        (_F, _W),
+        "A worker ended with status 0, and another one failed after it. The job counts as complete.",
+        "If the training was not complete, let all ranks end together.",
+    ),
+    Reason(
         "StepsLost",
         (_F, _W),
         "Training fell back after a change.",

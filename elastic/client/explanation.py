@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from elastic.api.counting import asked_to_save, continued, counted, killed_late
+from elastic.api.counting import asked_to_save, continued, counted, ended_early, killed_late
 from elastic.api.reasons import BY_NAME, Severity
 from elastic.api.scaling import PolicyName
 from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
@@ -85,6 +85,8 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     if progress:
         yield Finding(f"It {'ended' if job.is_over else 'is'} at {progress}.")
     yield from _since(job, now)
+    if job.ended_early:
+        yield Finding(f"{ended_early(job.ended_early)}.", "EndedEarly")
     if not job.is_over and _is_scaled_by_metrics(spec):
         yield Finding(
             f"A HorizontalPodAutoscaler chooses its size by elasticPolicy.metrics; its events and conditions say why: "

@@ -58,6 +58,8 @@ class Summary:
     """Why no step comes; empty if steps come, or nobody knows."""
     stragglers: Sequence[Mapping[str, Any]] = ()
     """Ranks that the others wait for, the slowest first."""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed."""
     failed_saves: Sequence[Mapping[str, Any]] = ()
     """Ranks whose newest save failed."""
 
@@ -141,6 +143,7 @@ def summary(kind: Kind, job: Object) -> Summary:
         step=_count(elastic["step"], 0) if "step" in elastic else None,
         hang=_dict(elastic.get("hang")),
         stragglers=[_dict(one) for one in _list(elastic.get("stragglers"))],
+        ended_early=str(elastic.get("endedEarly") or ""),
         failed_saves=[_dict(one) for one in _list(elastic.get("failedSaves"))],
     )
 

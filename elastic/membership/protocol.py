@@ -8,7 +8,8 @@ refuses a major version that it does not know, in words. `elastic_worker.setting
 they can enter another world (AtBarrier, Join).
 1.3: members say what their workers do (doing).
 1.4: members say how long their workers need for their steps (pace).
-1.5: members say which workers fail to save (saves). A controller hears of them, and of silent members.
+1.5: members say which workers fail to save (saves), and that a worker has left its training loop early (Unable). A controller hears of
+failing saves, of silent members, and of workers that ended with status 0 while others failed.
 """
 
 import re

@@ -219,7 +219,10 @@ class LocalChange:
         kind = message.get("t")
         if kind == "done":
             worker.is_done = True
-            self._unable("the training loop of local rank {} has ended".format(worker.local_rank))
+            if message.get("early") is True:
+                self._left_early(worker, words_of(message))
+            else:
+                self._unable("the training loop of local rank {} has ended".format(worker.local_rank))
             return
         if worker.is_done or kind not in ("holds", "at", "put", "formed", "receives", "unformed", "complains", "stepped"):
             raise BrokenRule("it sent {!r}".format(str(kind)[:32]))
@@ -297,11 +300,17 @@ class LocalChange:
             worker.puts[key] = put
             self.up.append(put)
 
-    def _unable(self, words: str) -> None:
+    def _left_early(self, worker: LocalWorker, error: str) -> None:
+        """Tell the server, whose change then waits for the end of this worker's process: only that says how it ended."""
+        rank = self._rank * self.local_size + worker.local_rank
+        what = "raised {}".format(error) if error else "left its training loop early"
+        self._unable("the program of rank {} {}".format(rank, what), early=True, rank=rank, error=error)
+
+    def _unable(self, words: str, **early: typing.Any) -> None:
         self._is_unable = True
         self._said.pop("able", None)
         if "unable" not in self._said:
-            self._say("unable", words=words)
+            self._say("unable", words=words, **early)
 
     def _update(self) -> None:
         """Tell the server what has become true of all local workers."""

@@ -296,6 +296,8 @@ class Presence(PresenceThread):
                 if message["t"] not in KNOWN_BEFORE:
                     continue
                 message = _without_news(message)
+            if websocket.minor < SAVING_MINOR and message["t"] == "unable":
+                message = {"t": "unable", "words": message["words"]}
             if _AT in message:
                 message["ago_s"] = _ago_s(message.pop(_AT))
             websocket.send(json.dumps(message, separators=(",", ":")))

@@ -227,21 +227,21 @@ class Control:
         except OSError:
             pass
 
-    def done(self) -> None:
-        """Tell the agent that the loop has ended: from now on this worker stays in its world, and outlives the agent."""
+    def done(self, *, early: bool = False, error: str = "") -> None:
+        """Tell the agent once that the loop has ended: from now on this worker stays in its world, and outlives the agent.
+
+        early: the program left the loop before the end of the training. error: the line of the exception that ends it.
+        """
         with self.news:
-            self._is_done = True
-            self._deadline = None
-        self.send("done")
+            was_done, self._is_done, self._deadline, self._breaks = self._is_done, True, None, None
+        if not was_done:
+            self.send("done", **({"early": True, "words": error[:LONGEST_WORDS]} if early else {}))
 
     def put(self, round: int, key: str, value: bytes) -> None:
         """Hand a value to all workers of this round."""
         if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-            raise ValueError(
-                "the key {!r} has {} bytes; at most {} are exchanged under {} characters".format(
-                    key[:80], len(value), LONGEST_VALUE, LONGEST_KEY
-                )
-            )
+            words = "the key {!r} has {} bytes; at most {} are exchanged under {} characters"
+            raise ValueError(words.format(key[:80], len(value), LONGEST_VALUE, LONGEST_KEY))
         with self.news:
             self._check(round)
             self._values_of(round)[key] = value
@@ -346,7 +346,7 @@ class Control:
     def _on_change(self, message: Fields) -> None:
         held = None
         with self.news:
-            if self.plain is not None:
+            if self.plain is not None or self._is_done:
                 return
             if message["phase"] == "plain":
                 if self._entered < 0:

@@ -15,6 +15,7 @@ committed. A step that breaks off is tried again in the next world.
 """
 
 import logging
+import sys
 import traceback
 import typing
 
@@ -32,6 +33,7 @@ from elastic_worker.training.pace import Pace
 from elastic_worker.training.saves import Saves
 from elastic_worker.training.sigterm import STATUS, Sigterm
 from elastic_worker.training.step import Step
+from elastic_worker.training.uncaught import Uncaught, first_line
 from elastic_worker.training.whole import ReplicaLost, Whole
 from elastic_worker.training.worlds import Worlds
 
@@ -99,6 +101,7 @@ class Run:
         self._replica.waited = self._pace.waited
         if self._loader is not None:
             self._loader.is_even = self._replica.count > 1
+        self._uncaught = Uncaught(self._end_by)
         self._group = Group(model, self._replica, backend)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
@@ -117,7 +120,7 @@ class Run:
         self._optimizer = optimizer
         self._open = None  # type: typing.Optional[Step]
         """The step whose block is open."""
-        self._is_looping = self._is_leaving = False
+        self._is_looping = self._is_leaving = self._is_complete = False
         optimizer.register_step_pre_hook(lambda *_: self._begin_writing())
 
     @property
@@ -148,11 +151,12 @@ class Run:
                 if not step.is_entered:
                     raise RuntimeError("The body of a step must be inside `with step:`. Without it no step is counted.")
             self._save_last(is_writer=self._replica.is_first(self.rank))
+            self._is_complete = True
         finally:
             self._is_looping = False
             self._sigterm.give_back()
             if self._control is not None:
-                self._control.done()
+                self._control.done(early=not self._is_complete, error=first_line(sys.exc_info()[1]))
             self._group.end()
 
     @property
@@ -168,6 +172,11 @@ class Run:
     def committed(self) -> int:
         """Return the number of committed steps."""
         return self._control.step if self._control is not None else self._committed
+
+    def _end_by(self, error: str) -> None:
+        """Tell the agent that this exception ends the program. The process may live on for a while, as for a logger that flushes."""
+        if self._is_looping and self._control is not None:
+            self._control.done(early=True, error=error)
 
     # --- the environment
 

@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from __future__ import annotations
 
-from . import in_place, reach, stragglers
+from . import early_ends, in_place, leavers, reach, stragglers
 from .absence import without_absent, without_left
 from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from .completion import has_finished, with_completion, works_on
@@ -38,7 +38,7 @@ def settle(job: JobState, *, let_go: bool) -> JobState:
     job = apply_exit_reports(job)
     if job.accounting.closed:
         return job
-    job = _update_round(with_completion(without_left(in_place.settle(job))))
+    job = _update_round(with_completion(without_left(in_place.settle(early_ends.noted(job)))))
     if job.membership.is_draining:
         job = _close_round(_give_up_late(job))
     return in_place.with_provisional(job)
@@ -59,6 +59,7 @@ def is_whole(job: JobState) -> bool:
 
 def _update_round(job: JobState) -> JobState:
     """Begin, continue or cancel a round."""
+    job = leavers.with_early_end(job)
     group = job.membership
     # Once the members have stopped their work for a round, it is carried through, though nothing changes any more.
     if has_finished(group) and (job.is_done or (works_on(job) and not group.is_draining)):
@@ -104,7 +105,13 @@ def _must_form(job: JobState) -> JobState:
     reason, cause = known.trouble or _alarm(job) or trouble or ("the first members have come", Cause.START.value)
     if known.trouble is None and group.world is not None and group.world.adopted:
         reason, cause = "the rendezvous server restarted while members were missing", Cause.DISRUPTION.value
-    if _may_be_explained(job) and works_on(job):
+    until = leavers.awaited_until(job)
+    if until is not None and job.now < until:
+        return job.with_round(Round(reason, cause, group.round.began if group.round is not None else job.now, False, until))
+    if until is not None:
+        job = leavers.given_up(job)
+        reason, cause = job.accounting.trouble or (reason, cause)
+    elif _may_be_explained(job) and works_on(job):
         until = job.now + job.limits.peers_s
         if group.round is None or group.round.until > until:
             return job.with_round(Round(reason, cause, job.now, False, until))
@@ -194,6 +201,8 @@ def _with_best_reason(job: JobState) -> JobState:
         return job.with_round(replace(round, reason=loss.words, cause=loss.cause))
     if known.failures and known.trouble is not None:
         reason, cause = known.trouble  # of several failures the first, which may have been heard of last
+        if early := early_ends.in_words(job):
+            reason, cause = early, Cause.COLLATERAL.value  # as it is counted
         return job.with_round(replace(round, reason=reason, cause=cause))
     if alarm is not None and not known.losses:
         reason, cause = alarm
@@ -246,7 +255,7 @@ def _seal(job: JobState, chosen: tuple[str, ...]) -> JobState:
     members = dict(group.members)
     for name in by_rank:
         entered = replace(members[name], phase=MemberPhase.RUNNING, world_id=world.id, generation=generation, step=None)
-        members[name] = replace(entered, alive=False, provisional=False)
+        members[name] = replace(entered, alive=False, provisional=False, left=None)
     job = replace(
         job,
         membership=replace(group.in_world(world), members=members, generation=generation, round=None),

@@ -158,6 +158,7 @@ def _summary(job: JobState, *, members: tuple[RankedMember, ...]) -> WorldReport
         asks=awaits_word(job),
         hang=_hang(job),
         stragglers=stragglers.told(job),
+        ended_early=known.ended_early,
         failing_saves=failing_saves.told(job),
         silent=tuple(
             SilentMember(name=name, ago_s=min(MOST_SECONDS, max(0.0, job.now - at)))

@@ -18,7 +18,7 @@ from torch_agents import Agents, Server, wait_until
 from elastic.membership.wire import Budget, Expectation
 
 SCRIPT = f"""
-import json, os, sys, time
+import atexit, json, os, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import torch
 from training_worker import BATCH, Model, Samples
@@ -67,6 +67,19 @@ def form_group(number):
     with open(folder + "/groups", "a") as log:
         log.write(f"{{run._control._change.phase}} {{int(total)}}\\n")
 
+is_failing = False
+atexit.register(lambda: time.sleep(3 * is_failing))  # as a logger that flushes at exit
+def fail():
+    # Raise once if the test asks for it.
+    global is_failing
+    if os.path.exists(folder + "/raise-" + name):
+        os.remove(folder + "/raise-" + name)
+        is_failing = True
+        raise ValueError("bad batch")
+    if os.path.exists(folder + "/exit-" + name):
+        os.remove(folder + "/exit-" + name)
+        sys.exit(0)
+
 last = None
 for step in run.steps(steps):
     with step:
@@ -74,6 +87,7 @@ for step in run.steps(steps):
             loss = run.model(x.to(device), ids.to(device))
             time.sleep(pace)
             form_group(step.number)
+            fail()
             step.backward(loss, samples=len(ids))
         optimizer.step()
         optimizer.zero_grad()

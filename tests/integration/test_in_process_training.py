@@ -62,6 +62,33 @@ def test_a_job_grows_loses_a_process_a_pod_and_a_stopped_worker_and_shrinks(job:
     job.ends("w0", size=1)
 
 
+def test_a_program_that_raises_and_ends_slowly_is_charged_and_its_peers_train_on(job: Job) -> None:
+    """The peers complained while the process flushed its logs. The server called it a disruption, and the job restarted for ever."""
+    job.expect("w0", "w1")
+    job.agents.wait_for_world(2, after=job.start("w0", "w1"))
+    survivor, at = job.pid("w0"), time.time()
+    job.agents.folder.joinpath("raise-w1").touch()
+    job.agents.wait_for_world(1, after=at)
+    job.agents.wait_for_world(2, after=at)
+    assert job.restarts() == {"user": 1}
+    assert job.pid("w0") == survivor
+
+
+def test_a_program_that_ends_with_status_0_in_the_middle_is_charged_and_its_peers_train_on(job: Job) -> None:
+    """The peers waited for the network, for minutes and without a word."""
+    job.expect("w0", "w1")
+    job.agents.wait_for_world(2, after=job.start("w0", "w1"))
+    survivor, at = job.pid("w0"), time.time()
+    job.agents.folder.joinpath("exit-w1").touch()
+    job.agents.wait_for_world(1, after=at)
+    assert (job.restarts(), job.pid("w0")) == ({"user": 1}, survivor)
+    world = job.server.world(job.agents.job)
+    assert world is not None
+    assert "its program ended in the middle of the training" in world.reason
+    job.finish()
+    job.ends("w0", size=1)
+
+
 def test_a_new_server_disturbs_nobody_and_decides_the_next_change_in_process(job: Job, server: Server) -> None:
     job.expect("w0", "w1", "w2")
     job.agents.wait_for_world(3, after=job.start("w0", "w1", "w2"))

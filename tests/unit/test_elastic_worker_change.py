@@ -258,6 +258,19 @@ def test_a_worker_that_has_ended_its_loop_makes_its_member_unable() -> None:
         say(change, workers[0], "at", round=1, step=4)
 
 
+@pytest.mark.parametrize(
+    ("error", "what"), [("ValueError: bad batch", "raised ValueError: bad batch"), ("", "left its training loop early")]
+)
+def test_a_worker_whose_program_ends_in_the_middle_of_training_tells_the_server_why(error: str, what: str) -> None:
+    change, workers = changing(2)
+    change.follow(view(1, "form", rank=3, size=4, step=0))
+    change.take_up()
+    say(change, workers[1], "done", early=True, words=error)
+    said = {"t": "unable", "words": f"the program of rank 7 {what}", "early": True, "rank": 7, "error": error}
+    assert change.take_up() == [said]
+    assert change.introduction() == ({}, [said])
+
+
 def test_the_loss_of_a_connection_is_reported_if_nothing_else_explains_it() -> None:
     """The end of its process says more, and comes within the second."""
     change, (worker,) = changing()

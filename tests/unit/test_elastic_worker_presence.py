@@ -124,6 +124,23 @@ def test_a_server_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert quiet.pings == 5, "and it beats on"
 
 
+@pytest.mark.parametrize(("minor", "more"), [(4, {}), (5, {"early": True, "rank": 1, "error": "ValueError"})])
+def test_a_server_hears_of_an_early_end_of_a_loop_if_it_knows_the_message(
+    monkeypatch: pytest.MonkeyPatch, minor: int, more: dict[str, object]
+) -> None:
+    monkeypatch.setattr(Settings, "tls", lambda self: None)
+    told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")
+    agent, sent = Presence(told, on_signal=lambda number: None), list[str]()
+    agent.send({"t": "unable", "words": "why", "early": True, "rank": 1, "error": "ValueError"})
+    connection = Connection()
+    connection.minor = minor
+    monkeypatch.setattr(connection, "send", sent.append)
+    agent._send_all(connection)  # type: ignore[arg-type]
+    assert [json.loads(text) for text in sent] == [{"t": "unable", "words": "why", **more}]
+    connection.drop()
+    agent.close()
+
+
 def test_a_failure_is_told_with_the_seconds_since_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "tls", lambda self: None)
     told = Settings(host="h", port=1, job="j", member="m", pod_uid="u", address="a", token="t", ca="")

@@ -210,6 +210,16 @@ def test_plain_ends_the_wait_and_the_process_outlives_its_agent(agent: ScriptedA
     assert agent.exit_code is None
 
 
+def test_the_agent_hears_once_which_exception_ends_the_program(agent: ScriptedAgent) -> None:
+    one = agent.control()
+    agent.hears()
+    one.done(early=True, error="ValueError: bad batch")
+    one.done(early=True)
+    one.send("last")
+    assert agent.hears() == {"t": "done", "early": True, "words": "ValueError: bad batch"}
+    assert agent.hears() == {"t": "last"}
+
+
 @pytest.mark.parametrize("is_done", [False, True])
 def test_the_process_ends_with_its_agent_unless_its_loop_has_ended(agent: ScriptedAgent, is_done: bool) -> None:
     one = agent.control()

@@ -15,7 +15,7 @@ from elastic_worker.training.control import Control
 def hello(self, **fields):
     wanted = ("torch._dynamo", "encodings.idna")
     drawn = ["random numbers"] * (not torch.equal(random, torch.get_rng_state()))
-    hook = ["a hook of torch's that prints a rank"] * (sys.excepthook is not sys.__excepthook__)
+    hook = ["a hook of torch's that prints a rank"] * sys.excepthook.__module__.startswith("torch")
     print([name for name in wanted if name not in sys.modules] + ["a group"] * dist.is_initialized() + drawn + hook, flush=True)
     os._exit(0)
 

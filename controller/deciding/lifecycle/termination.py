@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from controller.deciding.actions import Plan, normal, warning
+from controller.deciding.events import of_early_end
 from controller.deciding.job_view import JobView
 from controller.deciding.lifecycle import cleanup, collateral, failure, first_error, restart_accounting
 from controller.deciding.lifecycle.conditions import reason_of
@@ -30,8 +31,10 @@ def succeed(view: JobView) -> Plan | None:
     named = FRAMEWORKS[job.kind.name].called(job)
     words = "successfully completed." if "/" in named else "is successfully completed."
     event = normal(reason_of(job, "Succeeded"), f"{job.kind.title} {named} {words}")
-    status = cleanup.succeeded(job, world_status.with_last_step(view), view.counts, event, view.snapshot.now)
-    return Plan(status=status, news=(*view.news, event))
+    status = world_status.with_early_end(view, world_status.with_last_step(view))
+    status = cleanup.succeeded(job, status, view.counts, event, view.snapshot.now)
+    known = view.status.elastic or ElasticStatus()
+    return Plan(status=status, news=(*view.news, *of_early_end(job, known=known, new=status.elastic or known), event))
 
 
 def finalize_failure(view: JobView) -> Plan | None:

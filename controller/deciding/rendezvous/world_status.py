@@ -44,6 +44,14 @@ def with_last_step(view: JobView) -> JobStatus:
     return replace(view.status, elastic=replace(known, step=max(*told, known.step or 0)))
 
 
+def with_early_end(view: JobView, status: JobStatus) -> JobStatus:
+    """Return the status of a job that has succeeded, with workers that ended with status 0 while others failed."""
+    known, world = status.elastic, view.snapshot.world
+    if known is None or known.ended_early or world is None or not view.sees_members:
+        return status
+    return replace(status, elastic=replace(known, ended_early=world.ended_early))
+
+
 def record_restarts(view: JobView) -> Plan | None:
     """Write down the restarts that only the rendezvous server knows, before it forgets the job.
 
@@ -72,7 +80,7 @@ def _with_world(view: JobView, status: ElasticStatus, leaving: Sequence[Leaving]
 
 
 def _of_world(status: ElasticStatus, snapshot: Snapshot, world: WorldSeen) -> ElasticStatus:
-    status = replace(status, closed=world.closed or status.closed)
+    status = replace(status, closed=world.closed or status.closed, ended_early=status.ended_early or world.ended_early)
     if world.fruitless is not None:
         status = replace(status, fruitless=world.fruitless, step=world.step)
     last = status.last_rescale

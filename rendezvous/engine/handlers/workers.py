@@ -8,7 +8,7 @@ from ..messages.bounds import clipped
 from ..messages.in_place import Able, Complains, Formed, FromWorkers, Holds, Progressed, Put, Receives, Stage, Unable
 from ..state import accounting
 from ..state.job import JobState
-from ..state.membership import Member, MemberPhase
+from ..state.membership import LeftLoop, Member, MemberPhase
 from ..values import replace
 
 
@@ -17,7 +17,7 @@ def hear(job: JobState, member: Member, message: FromWorkers) -> JobState:
     if isinstance(message, Able):
         return _able(job, member, message)
     if isinstance(message, Unable):
-        return job.change(member.name, workers=0, alive=False)
+        return job.change(member.name, workers=0, alive=False, left=_left(job, member, message))
     if isinstance(message, Progressed):
         return _progressed(job, message)
     if isinstance(message, Put):
@@ -45,6 +45,13 @@ def hear(job: JobState, member: Member, message: FromWorkers) -> JobState:
         return job
     words = clipped(f"{member.name} could not enter the world: {message.words}")
     return replace(job, in_place=replace(known, trouble=words))
+
+
+def _left(job: JobState, member: Member, message: Unable) -> LeftLoop | None:
+    """Return the early end of a loop of the member. A new connection repeats the message, so the first one counts."""
+    if member.left is not None or not message.early:
+        return member.left
+    return LeftLoop(job.now, message.rank, message.error)
 
 
 def _able(job: JobState, member: Member, message: Able) -> JobState:

@@ -245,7 +245,7 @@ class WorldReport:
     again, because the server was cut off or dropped the job's state. fault: a bug because of which the server leaves the job undecided.
     Since 1.3: hang: no step has come for long; None otherwise. Since 1.4: stragglers: the ranks that the others wait for; None
     if that is not known (yet). Since 1.5: silent: expected members that were dropped and have not come back.
-    failing_saves: ranks whose newest save failed.
+    failing_saves: ranks whose newest save failed. ended_early: the first workers that ended with status 0 while others failed.
     """
 
     job: Name
@@ -270,5 +270,6 @@ class WorldReport:
     fault: Words = ""
     hang: Hang | None = None
     stragglers: Annotated[tuple[Straggler, ...], Bound(most=MOST_STRAGGLERS)] | None = None
+    ended_early: Words = ""
     silent: Annotated[tuple[SilentMember, ...], Bound(most=MOST_SILENT)] = ()
     failing_saves: Annotated[tuple[FailingRank, ...], Bound(most=MOST_FAILING)] = ()

@@ -10,7 +10,7 @@ from typing import Annotated, Union
 
 from ..values import dataclass
 from ..words import Word
-from .bounds import Bound, Generation, Rank, Step, Words
+from .bounds import Bound, Count, Generation, Rank, Step, Words
 
 MOST_WORKERS = 1024
 Workers = Annotated[int, Bound(least=0, most=MOST_WORKERS)]
@@ -60,9 +60,16 @@ class Able:
 
 @dataclass(frozen=True)
 class Unable:
-    """A worker of the member has ended its loop, or its connection to the agent, and can enter no other world."""
+    """A worker of the member has ended its loop, or its connection to the agent, and can enter no other world.
+
+    Since 1.5: early: its program left the loop before the end of the training, so its process will end, and its peers lose it. rank, error:
+    the worker's, and the line of the exception, if one ends the program.
+    """
 
     words: Words = ""
+    early: bool = False
+    rank: Count | None = None
+    error: Words = ""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ class Accounting:
     """the error of the newest attempt, and how many in a row have ended with it before a step was reported"""
     closed: str = ""
     """why the job's group ends"""
+    ended_early: str = ""
+    """The first workers that ended with status 0 while others failed, in words."""
 
     @property
     def is_world_broken(self) -> bool:

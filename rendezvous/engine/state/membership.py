@@ -30,6 +30,18 @@ class LeaveNotice:
 
 
 @dataclass(frozen=True)
+class LeftLoop:
+    """A worker left its training loop before the end of the training, and its process has yet to end.
+
+    at: when. rank, error: the worker's, and the line of its exception, if known.
+    """
+
+    at: float
+    rank: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Member:
     """One incarnation of a member. `world_id` is the world it is in, "" for none; `arrived` tells who came first."""
 
@@ -52,6 +64,8 @@ class Member:
     """Its workers run in a world of their own, where they wait for a place in the job's world."""
     step: int | None = None
     """Step of the complete state that its processes hold at the barrier; None if they hold none, or it has not said."""
+    left: LeftLoop | None = None
+    """One of its workers has left the loop of the current world early."""
     saves: Saves = Saves()
     """The failing saves of its workers."""
 
