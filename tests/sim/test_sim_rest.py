@@ -21,6 +21,8 @@ from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS
 
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
+
 KIND = "PyTorchJob"
 NAME = "controller-1"
 REST_S = 900.0

@@ -17,6 +17,8 @@ from autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Tr
 from autoscale.deciding.trials import FIRST_PAUSE_S, LONGEST_PAUSE_S, REFUSED_S
 from elastic.api.scaling import ScalingPolicy
 
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
+
 ages = st.floats(0, 2 * OLD_S)
 
 

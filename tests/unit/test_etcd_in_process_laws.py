@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 from etcd_living import LivingJob
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from test_etcd_laws import LAWS, Membership
+
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
 
 
 class Living(Membership):

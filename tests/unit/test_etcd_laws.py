@@ -5,6 +5,7 @@ Deaths, pauses, cuts, deaf watches, compactions and lost answers come in any ord
 
 from typing import Any
 
+import pytest
 from etcd_agents import Job
 from etcd_store import PREFIX
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Leaving
+
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)

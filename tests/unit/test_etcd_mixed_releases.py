@@ -17,6 +17,8 @@ from release_before import BEFORE, ROOT
 from test_etcd_in_process_laws import Living
 from test_etcd_laws import Membership
 
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
+
 NAME = "elastic_worker_before"
 
 

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from two_engines import Pair, Said
 
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
+
 NAMES = ("w0", "w1", "w2", "w3", "w4")
 THREE = Said(("w0", "w1", "w2"))
 some = st.sampled_from(NAMES)

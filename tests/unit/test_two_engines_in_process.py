@@ -12,6 +12,8 @@ from elastic.membership import wire
 from elastic_worker.etcd.records import Leaving
 from rendezvous.engine.messages.in_place import Stage
 
+pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
+
 Outcome = tuple[str, set[str], dict[str, int], bool]
 """Rank 0, the members that work, the restarts by cause, and whether the world is formed and trains in process.
 
