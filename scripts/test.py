@@ -2,7 +2,8 @@
 
 Pure tests share the cores. Tests that start real processes wait as much as they work, so four lanes of them run at the same time, and one
 of the lanes mostly waits. Each module stays in one lane, and the longest begin first (tests/integration/conftest.py). The environments that
-some tests need are made while the pure tests run. `--full` adds the tests marked `full`, which repeat other tests in second environments.
+some tests need are made while the pure tests run. `--full` adds the tests marked `full`, which repeat other tests in second environments,
+and tries new examples of properties.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def run(given: list[str], wait_for_environments: Callable[[], None], *, is_full:
         report.unlink(missing_ok=True)
         chosen = chosen if is_full else f"{chosen} and not full"
         options = ["-n", lanes, "--dist", "loadfile", "--no-loadscope-reorder", "-m", chosen, "--durations", "15", f"--junitxml={report}"]
+        options += ["--hypothesis-profile", "default"] if is_full else []  # new examples of properties
         done = subprocess.run([sys.executable, "-m", "pytest", "-q", *options, *([] if has_paths else folders), *given])
         failed |= done.returncode not in (0, 5)  # 5: nothing to run in this part
         for suite in xml.parse(report).getroot().iter("testsuite"):

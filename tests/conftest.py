@@ -1,4 +1,8 @@
-"""Share one real control plane among the tests of a session that want it, and set how many examples `make test-fast` tries."""
+"""Share one real control plane among the tests of a session that want it, and choose the examples of properties.
+
+Each run tries the same examples, so that a red run can be repeated and a change is not blamed for an example that nobody had tried before.
+`make test-full` tries new ones.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from hypothesis import settings
 from real_servers import ControlPlane
 
 settings.register_profile("fast", settings.get_profile("ci"), max_examples=10)
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
