@@ -54,6 +54,8 @@ def state_of(group: Group, before: typing.Optional[JobState], *, until: float) -
     until: when a world that is being formed counts as failed.
     """
     known = _of_record(group, until=until)
+    if before is not None and known.stage is None and not known.why_plain:
+        known = replace(known, able_since=before.in_place.able_since)  # workers wait so long at their first boundary for the others
     local = deviation(group, before)
     if before is None or local is None:
         return known
@@ -201,7 +203,7 @@ def next_stage(group: Group, job: JobState, after: JobState) -> str:
         is_whole = group.world is not None and group.world.round is None and not is_broken(group)
         return PLAIN if now == RESTART and after.in_place.why_plain and is_told and is_whole else now
     if stage is None and now in (HOLD, STOP):
-        return RESTART
+        return RESTART if after.membership.round is not None else now  # without a round, all members of the world have finished
     if job.in_place.stage is not STAGES[now] or stage not in WORDS:
         return now
     return WORDS[stage]

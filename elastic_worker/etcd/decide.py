@@ -17,7 +17,7 @@ from elastic_worker._engine.messages.in_place import Change, Stage
 from elastic_worker._engine.state.membership import pod_of
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd import changes
-from elastic_worker.etcd.change_records import FORM, HOLD, PLAIN, RESTART, STOP
+from elastic_worker.etcd.change_records import FORM, HOLD, PLAIN, RESTART, RUN, STOP
 from elastic_worker.etcd.group import Group, Rules, Standing, listed
 from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, End, Records, Round, Seat, World, clipped
@@ -380,9 +380,14 @@ def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
 
 
 def _in_change(sight: Sight, group: Group) -> Sight:
-    """Return the sight with the change as its workers may hear it. They hear `plain` only once it is written, because it lasts."""
+    """Return the sight with the change as its workers may hear it. They hear `plain` only once it is written, because it lasts.
+
+    Until then they hear that they train, although the next change will restart them: they may still wait for that word.
+    """
     if sight.change is None:
         return sight
-    is_plain = changes.recorded(group).stage == PLAIN
-    change = sight.change if is_plain or sight.change.stage is not Stage.PLAIN else None
-    return dataclasses.replace(sight, change=change, nonce=changes.recorded(group).nonce)
+    change, known = sight.change, changes.recorded(group)
+    if change.stage is Stage.PLAIN and known.stage != PLAIN:
+        runs = Change(stage=Stage.RUN, round=known.round, step=known.step)
+        return dataclasses.replace(sight, change=runs if known.stage == RUN else None, nonce=known.nonce)
+    return dataclasses.replace(sight, change=change, nonce=known.nonce)

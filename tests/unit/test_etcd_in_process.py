@@ -177,6 +177,68 @@ def test_an_agent_that_knows_no_changes_in_process_lets_all_processes_restart(jo
     assert (job.in_world(), job.change().stage, job.starts()) == ({"w0", "w1"}, "run", {"w0": 3, "w1": 3}), "afterwards they can again"
 
 
+def test_workers_that_wait_for_one_that_never_comes_to_a_boundary_train_plainly_after_a_while(job: LivingJob) -> None:
+    """An agent without a place for its door's socket let all others wait at their first boundary for ever."""
+    job.start("w0", "w1")
+    job.agents["w1"].hello = lambda: None
+    job.expect("w0", "w1")
+    job.live(60)
+    assert (job.in_world(), job.agents["w0"].worker.is_plain) == ({"w0", "w1"}, False)
+    job.live(90)
+    assert job.change().stage == "plain"
+    assert "w1 have not come to a first step" in job.change().why
+    assert (job.agents["w0"].worker.is_plain, job.starts()) == (True, {"w0": 1, "w1": 1})
+
+
+def test_a_spare_that_cannot_change_in_process_does_not_hold_up_the_world_that_forms() -> None:
+    """The stage run was written, and no agent saw it while the spare waited."""
+    job = LivingJob(max=2, grace_s=5.0)
+    job.hosts.are_there = True
+    trained(job, "w0", "w1")
+    late = job.agents["w1"].worker
+    late.forms = False
+    job.agents["w0"].complain()
+    for _ in range(20):
+        if job.change().stage == "form":
+            break
+        job.live(0.5)
+    assert job.change().stage == "form"
+    job.release_of = lambda name: PLAIN
+    job.expect("w0", "w1", "w2")
+    job.start("w2")
+    job.turn()
+    late.forms, known = True, dict(late.known)
+    late._on_change(late.change)
+    late.known.update(known)
+    late._try_to_form()
+    job.live(3)
+    assert (job.in_world(), job.change().stage) == ({"w0", "w1"}, "run")
+    assert [job.agents[name].worker.is_training for name in ("w0", "w1")] == [True, True]
+    job.close()
+
+
+@pytest.mark.parametrize("stage", ["hold", "stop"])
+def test_a_newcomer_survives_that_all_members_finish_during_the_change_that_it_caused(job: LivingJob, stage: str) -> None:
+    trained(job, "w0", "w1")
+    job.agents["w1"].is_frozen = True
+    job.expect("w0", "w1", "w2")
+    job.start("w2")
+    job.live(3)
+    assert job.change().stage == "hold"
+    job.agents["w1"].is_frozen = False
+    job.agents["w1"].presence._leases.keep(job.etcd.now)
+    if stage == "stop":
+        job.agents["w0"].worker.train = lambda: None
+        job.agents["w1"].worker.train = lambda: None
+        job.live(1)
+    for name in ("w0", "w1"):
+        agent = job.agents[name]
+        agent.presence.send({"t": "unable", "words": "the loop has ended"})
+        agent.presence.report_state("finished", generation=agent.generation)
+    job.live(10)
+    assert (job.names(), bool(job.agents["w2"].view.finished)) == (("w0", "w1"), True)
+
+
 def test_members_that_come_back_to_etcd_within_their_lease_go_on(job: LivingJob) -> None:
     trained(job, "w0", "w1")
     for name in ("w0", "w1"):

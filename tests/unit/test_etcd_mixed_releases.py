@@ -14,7 +14,7 @@ import pytest
 from etcd_agents import OURS, Job, Release
 from etcd_living import LivingJob
 from release_before import BEFORE, ROOT
-from test_etcd_in_process_laws import Living
+from test_etcd_in_process_lives import Living
 from test_etcd_laws import Membership
 
 pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow

@@ -26,7 +26,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path
     """`elastic up` in an environment with the extra `client` alone ended in a traceback in a file."""
     monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None if name == "uvloop" else object())  # type: ignore[attr-defined]
     with pytest.raises(
-        cluster.ClusterError, match=r"lacks uvloop, which the laptop cluster needs; in the checkout: pip install '\.\[local\]'"
+        cluster.ClusterError, match=r"lacks uvloop, which the laptop cluster needs: pip install 'elastic-training\[local\]'"
     ):
         LocalCluster(data_dir=tmp_path).start()
 
@@ -37,7 +37,7 @@ def test_without_the_packages_for_an_etcd_the_cluster_offers_none_and_says_what_
     monkeypatch.setattr(etcd.shutil, "which", lambda name: "/usr/bin/etcd")  # type: ignore[attr-defined]
     monkeypatch.setattr(etcd.importlib.util, "find_spec", lambda name: None if name == "grpc" else object())  # type: ignore[attr-defined]
     assert etcd.program() is None
-    assert etcd.remedy().endswith("and the Python packages for it (pip install '.[local,etcd]')")
+    assert etcd.remedy().endswith("and the Python packages for it (pip install 'elastic-training[local,etcd]')")
 
 
 def test_all_that_the_extra_brings_is_looked_for() -> None:

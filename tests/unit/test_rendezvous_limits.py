@@ -29,7 +29,7 @@ from elastic.membership.limits import MEMBER_VIEW, WORLD_LINE, Unbounded, longes
 from elastic.membership.tokens import control_token, job_token, load_keys
 from elastic.membership.world_changes import WorldChange
 from elastic_worker.agent import websocket
-from rendezvous.engine.messages import controller, doing, in_place, member, pace
+from rendezvous.engine.messages import controller, doing, in_place, member, pace, saves
 from rendezvous.engine.messages.bounds import Bound
 from rendezvous.server.access import Gate
 from rendezvous.server.credentials import Credentials
@@ -293,7 +293,7 @@ def test_every_type_of_the_wire_is_part_of_a_message_that_is_sent_here() -> None
     }
     messages = {
         struct_of(one)
-        for module in (controller, member, doing, in_place, pace)
+        for module in (controller, member, doing, in_place, pace, saves)
         for one in vars(module).values()
         if is_dataclass(one) and one is not Bound
     }
