@@ -103,6 +103,7 @@ export function showJob(main, session, wanted, live, refuse) {
   const measure = async () => {
     if (document.hidden || !page || !isLive()) return;
     try { used = await ask(`${jobPath(wanted)}/usage?kind=${encodeURIComponent(wanted.kind)}`); } catch { return; } // the next one may succeed
+    if (!page) return; // the job was deleted meanwhile
     put(measured, used.isMeasured ? "" : "The usage of CPU and memory is not known: no metrics server measures it, or you may not read it. The columns show what workers reserve.");
     workers.fill(page.workers.map((row) => ({ ...row })));
   };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
@@ -31,7 +32,7 @@ async def definition(kube: Kube, job: JobSeen) -> web.Response:
     if isinstance(found, web.Response):
         return found
     whole = await _read(kube.get(TRAIN_JOBS, key.name, namespace=key.namespace)) if kind.role else found
-    text = _yaml(whole) if not isinstance(whole, web.Response) else ""
+    text = "" if isinstance(whole, web.Response) else await _yaml(whole)
     roles = tuple(
         _role(type, _dict(spec)) for type, spec in list(_dict(_dict(found.get("spec")).get(kind.replica_key)).items())[:MOST_ROLES]
     )
@@ -58,12 +59,12 @@ async def _read(call: Awaitable[T]) -> T | web.Response:
         return web.json_response({"error": "the API server could not be reached"}, status=502)
 
 
-def _yaml(found: Object) -> str:
-    """Return the object without the parts that nobody wrote."""
+async def _yaml(found: Object) -> str:
+    """Return the object without the parts that nobody wrote. A large object takes a second, so a thread writes it."""
     metadata = {name: value for name, value in found["metadata"].items() if name != "managedFields"}
     if APPLIED in (annotations := _dict(metadata.get("annotations"))):
         metadata["annotations"] = {name: value for name, value in annotations.items() if name != APPLIED}
-    return yaml.safe_dump({**found, "metadata": metadata}, sort_keys=False, allow_unicode=True)
+    return await asyncio.to_thread(yaml.safe_dump, {**found, "metadata": metadata}, sort_keys=False, allow_unicode=True)
 
 
 def _role(type: str, spec: Mapping[str, Any]) -> RoleShown:

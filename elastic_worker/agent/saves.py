@@ -21,10 +21,12 @@ class LocalSaves:
     def __init__(self) -> None:
         self._failed = {}  # type: typing.Dict[int, Message]
         self._workers = 0
+        self._has_told = False
+        """The server may know of a failure, so a new connection must also hear that all saves succeed again."""
 
     def begin(self) -> None:
         """Forget the workers, because other processes take their places."""
-        self._failed = {}
+        self._failed, self._has_told = {}, False
 
     def heard(self, local_rank: int, message: Message, *, local_size: int) -> typing.Optional[Message]:
         """Take the news of a worker about its saves. Return the message for the server if it must hear of it."""
@@ -35,6 +37,7 @@ class LocalSaves:
             return self.message() if self._failed.pop(local_rank, None) is not None else None
         if known is not None and (known["failures"] >= LASTING or failures < LASTING):
             return None
+        self._has_told = True
         told = {"local_rank": local_rank, "step": step, "failures": min(failures, MOST_FAILURES), "words": words}
         self._failed[local_rank] = told if last is None else dict(told, last=last)
         return self.message()
@@ -46,4 +49,4 @@ class LocalSaves:
 
     def repeated(self) -> typing.List[Message]:
         """Return the messages that a new connection repeats."""
-        return [self.message()] if self._failed else []
+        return [self.message()] if self._has_told else []

@@ -102,6 +102,8 @@ class Run:
         if self._loader is not None:
             self._loader.is_even = self._replica.count > 1
         self._uncaught = Uncaught(self._end_by)
+        self._error = ""
+        """First line of the exception that left a step, and that the change of a world did not explain."""
         self._group = Group(model, self._replica, backend)
         self._boundary = Boundary(model, optimizer)
         sampler = None if self._loader is None else self._loader.sampler
@@ -156,7 +158,7 @@ class Run:
             self._is_looping = False
             self._sigterm.give_back()
             if self._control is not None:
-                self._control.done(early=not self._is_complete, error=first_line(sys.exc_info()[1]))
+                self._control.done(early=not self._is_complete, error=self._error or first_line(sys.exc_info()[1]))
             self._group.end()
 
     @property

@@ -9,6 +9,7 @@ from elastic_worker.training.control import Over
 from elastic_worker.training.data import Micro
 from elastic_worker.training.pace import now
 from elastic_worker.training.sampler import weight
+from elastic_worker.training.uncaught import first_line
 from elastic_worker.training.whole import ReplicaLost
 
 if typing.TYPE_CHECKING:
@@ -107,4 +108,7 @@ class Step:
             self._is_committed = True
             return False
         self.is_broken = True
-        return self._run._failed(error)
+        is_survived = self._run._failed(error)
+        if not is_survived:
+            self._run._error = first_line(error)  # the loop's generator is closed before any hook, and it sees another exception
+        return is_survived

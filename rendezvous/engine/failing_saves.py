@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .doing_words import PlaceOf
-from .messages.bounds import printable
+from .messages.bounds import MOST_COUNTED, printable
 from .messages.saves import LASTING, MOST_FAILING, FailingRank, Saves
 from .state.job import JobState
 from .values import replace
@@ -11,7 +11,7 @@ from .values import replace
 
 def heard(job: JobState, member: str, message: Saves) -> JobState:
     """Note which workers of a member fail to save."""
-    failed = tuple(replace(one, words=printable(one.words)) for one in message.failed)
+    failed = tuple(replace(one, words=printable(one.words)) for one in message.failed if one.local_rank < message.workers)
     return job.change(member, saves=replace(message, failed=failed))
 
 
@@ -26,7 +26,8 @@ def told(job: JobState) -> tuple[FailingRank, ...]:
         if member.saves.failed and member.name in group.world.ranks
         for one in member.saves.failed
     ]
-    return tuple(sorted(found, key=lambda one: one.rank)[:MOST_FAILING])
+    counted = [one for one in found if one.rank <= MOST_COUNTED]  # a member may claim any number of workers
+    return tuple(sorted(counted, key=lambda one: one.rank)[:MOST_FAILING])
 
 
 def sentence(failing: FailingRank, *, place_of: PlaceOf = str) -> str:

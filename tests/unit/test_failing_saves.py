@@ -59,6 +59,7 @@ def test_the_server_hears_of_the_first_failure_once_more_if_it_lasts_and_of_the_
     }
     worker.news.succeeded(16)
     assert worker.sent[2:] == [{"t": "saves", "workers": 2, "failed": []}]
+    assert worker.agent.repeated() == worker.sent[2:], "the connection may have broken before the server heard of the success"
     worker.news.failed(17, FULL)
     assert worker.sent[-1]["failed"][0]["last"] == 16
     worker.agent.begin()
@@ -87,6 +88,15 @@ def test_the_controller_hears_of_it_until_a_save_succeeds_or_the_processes_resta
     group.come_all()
     group.advance(5)
     assert set(group.world()) == {"w1"}
+    assert told(group) == ()
+
+
+def test_a_rank_that_no_member_can_have_is_not_told() -> None:
+    """The API server refused each status of the job, because the rank was beyond the bound of its field."""
+    group = group_of(2)
+    group.say("w1", Saves(failed=(replace(FIRST, local_rank=1_000_000),), workers=1))
+    assert told(group) == ()
+    group.say("w1", Saves(failed=(replace(FIRST, local_rank=3),), workers=2))
     assert told(group) == ()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from elastic_worker.training.step import Step
 from elastic_worker.training.uncaught import Uncaught, first_line
 
 
@@ -48,3 +50,39 @@ def test_the_hook_keeps_no_model_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
     gc.collect()
     sys.excepthook(ValueError, ValueError(), None)
     assert (heard, len(printed)) == ([], 1)
+
+
+class Left:
+    """A run whose step is left by an exception that no change of the world explains."""
+
+    _error = ""
+    _open = None
+
+    def _failed(self, error: BaseException) -> bool:
+        return False
+
+
+def test_the_exception_that_leaves_a_step_is_known_when_the_loop_closes() -> None:
+    """Python closes the generator of a `for` loop before it calls the hook, and the generator sees GeneratorExit only."""
+    run, step = Left(), Step.__new__(Step)
+    step._run = run
+    seen: list[str] = []
+
+    def steps() -> Iterator[Step]:
+        try:
+            yield step
+        finally:
+            seen.append(run._error)
+
+    with pytest.raises(ValueError, match="bad batch"):
+        train(steps())
+    assert seen == ["ValueError: bad batch"]
+
+
+def train(steps: Iterator[Step]) -> None:
+    for step in steps:
+        try:
+            raise ValueError("bad batch")
+        except ValueError as error:
+            if not step.__exit__(type(error), error, None):
+                raise

@@ -57,7 +57,10 @@ def _suspended(view: JobView) -> Plan:
     elastic = disruption_log.suspended(view, known)
     if status.elastic is not None or elastic != known:
         status = replace(
-            status, elastic=replace(elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=(), failed_saves=())
+            status,
+            elastic=replace(
+                elastic, world_size=0, replaced=(), waits_for="", ranks="", hang=None, stragglers=(), failed_saves=(), ended_early=""
+            ),
         )
     news = (*news, *disruption_log.events(job, known=known, new=elastic))
     forget = () if job.elastic is None or snapshot.is_forgotten else (_forget(view),)
