@@ -261,6 +261,9 @@ class Plane:
     def _on_pace(self, member: Member, message: dict) -> None:
         """Let the means of a window pass: nobody here compares ranks."""
 
+    def _on_save(self, member: Member, message: dict) -> None:
+        """Let news about saves pass: nobody here tells the user."""
+
     def _on_done(self, member: Member, message: dict) -> None:
         member.is_done = True
         self.is_finishing = True
