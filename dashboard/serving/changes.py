@@ -55,16 +55,21 @@ async def suspend(kube: Kube, job: JobSeen, body: bytes) -> web.Response:
     return await _patched(kube, job, {"spec": {"runPolicy": {"suspend": is_suspended}}}, words=words)
 
 
+def refused(error: Exception) -> web.Response:
+    """Return our answer about the API server's refusal, or about its silence."""
+    if isinstance(error, KubeError):
+        return web.json_response({"error": error.message}, status=error.code if 400 <= error.code < 500 else 502)
+    return web.json_response({"error": "the API server could not be reached"}, status=502)
+
+
 async def _patched(
     kube: Kube, job: JobSeen, body: object, *, words: str, subresource: str | None = None, resource: Resource | None = None
 ) -> web.Response:
     key = job.key
     try:
         await kube.patch(resource or JOBS[key.kind], key.name, body, namespace=key.namespace, subresource=subresource)
-    except KubeError as error:
-        return web.json_response({"error": error.message}, status=error.code if 400 <= error.code < 500 else 502)
-    except (aiohttp.ClientError, TimeoutError):
-        return web.json_response({"error": "the API server could not be reached"}, status=502)
+    except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+        return refused(error)
     log.info("a user changed a job", extra={**key.fields(), "change": words})
     return web.json_response({"done": words})
 

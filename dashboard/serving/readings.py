@@ -11,6 +11,7 @@ import yaml
 from aiohttp import web
 
 from autoscale.jobs import JOBS
+from dashboard.serving.changes import refused
 from dashboard.serving.shown import DefinitionPage, RoleShown, UsagePage, UsageShown, encode
 from dashboard.watching.seen import JobSeen
 from elastic.api.names import JOB_NAME
@@ -53,10 +54,8 @@ async def _read(call: Awaitable[T]) -> T | web.Response:
     """Return the API server's answer, or ours about its refusal."""
     try:
         return await call
-    except KubeError as error:
-        return web.json_response({"error": error.message}, status=error.code if 400 <= error.code < 500 else 502)
-    except (aiohttp.ClientError, TimeoutError):
-        return web.json_response({"error": "the API server could not be reached"}, status=502)
+    except (KubeError, aiohttp.ClientError, TimeoutError) as error:
+        return refused(error)
 
 
 async def _yaml(found: Object) -> str:
