@@ -125,7 +125,7 @@ class Agent:
             member=name,
             pod_uid="",
             address="10.0.0.1",
-            rules=release.rules(**vars(rules)),
+            rules=release.rules(**{name: getattr(rules, name) for name in release.rules.__dataclass_fields__}),
             lease_s=5,
             linger_s=300,
             away_s=600.0,
@@ -155,9 +155,10 @@ class Agent:
         """Report the step, as a worker does."""
         self.presence.note_step(self.generation, step)
 
-    def fail(self, error: str = "", *, status: int = 1, out_of_memory: bool = False) -> None:
+    def fail(self, error: str = "", *, status: int = 1, out_of_memory: bool = False, rank: int | None = None) -> None:
         self.has_failed = True
-        self.presence.report_state("failed", generation=self.generation, status=status, error=error, out_of_memory=out_of_memory)
+        fields = {"status": status, "error": error, "out_of_memory": out_of_memory, "rank": rank}
+        self.presence.report_state("failed", generation=self.generation, **fields)
 
     def turn(self) -> None:
         """Do once what the presence's thread and then the handler do."""

@@ -13,7 +13,22 @@ from dataclasses import replace
 from elastic.etcd import observed
 from elastic.etcd.messages import NotInstalled
 from elastic.etcd.place import EtcdPlace
-from elastic.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Expected, Member, Progress, Record, Records, Seal, Unusable, World
+from elastic.etcd.records import (
+    EXPECTED,
+    FINDINGS,
+    MEMBERS,
+    PROGRESS,
+    WORLD,
+    Expected,
+    Findings,
+    Member,
+    Progress,
+    Record,
+    Records,
+    Seal,
+    Unusable,
+    World,
+)
 from elastic.etcd.room import Room
 from elastic.etcd.store import Away, Compacted, Entry, Full, Store, StoreRefused
 from elastic.membership import bounds, wire
@@ -85,6 +100,8 @@ class Follower:
         self._seen: dict[str, float] = {}
         self._since: tuple[int, float] = (0, clock())
         self._marks: dict[str, float] = {}
+        self._found: tuple[int, float] = (0, clock())
+        """The revision of the newest findings, and when it was seen first."""
         self._baseline = 0
         self.last_step: int | None = None
         """The highest step seen. Its record is lost with the lease of the agent that wrote it."""
@@ -276,13 +293,14 @@ class Follower:
             return None
 
     def _all(self) -> Records:
-        world, expected, progress = self._record(WORLD), self._record(EXPECTED), self._record(PROGRESS)
+        world, expected, progress, findings = (self._record(key) for key in (WORLD, EXPECTED, PROGRESS, FINDINGS))
         members = {key[len(MEMBERS) :]: self._record(key) for key in self._entries if key.startswith(MEMBERS)}
         return Records(
             members={name: record for name, record in members.items() if isinstance(record, Member)},
             world=world if isinstance(world, World) else None,
             expected=expected if isinstance(expected, Expected) else None,
             progress=progress if isinstance(progress, Progress) else None,
+            findings=findings if isinstance(findings, Findings) else None,
         )
 
     # --- reports
@@ -296,10 +314,19 @@ class Follower:
         self._seen = {id: self._seen.get(id, now) for id in ended}
         silent = {id for id, at in self._seen.items() if now - at >= NOTICE_S}
         phases = {name: max(0, round(1000 * seconds)) for name, seconds in self._phases().items()}
+        if (entry := self._entries.get(FINDINGS)) is not None and entry.written != self._found[0]:
+            self._found = (entry.written, now)
         world = observed.heard(
-            self._job, records, self._wanted, age_s=now - self._since[1], phases=phases, silent=silent, baseline=self._baseline
+            self._job,
+            records,
+            self._wanted,
+            age_s=now - self._since[1],
+            phases=phases,
+            silent=silent,
+            found_s=now - self._found[1],
+            baseline=self._baseline,
         )
-        if self._said is None or _without_age(world) != _without_age(self._said):
+        if self._said is None or _without_ages(world) != _without_ages(self._said):
             self._said = world
             self._emit(world)
 
@@ -350,8 +377,9 @@ class Follower:
             self._is_counted = True
 
 
-def _without_age(world: wire.WorldReport) -> wire.WorldReport:
-    return replace(world, standing=None) if world.standing is not None else world
+def _without_ages(world: wire.WorldReport) -> wire.WorldReport:
+    hang = replace(world.hang, ago_s=0.0) if world.hang is not None else None
+    return replace(world, standing=None, hang=hang) if world.standing is not None else world
 
 
 @contextlib.asynccontextmanager

@@ -5,10 +5,13 @@ how a container ended, so this module adds it. Both sides derive a restart's id 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
+from typing import Any
 
-from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
+from elastic.etcd.records import Expected, Findings, Leaving, Member, Records, Seat, World, uid_of
 from elastic.membership import bounds, wire
+from elastic.membership.codec import unpacked
 from elastic.membership.phases import WorldPhase
 from rendezvous.engine.messages.in_place import Rung
 from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
@@ -79,12 +82,13 @@ def heard(
     age_s: float,
     phases: Mapping[str, int],
     silent: Collection[str],
+    found_s: float = 0.0,
     baseline: int = 0,
 ) -> wire.WorldReport:
     """Return the world as the rendezvous server would report it.
 
     age_s: how long the world is known. phases: how long its forming took. silent: ends of containers that agents have had enough time to
-    notice. baseline: the first world whose end counts here; pods were counted before it.
+    notice. found_s: for how long the findings are known. baseline: the first world whose end counts here; pods were counted before it.
     """
     world, phase = records.world, phase_of(records)
     standings = standings_of(records)
@@ -107,7 +111,24 @@ def heard(
         closed=world.closed if world is not None else "",
         rescale=_rescale(world, phases) if world is not None else None,
         standing=_standing(world, records, age_s=age_s) if world is not None and stands and world.seats else None,
+        **_found(records, phase, found_s=found_s),
     )
+
+
+def _found(records: Records, phase: WorldPhase, *, found_s: float) -> dict[str, Any]:
+    """Return what the members have found about their workers.
+
+    The ranks that are slow or fail to save are those of the newest world that a member has looked at, which may be the one before.
+    """
+    found = records.findings or Findings()
+    is_at_work = phase is WorldPhase.RUNNING and records.world is not None and found.generation == records.world.generation
+    hang = unpacked(found.hang) if is_at_work else None
+    return {
+        "hang": replace(hang, ago_s=min(found_s, bounds.MOST_SECONDS)) if hang is not None else None,
+        "stragglers": unpacked(found.stragglers),
+        "failing_saves": unpacked(found.failing_saves) if phase is not WorldPhase.FINISHED else (),
+        "ended_early": found.ended_early,
+    }
 
 
 def has_stepped(records: Records) -> bool:
@@ -273,6 +294,8 @@ def expected_of(expectation: wire.Expectation) -> Expected:
         step=expectation.step,
         newcomers=expectation.newcomers,
         state_s=expectation.state_s,
+        first_step_s=min(expectation.budget.first_step_s, bounds.MOST_SECONDS),
+        pace_s=expectation.budget.pace_s,
     )
 
 

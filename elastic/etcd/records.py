@@ -24,12 +24,18 @@ from elastic.membership.bounds import (
     Step,
     Words,
 )
+from elastic.membership.codec import translated
+from rendezvous.engine.messages.bounds import MAX_ERROR
+from rendezvous.engine.messages.doing import Hang
 from rendezvous.engine.messages.in_place import MOST_WORKERS
+from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Straggler
+from rendezvous.engine.messages.saves import MOST_FAILING, FailingRank
 
 VERSION = 1
 WORLD = "world"
 EXPECTED = "expected"
 PROGRESS = "progress"
+FINDINGS = "findings"
 MEMBERS = "members/"
 LONGEST_RECORD = 1024 * 1024
 MOST_ENDS = 128
@@ -55,6 +61,8 @@ class Failed(_Record, frozen=True):
     out_of_memory: bool = False
     replaced: bool = False
     by_library: bool = False
+    rank: Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None = None
+    error: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
 
 
 class Answer(_Record, frozen=True):
@@ -62,6 +70,13 @@ class Answer(_Record, frozen=True):
     round: KnownGeneration = 0
     step: Step | None = None
     words: Words = ""
+
+
+class Left(_Record, frozen=True):
+    """A worker left its training loop before the end of the training."""
+
+    rank: Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None = None
+    error: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
 
 
 class Part(_Record, frozen=True):
@@ -75,6 +90,7 @@ class Part(_Record, frozen=True):
     answer: Answer = Answer()
     alarm: KnownGeneration = 0
     received: KnownGeneration = 0
+    left: Left | None = None
 
 
 class Member(_Record, frozen=True):
@@ -178,9 +194,21 @@ class Expected(_Record, frozen=True):
     step: Step | None = None
     newcomers: Names = ()
     state_s: Seconds = 30.0
+    first_step_s: Seconds = 600.0
+    pace_s: Seconds = 0.0
 
 
-Record = Member | World | Expected | Progress
+class Findings(_Record, frozen=True):
+    """The engine's findings about the workers of the world `generation` (rendezvous.engine.messages describes them)."""
+
+    generation: KnownGeneration = 0
+    hang: translated(Hang) | None = None  # type: ignore[valid-type]
+    stragglers: Annotated[tuple[translated(Straggler), ...], Meta(max_length=MOST_STRAGGLERS)] | None = None  # type: ignore[valid-type]
+    failing_saves: Annotated[tuple[translated(FailingRank), ...], Meta(max_length=MOST_FAILING)] = ()  # type: ignore[valid-type]
+    ended_early: Words = ""
+
+
+Record = Member | World | Expected | Progress | Findings
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -219,13 +247,15 @@ class Seal:
         return hmac.new(self._key, f"{key}\0{body}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
-def _type_of(key: str) -> type[Member] | type[World] | type[Expected] | type[Progress]:
+def _type_of(key: str) -> type[Member] | type[World] | type[Expected] | type[Progress] | type[Findings]:
     if key == WORLD:
         return World
     if key == EXPECTED:
         return Expected
     if key == PROGRESS:
         return Progress
+    if key == FINDINGS:
+        return Findings
     if key.startswith(MEMBERS):
         return Member
     raise Unusable("no record lies under this key")
@@ -243,3 +273,4 @@ class Records(msgspec.Struct, frozen=True):
     world: World | None = None
     expected: Expected | None = None
     progress: Progress | None = None
+    findings: Findings | None = None

@@ -7,6 +7,7 @@ import dataclasses
 import re
 import typing
 
+from elastic_worker._engine.messages.bounds import MAX_ERROR, MOST_COUNTED
 from elastic_worker._engine.messages.in_place import KEY_LENGTH, MOST_DONORS, MOST_WORKERS, VALUE_LENGTH
 from elastic_worker.etcd.fields import Fields, Unusable
 
@@ -54,12 +55,21 @@ class Answer:
 
 
 @dataclasses.dataclass(frozen=True)
+class Left:
+    """A worker left its training loop before the end of the training. rank, error: the worker's, and the line of its exception."""
+
+    rank: typing.Optional[int] = None
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Part:
     """The part of a member in changes in process; an agent that knows no such changes has none.
 
     workers: the number of its workers that can change worlds, all or none. generation: the world that they are in; 0 is one of their own.
     is_outside: they run, or start, in a world of their own. step: of their state at their first boundary. round: the newest change that
     the agent has heard of. alarm: the round of the world in which communication broke. received: counts reports of a received state.
+    left: one of its workers left its training loop early.
     """
 
     workers: int = 0
@@ -70,6 +80,7 @@ class Part:
     answer: Answer = Answer()
     alarm: int = 0
     received: int = 0
+    left: typing.Optional[Left] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +125,12 @@ def part_of(fields: typing.Optional[Fields]) -> typing.Optional[Part]:
         answer=Answer(_word(answer, "kind", ANSWERS), _round(answer, "round"), answer.step("step"), answer.words("words")),
         alarm=_round(fields, "alarm"),
         received=_round(fields, "received"),
+        left=_left(fields.inner("left")),
     )
+
+
+def _left(fields: typing.Optional[Fields]) -> typing.Optional[Left]:
+    return Left(fields.integer("rank", 0, MOST_COUNTED), fields.words("error")[:MAX_ERROR]) if fields is not None else None
 
 
 def values_of(name: str, fields: Fields) -> Values:

@@ -13,8 +13,8 @@ from elastic_worker._engine import JobState
 from elastic_worker._engine.in_place import FORM_S, FORM_S_A_WORKER, PLANNED_S
 from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.state.in_place import InPlace
+from elastic_worker._engine.state.membership import LeftLoop, MemberPhase, Round
 from elastic_worker._engine.state.membership import Member as Placed
-from elastic_worker._engine.state.membership import MemberPhase, Round
 from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd.change_records import FORM, FORMED, HOLD, HOLDS, PLAIN, READY, RESTART, RUN, STOP, UNFORMED, Change, Part
@@ -158,6 +158,17 @@ def placed(member: Placed, record: Member, group: Group, known: InPlace) -> Plac
     if is_awaited and member.workers and answer.kind == READY and answer.round == known.round and not has_failed:
         return replace(member, phase=MemberPhase.READY, world_id="", alive=True, step=answer.step)
     return member
+
+
+def with_left(member: Placed, record: Member, before: typing.Optional[JobState]) -> Placed:
+    """Return the member with the early end of its loop, which counts from the time when this member first heard of it."""
+    part = record.in_process
+    if part is None or part.left is None:
+        return member
+    known = before.membership.members.get(member.name) if before is not None else None
+    if known is not None and known.incarnation == member.incarnation and known.left is not None:
+        return replace(member, left=known.left)
+    return replace(member, left=LeftLoop(member.heard_at, part.left.rank, part.left.error))
 
 
 def _outside(member: Placed, part: Part) -> Placed:

@@ -10,17 +10,20 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import JobState, Tick, Wake, step, view
+from elastic_worker._engine import JobState, Tick, Wake, step
 from elastic_worker._engine.choose import target
 from elastic_worker._engine.in_place import RECEIVE_S
-from elastic_worker._engine.messages.in_place import Change, Stage
+from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.state.membership import pod_of
 from elastic_worker._engine.words import Cause
-from elastic_worker.etcd import changes
-from elastic_worker.etcd.change_records import FORM, HOLD, PLAIN, RESTART, RUN, STOP
+from elastic_worker.etcd import changes, findings
+from elastic_worker.etcd.change_records import FORM, HOLD, RESTART, STOP
 from elastic_worker.etcd.group import Group, Rules, Standing, listed
 from elastic_worker.etcd.hosting import job_of
+from elastic_worker.etcd.news import Windows, with_windows
+from elastic_worker.etcd.news_records import Findings
 from elastic_worker.etcd.records import MEMBERS, MOST_ENDS, PROGRESS, End, Records, Round, Seat, World, clipped
+from elastic_worker.etcd.sight import Me, Sight, in_change, sight_of
 from elastic_worker.etcd.waits import Since, Waits
 
 MOST_DELETED = 16
@@ -40,34 +43,6 @@ FOREIGN = "the world under this rendezvous id is sealed with another token; is E
 
 
 @dataclasses.dataclass(frozen=True)
-class Me:
-    """The member that decides. unseen: peers of its world whose records were gone when it began to watch."""
-
-    name: str
-    incarnation: str
-    unseen: typing.FrozenSet[str] = frozenset()
-
-
-@dataclasses.dataclass(frozen=True)
-class Sight:
-    """Knowledge of this member about itself; elastic_worker.agent.view describes the fields."""
-
-    generation: int = 0
-    rank: int = 0
-    size: int = 0
-    store: str = ""
-    reform: str = ""
-    waiting: str = ""
-    finished: str = ""
-    closed: str = ""
-    leaving: str = ""
-    peers_finished: bool = False
-    provisional: bool = False
-    change: typing.Optional[Change] = None
-    nonce: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Write:
     """The next state of the world. `unchanged` are further keys that must still have these revisions; `deleted` go with it."""
 
@@ -81,7 +56,8 @@ class Decision:
     """Sight and write of this member, and the time at which time alone may change something.
 
     job, since: the state of the engine, and the times since which awaited facts hold, for the next decision. suspects: peers that may be
-    why the world broke, and have said nothing: this member should find out whether they live.
+    why the world broke, and have said nothing: this member should find out whether they live. windows: the paces that were heard.
+    findings: for this member to write, with their words for its log.
     """
 
     sight: Sight
@@ -90,6 +66,9 @@ class Decision:
     since: Since
     look_again_at: typing.Optional[float]
     suspects: typing.Tuple[str, ...] = ()
+    windows: typing.Optional[Windows] = None
+    findings: typing.Optional[Findings] = None
+    words: typing.Tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +85,14 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
     waits, group = Waits(before.since if before is not None else {}, now), Group(records, rules)
     form_until = _form_until(group, waits)
     job = job_of(records, rules, before=before.job if before is not None else None, now=now, form_until=form_until)
+    job, windows = with_windows(job, records, before.windows if before is not None else None)
     closed = _closed(group)
     if closed:
         return Decision(Sight(closed=closed), None, job, waits.since, None)
     returning = _returning(group, me, waits)
     if returning:
-        sight = _in_change(_sight(job, me, waiting="waiting for {} to come back to etcd".format(listed(returning))), group)
-        return Decision(sight, None, job, waits.since, waits.look_again_at)
+        sight = in_change(sight_of(job, me, waiting="waiting for {} to come back to etcd".format(listed(returning))), group)
+        return Decision(sight, None, job, waits.since, waits.look_again_at, windows=windows)
     for _ in range(MOST_STEPS):
         after, effects = step(job, Tick(), now)
         found = _change(group, job, after, waits)
@@ -126,8 +106,10 @@ def decide(records: Records, me: Me, rules: Rules, *, before: typing.Optional[De
     kept = after if found.write is None and not found.waiting else job
     moments = [effect.at for effect in effects if isinstance(effect, Wake)]
     moments += [waits.look_again_at] if waits.look_again_at is not None else []
-    sight = _in_change(_sight(kept, me, waiting=found.waiting or _why_waiting(group, kept)), group)
-    return Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, kept, me))
+    sight = in_change(sight_of(kept, me, waiting=found.waiting or _why_waiting(group, kept)), group)
+    told = findings.found(group, after) if findings.is_writer(group, me.name) else None
+    decision = Decision(sight, write, kept, waits.since, min(moments, default=None), _suspects(group, kept, me), windows, told)
+    return dataclasses.replace(decision, words=tuple(findings.in_words(after))) if told is not None else decision
 
 
 def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
@@ -355,39 +337,3 @@ def _sealed(group: Group, after: JobState, world: World, *, names: typing.Tuple[
         tuple(rests_on.items()),
         tuple((MEMBERS + name, present[name].written) for name in left[:MOST_DELETED]),
     )
-
-
-def _sight(job: JobState, me: Me, *, waiting: str) -> Sight:
-    """Return what a member sees of this state."""
-    member = job.membership.members.get(me.name)
-    if member is None or member.incarnation != me.incarnation:
-        return Sight(waiting=clipped(waiting or "waiting for its own record"))
-    seen = view(job, me.name)
-    if not seen.generation:
-        why = "{} is leaving ({})".format(me.name, seen.leaving) if seen.leaving else waiting or seen.waiting
-        sight = Sight(waiting=clipped(why), finished=seen.finished, leaving=seen.leaving, reform=seen.reform)
-        return dataclasses.replace(sight, provisional=seen.provisional, change=seen.change)
-    return Sight(
-        generation=seen.generation,
-        rank=seen.rank,
-        size=seen.size,
-        store=seen.store,
-        reform=seen.reform,
-        leaving=seen.leaving,
-        peers_finished=seen.peers_finished,
-        change=seen.change,
-    )
-
-
-def _in_change(sight: Sight, group: Group) -> Sight:
-    """Return the sight with the change as its workers may hear it. They hear `plain` only once it is written, because it lasts.
-
-    Until then they hear that they train, although the next change will restart them: they may still wait for that word.
-    """
-    if sight.change is None:
-        return sight
-    change, known = sight.change, changes.recorded(group)
-    if change.stage is Stage.PLAIN and known.stage != PLAIN:
-        runs = Change(stage=Stage.RUN, round=known.round, step=known.step)
-        return dataclasses.replace(sight, change=runs if known.stage == RUN else None, nonce=known.nonce)
-    return dataclasses.replace(sight, change=change, nonce=known.nonce)

@@ -26,7 +26,7 @@ class Rules:
     to come to the barrier, beyond the grace of its workers. late_s: after the work is done, for members that could begin it again.
     max_restarts, without_progress: restarts that the program may cause, and those in a row without a further step; None for no limit.
     hang_s: training that has reported steps and reports no further one for so long hangs. lasted_s: a world of a job that never reports
-    has got somewhere after so long. state_s: then its members have the state.
+    has got somewhere after so long. state_s: then its members have the state. first_step_s, pace_s: as in the engine's Budget.
     """
 
     min: int
@@ -44,6 +44,8 @@ class Rules:
     hang_s: typing.Optional[float] = None
     lasted_s: float = 300.0
     state_s: float = 30.0
+    first_step_s: float = 600.0
+    pace_s: float = 0.0
 
     def under(self, expected: typing.Optional[Expected]) -> "Rules":
         """Return these rules, with what a controller says instead."""
@@ -59,6 +61,8 @@ class Rules:
             without_progress=expected.without_progress,
             hang_s=expected.hang_s,
             state_s=expected.state_s,
+            first_step_s=expected.first_step_s,
+            pace_s=expected.pace_s,
         )
 
 

@@ -15,12 +15,13 @@ from elastic_worker._engine.state import accounting
 from elastic_worker._engine.state.accounting import Accounting, Loss, PendingFailure
 from elastic_worker._engine.state.in_place import InPlace
 from elastic_worker._engine.state.membership import CurrentWorld, LeaveNotice, Member, MemberPhase, Membership, Round, pod_of, ranks_of
-from elastic_worker._engine.state.progress import Progress
+from elastic_worker._engine.state.progress import Progress, stepped
 from elastic_worker._engine.state.timings import Phases
 from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
-from elastic_worker.etcd import changes
+from elastic_worker.etcd import changes, news
 from elastic_worker.etcd.group import Group, Rules, Standing
+from elastic_worker.etcd.local_news import FREE_MEMBERS
 from elastic_worker.etcd.records import Records
 
 INSTANCE = "etcd"
@@ -44,6 +45,7 @@ def job_of(records: Records, rules: Rules, *, before: typing.Optional[JobState],
 def _hosted(group: Group, *, before: typing.Optional[JobState], now: float, form_until: float) -> JobState:
     records = group.records
     job = begin("", instance=INSTANCE, up_since=-math.inf, now=now, limits=_limits(group.rules))
+    known = before
     if before is not None and _generation(before) != (group.world.generation if group.world is not None else 0):
         before = None
     expectation, change = _expectation(group), changes.state_of(group, before, until=form_until)
@@ -54,19 +56,20 @@ def _hosted(group: Group, *, before: typing.Optional[JobState], now: float, form
         notices={one.member: LeaveNotice(now + one.by_s, one.cause, one.when_replaced) for one in expectation.leaving}
         if expectation
         else {},
-        members=_members(group, change, now=now),
+        members=_members(group, change, before, now=now),
         arrivals=len(records.members),
         generation=group.next_generation() - 1,
         world=world,
         finished=frozenset(group.those(Standing.FINISHED)),
         round=_round(group, before, now=now),
     )
-    progress = _progress(records, before, now=now)
+    progress = _progress(records, before, known=known.progress if known is not None else None, now=now)
     timings = before.timings if before is not None else job.timings
     if world is not None:
         timings = replace(timings, phases=_phases(group, before, now=now))
     accounting = _accounting(group, now=now)
-    return replace(job, membership=membership, accounting=accounting, progress=progress, timings=timings, in_place=change)
+    job = replace(job, membership=membership, accounting=accounting, progress=progress, timings=timings, in_place=change)
+    return news.with_news(job, records, before=known, is_same_world=before is not None)
 
 
 def _limits(rules: Rules) -> Limits:
@@ -108,7 +111,13 @@ def _expectation(group: Group) -> typing.Optional[Expectation]:
         min=rules.min,
         max=rules.max,
         sizes=rules.sizes,
-        budget=Budget(max_restarts=rules.max_restarts, without_progress=rules.without_progress, hang_s=rules.hang_s),
+        budget=Budget(
+            max_restarts=rules.max_restarts,
+            without_progress=rules.without_progress,
+            hang_s=rules.hang_s,
+            first_step_s=rules.first_step_s,
+            pace_s=rules.pace_s * max(1.0, len(group.ranks) / FREE_MEMBERS),
+        ),
         grace_s=rules.grace_s,
         floor=said.floor if said is not None else 0,
         newcomers=said.newcomers if said is not None else (),
@@ -143,7 +152,7 @@ PHASES = {
 }
 
 
-def _members(group: Group, change: InPlace, *, now: float) -> typing.Dict[str, Member]:
+def _members(group: Group, change: InPlace, before: typing.Optional[JobState], *, now: float) -> typing.Dict[str, Member]:
     """Return the members that are here: those at their seats, and newcomers by age."""
     found = {}
     ages = sorted(group.records.members.values(), key=lambda present: (present.created, present.record.name))
@@ -162,6 +171,7 @@ def _members(group: Group, change: InPlace, *, now: float) -> typing.Dict[str, M
         phase, generation = PHASES[standing], group.world.generation
         world_id = "" if phase is MemberPhase.READY else "{}-{}".format(generation, INSTANCE)
         member = Member(record.name, record.incarnation, phase, now, arrived, world_id=world_id, generation=generation, store=record.store)
+        member = changes.with_left(member, record, before)
         found[record.name] = changes.placed(member, record, group, change)
     return found
 
@@ -187,6 +197,8 @@ def _accounting(group: Group, *, now: float) -> Accounting:
     counts = world.restarts if world is not None else said.restarts if said is not None else {}
     generation = world.generation if world is not None else 0
     known = Accounting(recorded=RestartLog(dict(counts), (), generation), restarts={cause: n for cause, n in counts.items() if n})
+    if group.records.findings is not None:
+        known = replace(known, ended_early=group.records.findings.ended_early)
     if world is None:
         return known
     planned = frozenset(world.round.planned if world.round is not None else ())
@@ -205,10 +217,11 @@ def _accounting(group: Group, *, now: float) -> Accounting:
                 known = accounting.with_loss(known, Loss(name, pods[name], Cause.DISRUPTION.value, words, by_library=True))
                 continue
             at = float(failure.at or group.records.members[name].written)
-            # The engine tells by the words of an error whether a peer was gone; the record has only the answer.
+            # The engine tells by the words of an error whether a peer was gone. A record of release 0.4.0 has only the answer.
             blame = Cause.OUT_OF_MEMORY if failure.out_of_memory else Cause.USER
             found = PendingFailure(name, pods[name], failure.status, at, cause=blame, is_replaced=failure.replaced)
-            found = replace(found, error="connection reset by peer" if failure.follows else "")
+            error = failure.error or ("connection reset by peer" if failure.follows else "")
+            found = replace(found, rank=failure.rank, error=error)
             known = accounting.with_failure(known, found)
     for name in group.those(Standing.GONE):
         if group.failure(name) is not None:
@@ -227,7 +240,8 @@ def _accounting(group: Group, *, now: float) -> Accounting:
     return known
 
 
-def _progress(records: Records, before: typing.Optional[JobState], *, now: float) -> Progress:
+def _progress(records: Records, before: typing.Optional[JobState], *, known: typing.Optional[Progress], now: float) -> Progress:
+    """Return how far training has come. known: before this, perhaps in another world, with the usual time between its steps."""
     world, told, said = records.world, records.progress, records.expected
     in_world = told.in_world if told is not None and world is not None and told.generation == world.generation else None
     same = before is not None and before.progress.step_in_world == in_world
@@ -235,11 +249,16 @@ def _progress(records: Records, before: typing.Optional[JobState], *, now: float
     start = world if world is not None else said
     reached = start.step if start is not None else None
     is_forward = told is not None and (reached is None or told.step > reached)
+    usual = known or Progress()
+    if before is not None and in_world is not None:
+        usual = stepped(before.progress, in_world, now=now)
     return Progress(
         step=told.step if told is not None else reached,
         step_at_restart=reached,
         fruitless=0 if start is None or is_forward else start.fruitless,
         step_in_world=in_world,
+        paces=usual.paces,
+        gaps=usual.gaps,
         moved_at=moved_at,
         done_at=before.progress.done_at if before is not None else None,
     )

@@ -10,32 +10,40 @@ import secrets
 import typing
 
 from elastic_worker.agent.in_process import transfer_secret
-from elastic_worker.agent.presence import IN_PROCESS_MINOR
+from elastic_worker.agent.presence import SAVING_MINOR
 from elastic_worker.agent.view import View
 from elastic_worker.etcd import changes
 from elastic_worker.etcd.change_messages import Message, answered, at_barrier, moved
 from elastic_worker.etcd.change_records import Part, Values
-from elastic_worker.etcd.decide import Sight, Write
+from elastic_worker.etcd.decide import Write
+from elastic_worker.etcd.fields import Unusable
+from elastic_worker.etcd.gateway import Refused, Unreachable
+from elastic_worker.etcd.local_news import KINDS, LocalNews
 from elastic_worker.etcd.presence import EtcdPresence
 from elastic_worker.etcd.records import LONGEST_RECORD, Member, Records
-from elastic_worker.etcd.transaction import put_values
+from elastic_worker.etcd.sight import Sight
+from elastic_worker.etcd.transaction import put_findings, put_news, put_values
 
 log = logging.getLogger(__name__)
 
 RECEIVES_S = 2.0
 """Least seconds between two records that a state is being received."""
+FINDINGS_S, REFUSED_S = 2.0, 30.0
+"""Least seconds between two records of findings, and seconds until the next attempt after etcd refused one."""
 
 
 class ChangingPresence(EtcdPresence):
     """The presence of one agent that changes worlds in process."""
 
-    minor = IN_PROCESS_MINOR
+    minor = SAVING_MINOR
 
     def __init__(self, *args: typing.Any, **fields: typing.Any) -> None:
         super().__init__(*args, **fields)
         self.introduce = lambda: ({}, [])  # type: typing.Callable[[], typing.Tuple[Message, typing.List[Message]]]
         self.on_news = lambda: None  # type: typing.Callable[[], None]
         self._part = Part()  # type: typing.Optional[Part]
+        self._news = LocalNews(self._settings.member)
+        self._findings_at = float("-inf")
         self._round = self._world_round = 0
         self._received_at = float("-inf")
         self._left_in_process = set()  # type: typing.Set[int]
@@ -55,6 +63,7 @@ class ChangingPresence(EtcdPresence):
         with self.changed:
             if self._part is not None:
                 self._part = Part()
+            self._news.begin()
             self._world_round = 0
             super().announce_ready(after=after, store=store, trouble=trouble, killed=killed)
 
@@ -99,8 +108,10 @@ class ChangingPresence(EtcdPresence):
             super().report_state(kind, **fields)
 
     def send(self, message: Message) -> None:
-        """Write what the agent says about its workers into this member's record, or into its values of the exchange."""
-        if message["t"] == "stepped":
+        """Write what the agent says about its workers into this member's record, into its news, or into its values of the exchange."""
+        if message["t"] in KINDS:
+            self._note_news(message)
+        elif message["t"] == "stepped":
             self.note_step(message["generation"], message["step"])
         elif message["t"] == "put":
             self._give(message["round"], message["key"], message["value"])
@@ -119,6 +130,14 @@ class ChangingPresence(EtcdPresence):
                     found.update({key: value for key, value in values.items.items() if key not in self._taken})
             self._taken.update(found)
             return [(self._world_round, found)] if found else []
+
+    def _note_news(self, message: Message) -> None:
+        with self.changed:
+            try:
+                self._news.take(message)
+            except Unusable as error:
+                log.warning("the %s of this agent's workers cannot be told: %s", message["t"], error)
+        self._wake.up()
 
     def _change_part(self, change: typing.Callable[[Part], typing.Optional[Part]]) -> None:
         with self.changed:
@@ -171,10 +190,12 @@ class ChangingPresence(EtcdPresence):
 
     def _lose(self, reason: str) -> None:
         self._written_values = None
+        self._news.forget_written()
         super()._lose(reason)
 
     def _lose_lease(self) -> None:
         self._written_values = None
+        self._news.forget_written()
         super()._lose_lease()
 
     def _decide(self, records: Records) -> None:
@@ -182,6 +203,49 @@ class ChangingPresence(EtcdPresence):
             self._exchange = records.exchange
         super()._decide(records)
         self.on_news()
+        if self._is_confirmed and not self._finished:
+            self._write_news(records)
+        self._write_findings(records)
+
+    def _write_news(self, records: Records) -> None:
+        """Write what this agent tells about its workers, if it is due. An etcd that takes no more writes disturbs nobody who trains."""
+        now, lease = self._clock(), self._leases.own
+        with self.changed:
+            self._news.in_world(self._view.generation, is_watched=bool(self._view.watch))
+            members = len(records.world.seats) if records.world is not None else 0
+            due = self._news.due(now, incarnation=self._incarnation, members=members)
+        self._look_again_by(due.look_again_at)
+        if due.news is None:
+            return
+        try:
+            self._on_lease(lease, "kv/put", put_news(due.news, prefix=self._settings.prefix, seal=self._seal, lease=lease))
+        except (Refused, Unreachable) as error:
+            log.warning("the news of this agent's workers could not be written: %s", error)
+            self._news.put_off(now)
+        else:
+            self._news.note_written(due.news, now)
+
+    def _write_findings(self, records: Records) -> None:
+        """Write what the engine has found about the workers of the job, if this is the member that does."""
+        decided, now, lease = self._decided, self._clock(), self._leases.job
+        if decided is None or decided.findings is None:
+            return
+        if now < self._findings_at + FINDINGS_S:
+            self._look_again_by(self._findings_at + FINDINGS_S)
+            return
+        self._findings_at = now
+        body = put_findings(records, decided.findings, prefix=self._settings.prefix, seal=self._seal, lease=lease)
+        try:
+            self._on_lease(lease, "kv/txn", body)
+        except (Refused, Unreachable) as error:
+            log.warning("the findings about the job's workers could not be written: %s", error)
+            self._findings_at = now + REFUSED_S - FINDINGS_S
+        else:
+            for words in decided.words:
+                log.warning("%s", words)
+
+    def _look_again_by(self, at: typing.Optional[float]) -> None:
+        self._look_again_at = min((one for one in (self._look_again_at, at) if one is not None), default=None)
 
     def _show(self, sight: Sight, grace_s: typing.Optional[float] = None) -> None:
         self._nonce = sight.nonce or self._nonce

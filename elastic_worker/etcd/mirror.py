@@ -12,6 +12,7 @@ import typing
 from elastic_worker.etcd.change_records import Values
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Answer, Body, Stream, Unreachable, number, text
+from elastic_worker.etcd.news_records import FINDINGS, Findings, News
 from elastic_worker.etcd.records import (
     EXPECTED,
     MEMBERS,
@@ -140,13 +141,15 @@ class Mirror:
 
     def records(self) -> Records:
         """Return the records of the copy."""
-        world, expected, progress = (self._entries.get(key) for key in (WORLD, EXPECTED, PROGRESS))
-        members, exchange = {}, {}
+        world, expected, progress, findings = (self._entries.get(key) for key in (WORLD, EXPECTED, PROGRESS, FINDINGS))
+        members, exchange, news = {}, {}, {}
         for entry in self._entries.values():
             if isinstance(entry.record, Member):
                 members[entry.record.name] = Present(entry.record, entry.created, entry.written)
             elif isinstance(entry.record, Values):
                 exchange[entry.record.name] = entry.record
+            elif isinstance(entry.record, News):
+                news[entry.record.name] = entry.record
         return Records(
             members=members,
             world=world.record if world is not None and isinstance(world.record, World) else None,
@@ -157,6 +160,9 @@ class Mirror:
             progress=progress.record if progress is not None and isinstance(progress.record, Progress) else None,
             progress_written=progress.written if progress is not None else 0,
             exchange=exchange,
+            news=news,
+            findings=findings.record if findings is not None and isinstance(findings.record, Findings) else None,
+            findings_written=findings.written if findings is not None else 0,
         )
 
     def written(self, name: str) -> int:

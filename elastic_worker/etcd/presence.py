@@ -9,13 +9,12 @@ import logging
 import time
 import typing
 
-from elastic_worker.agent.first_failure import tells_of_peer
 from elastic_worker.agent.presence_thread import PresenceThread, process_id
 from elastic_worker.agent.view import View
 from elastic_worker.agent.wake import wait_readable
-from elastic_worker.etcd.change_messages import MOVING, as_message
+from elastic_worker.etcd.change_messages import MOVING, as_message, failed
 from elastic_worker.etcd.client import Client, Etcd
-from elastic_worker.etcd.decide import Decision, Me, Sight, Write, decide
+from elastic_worker.etcd.decide import Decision, Write, decide
 from elastic_worker.etcd.gateway import Answer, Body, Refused, Unreachable, number
 from elastic_worker.etcd.leases import Leases
 from elastic_worker.etcd.liveness import AlivePort, Asking
@@ -24,6 +23,7 @@ from elastic_worker.etcd.notice import OwnNotice
 from elastic_worker.etcd.records import Failed, Member, Records, Seal, clipped
 from elastic_worker.etcd.reports import Reports
 from elastic_worker.etcd.settings import Settings, remedy
+from elastic_worker.etcd.sight import Me, Sight
 from elastic_worker.etcd.steps import Steps
 from elastic_worker.etcd.transaction import put_member, put_progress, remove_member, transaction
 
@@ -70,7 +70,7 @@ class EtcdPresence(PresenceThread):
         self._generation = self._finished = 0
         self._stray = self._left = ""
         self._ready = None  # type: typing.Optional[Member]
-        self._failed = None  # type: typing.Optional[Failed]
+        self._failed: typing.Optional[Failed] = None
         self._notice = OwnNotice()
 
         self._incarnations = 1  # the thread's own from here
@@ -128,8 +128,7 @@ class EtcdPresence(PresenceThread):
             if generation != self._generation or self._is_ready:
                 return
             if kind == "failed" and (self._failed is None or self._failed.replaced or self._failed.generation != generation):
-                flags = {name: bool(fields.get(name)) for name in ("out_of_memory", "replaced", "by_library")}
-                self._failed = Failed(generation, fields.get("status"), follows=tells_of_peer(str(fields.get("error", ""))), **flags)
+                self._failed = failed(generation, fields)
             elif kind == "finished":
                 self._finished = generation
         self._wake.up()

@@ -5,6 +5,7 @@
     expected       the members that should be there, written by a controller, if there is one
     progress       how far training has come, if it reports its steps
     exchange/NAME  the addresses of one member's workers while they form a world in process, written by it alone, under its lease
+    news/NAME, findings  what workers do, and what follows from it (elastic_worker.etcd.news_records)
 
 Anything else under the prefix is refused with a reason, and ignored. Nothing is unpickled. The seal covers the key, so that nobody
 without the token can write a record, or copy one to another key or job.
@@ -16,8 +17,10 @@ import hmac
 import json
 import typing
 
+from elastic_worker._engine.messages.bounds import MAX_ERROR, MOST_COUNTED
 from elastic_worker.etcd.change_records import EXCHANGE, Change, Part, Values, change_of, part_of, values_of
 from elastic_worker.etcd.fields import LONGEST_WORDS, MOST_MEMBERS, MOST_RESTARTS, NAME, Fields, Unusable
+from elastic_worker.etcd.news_records import FINDINGS, NEWS, Findings, News, findings_of, news_of
 
 VERSION = 1
 WORLD = "world"
@@ -39,7 +42,7 @@ class Failed:
 
     at: the revision of the record that said so first; 0 in that record itself. follows: its error says that another worker was gone.
     out_of_memory: the kernel killed it, because the memory of its container was used up. replaced: another process takes its place.
-    by_library: the training library ended it.
+    by_library: the training library ended it. rank, error: the worker's, and the line of its exception, if known.
     """
 
     generation: int
@@ -49,6 +52,8 @@ class Failed:
     out_of_memory: bool = False
     replaced: bool = False
     by_library: bool = False
+    rank: typing.Optional[int] = None
+    error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +159,8 @@ class Expected:
 
     floor: no world may be numbered below it. max_restarts, without_progress, hang_s: None for no limit. restarts, fruitless, step: those
     with which the first world here begins. newcomers: members that have not been seen in a world yet. state_s: after so long the members
-    of a world have its state, where training reports no steps. term: orders the controllers that write this record.
+    of a world have its state, where training reports no steps. term: orders the controllers that write this record. first_step_s, pace_s:
+    as in the engine's Budget; a controller of release 0.4.0 writes neither.
     """
 
     members: typing.Tuple[str, ...]
@@ -176,9 +182,11 @@ class Expected:
     step: typing.Optional[int] = None
     newcomers: typing.Tuple[str, ...] = ()
     state_s: float = 30.0
+    first_step_s: float = 600.0
+    pace_s: float = 0.0
 
 
-Record = typing.Union[Member, World, Expected, Progress, Values]
+Record = typing.Union[Member, World, Expected, Progress, Values, News, Findings]
 
 
 class Seal:
@@ -205,7 +213,7 @@ class Seal:
                 raise Unusable("it has no body or no seal")
             if not hmac.compare_digest(seal.encode(), self._sign(key, body).encode()):
                 raise Foreign("it was not sealed with this job's token")
-            return _read(key, Fields(json.loads(body, parse_int=_short_int)))
+            return _read(key, json.loads(body, parse_int=_short_int))
         except Unusable:
             raise
         except (ValueError, RecursionError, UnicodeError) as error:
@@ -227,13 +235,18 @@ def _short_int(digits: str) -> int:
     return int(digits)
 
 
-def _plain(record: Record) -> typing.Dict[str, typing.Any]:
+def _plain(record: Record) -> typing.Mapping[str, typing.Any]:
+    if isinstance(record, Findings):
+        return record.body
     fields = dataclasses.asdict(record)
     fields.pop("name", None)  # the key says it
     return fields
 
 
-def _read(key: str, fields: Fields) -> Record:
+def _read(key: str, body: object) -> Record:
+    fields = Fields(body)
+    if key == FINDINGS:
+        return findings_of(body)
     if key == WORLD:
         return _world(fields)
     if key == EXPECTED:
@@ -242,6 +255,8 @@ def _read(key: str, fields: Fields) -> Record:
         return _progress(fields)
     if key.startswith(EXCHANGE) and NAME.match(key[len(EXCHANGE) :]):
         return values_of(key[len(EXCHANGE) :], fields)
+    if key.startswith(NEWS) and NAME.match(key[len(NEWS) :]):
+        return news_of(key[len(NEWS) :], fields)
     name = key[len(MEMBERS) :]
     if not key.startswith(MEMBERS) or not NAME.match(name):
         raise Unusable("no record lies under this key")
@@ -269,7 +284,8 @@ def _failed(fields: Fields) -> Failed:
     at = fields.integer("at", 0, 2**63) or 0
     status = fields.integer("status", 0, 1024)
     flags = {name: fields.flag(name) for name in ("follows", "out_of_memory", "replaced", "by_library")}
-    return Failed(fields.generation("generation"), status, at, **flags)
+    rank, error = fields.integer("rank", 0, MOST_COUNTED), fields.words("error")[:MAX_ERROR]
+    return Failed(fields.generation("generation"), status, at, rank=rank, error=error, **flags)
 
 
 def _world(fields: Fields) -> World:
@@ -322,6 +338,8 @@ def _expected(fields: Fields) -> Expected:
         step=fields.step("step"),
         newcomers=fields.names("newcomers"),
         state_s=fields.seconds("state_s", 30.0),
+        first_step_s=fields.seconds("first_step_s", 600.0),
+        pace_s=fields.seconds("pace_s", 0.0),
     )
 
 
@@ -360,6 +378,9 @@ class Records:
     progress: typing.Optional[Progress] = None
     progress_written: int = 0
     exchange: typing.Mapping[str, Values] = dataclasses.field(default_factory=dict)
+    news: typing.Mapping[str, News] = dataclasses.field(default_factory=dict)
+    findings: typing.Optional[Findings] = None
+    findings_written: int = 0
 
     def has_seat(self, name: str, incarnation: str, *, generation: typing.Optional[int] = None) -> bool:
         """Whether this run of this member belongs to the world, and this is the world's generation."""

@@ -6,6 +6,7 @@ from elastic_worker.etcd.change_records import EXCHANGE, Values
 from elastic_worker.etcd.decide import Write
 from elastic_worker.etcd.gateway import Body
 from elastic_worker.etcd.mirror import encoded
+from elastic_worker.etcd.news_records import FINDINGS, NEWS, Findings, News
 from elastic_worker.etcd.records import EXPECTED, MEMBERS, PROGRESS, WORLD, Member, Progress, Records, Seal
 
 MOST_COMPARED = 100
@@ -46,6 +47,18 @@ def put_progress(records: Records, progress: Progress, *, prefix: str, seal: Sea
     """Write this where nobody has written another since."""
     put = {"key": encoded(prefix + PROGRESS), "value": encoded(seal.close(PROGRESS, progress)), "lease": str(lease)}
     return {"compare": [_unchanged(prefix + PROGRESS, records.progress_written)], "success": [{"request_put": put}]}
+
+
+def put_news(news: News, *, prefix: str, seal: Seal, lease: int) -> Body:
+    """Write a member's own news."""
+    key = NEWS + news.name
+    return {"key": encoded(prefix + key), "value": encoded(seal.close(key, news)), "lease": str(lease)}
+
+
+def put_findings(records: Records, findings: Findings, *, prefix: str, seal: Seal, lease: int) -> Body:
+    """Write the findings if nobody has written others since."""
+    put = {"key": encoded(prefix + FINDINGS), "value": encoded(seal.close(FINDINGS, findings)), "lease": str(lease)}
+    return {"compare": [_unchanged(prefix + FINDINGS, records.findings_written)], "success": [{"request_put": put}]}
 
 
 def remove_member(name: str, revision: int, *, prefix: str) -> Body:

@@ -93,6 +93,12 @@ def with_hang(job: JobState) -> JobState:
     return replace(job, accounting=known, hang_watch=HangWatch())
 
 
+def is_certain(job: JobState) -> bool:
+    """Return whether the job was watched for long enough to tell whether its steps come."""
+    since = _quiet_since(job)
+    return since is None or job.hang_watch.found is not None or job.now - since >= _waits_after_s(job)
+
+
 def _quiet_since(job: JobState) -> float | None:
     """Return since when the current world has worked without a further step; None if no world is at work."""
     group, phases = job.membership, job.timings.phases

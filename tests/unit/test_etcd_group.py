@@ -131,10 +131,10 @@ def test_a_peers_failure_calls_everybody_and_the_first_one_is_charged(job: Job) 
 def test_a_worker_that_was_killed_for_its_memory_is_charged_to_memory(job: Job) -> None:
     job.start("w0", "w1", "w2")
     job.turn(6)
-    job.agents["w1"].fail("the kernel killed the worker", status=137, out_of_memory=True)
+    job.agents["w1"].fail("the container used its memory", status=137, out_of_memory=True, rank=1)
     job.live(2)
     assert job.world().restarts == {"outOfMemory": 1}
-    assert job.world().reason.startswith("a worker of w1 ended with status 137, SIGKILL, because the memory of its container was used up")
+    assert job.world().reason.startswith("a worker of w1 ended with status 137, SIGKILL (rank 1: the container used its memory)")
 
 
 def test_a_worker_that_a_signal_ended_names_it(job: Job) -> None:

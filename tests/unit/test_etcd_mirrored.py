@@ -5,20 +5,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_etcd_records import EXAMPLES, FULL_EXPECTED
+from test_etcd_records import EXAMPLES, FAILING, FOUND, FULL_EXPECTED, HANG, SLOW
 
 from controller.deciding.rendezvous import etcd
 from elastic.etcd import observed, place, records
 from elastic.etcd.thread import own_place
 from elastic.membership import bounds
+from elastic.membership.codec import unpacked
 from elastic_worker._engine import words
 from elastic_worker.etcd import fields, group, settings
 from elastic_worker.etcd import records as theirs
 from elastic_worker.etcd.change_records import STAGES, Values
+from elastic_worker.etcd.findings import plain
+from elastic_worker.etcd.news_records import Findings, News
 from elastic_worker.settings import TOKEN
 
-SHARED = [(key, record) for key, record in EXAMPLES if not isinstance(record, Values)]
-"""The records of both. The controller does not read the addresses that workers exchange."""
+SHARED = [(key, record) for key, record in EXAMPLES if not isinstance(record, (Values, News, Findings))]
+"""The records of both. The controller reads neither the addresses that workers exchange nor their news, and only it reads findings."""
 AGENTS, CONTROLLERS = theirs.Seal("token", "job"), records.Seal("token", "job")
 
 
@@ -33,6 +36,14 @@ def test_the_controller_reads_what_agents_write_and_writes_what_they_read(key: s
     read = CONTROLLERS.open(key, AGENTS.close(key, record))
     assert as_plain(read) == as_plain(record)
     assert AGENTS.open(key, CONTROLLERS.close(key, read)) == record
+
+
+def test_the_controller_reads_the_findings_that_members_write() -> None:
+    found = CONTROLLERS.open(theirs.FINDINGS, AGENTS.close(theirs.FINDINGS, Findings(FOUND, 7, "w1 ended")))
+    assert isinstance(found, records.Findings)
+    told = [plain(unpacked(one)) for one in (found.hang, found.stragglers, found.failing_saves)]
+    assert told == [plain(HANG), plain((SLOW,)), plain((FAILING,))]
+    assert found.ended_early == "w1 ended"
 
 
 def test_a_record_of_another_token_job_or_key_is_refused() -> None:
@@ -56,6 +67,7 @@ def test_bounds_and_words_are_the_same() -> None:
         theirs.MEMBERS,
         theirs.PROGRESS,
     )
+    assert (records.FINDINGS, records.MAX_ERROR) == (theirs.FINDINGS, theirs.MAX_ERROR)
     assert (bounds.MAX_MEMBERS, bounds.MAX_WORDS, bounds.MOST_SECONDS) == (fields.MOST_MEMBERS, fields.LONGEST_WORDS, fields.MOST_SECONDS)
     assert fields.MOST_RESTARTS == etcd.MOST_RESTARTS
     assert {standing.value for standing in observed.Standing} == {standing.value for standing in group.Standing}

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastic_worker._engine.messages.doing import Doing, DoingKind, Doings, Hang, HangState, RanksDoing, Span
+from elastic_worker._engine.messages.pace import Pace, Paces, Slowness, Straggler
+from elastic_worker._engine.messages.saves import FailedSave, FailingRank, Saves
 from elastic_worker.etcd import records
-from elastic_worker.etcd.change_records import EXCHANGE, Answer, Change, Part, Values
+from elastic_worker.etcd.change_records import EXCHANGE, Answer, Change, Left, Part, Values
 from elastic_worker.etcd.fields import Unusable
+from elastic_worker.etcd.findings import plain
+from elastic_worker.etcd.news_records import Findings, News
 from elastic_worker.etcd.records import (
     EXPECTED,
     PROGRESS,
@@ -38,11 +43,11 @@ MEMBER = Member(
     entered=3,
     after=2,
     trouble="ä",
-    failed=Failed(2, 137, 9, True, True, True, True),
+    failed=Failed(2, 137, 9, True, True, True, True, 1, "E: ä"),
     finished=3,
     left="gone",
     alive_at="h:1",
-    in_process=Part(2, 3, True, 41, 7, Answer("unformed", 7, 41, "ä"), 5, 6),
+    in_process=Part(2, 3, True, 41, 7, Answer("unformed", 7, 41, "ä"), 5, 6, Left(1, "E: ä")),
 )
 FULL_WORLD = World(
     generation=7,
@@ -79,12 +84,35 @@ FULL_EXPECTED = Expected(
     step=40,
     newcomers=("w2",),
     state_s=1.5,
+    first_step_s=60.0,
+    pace_s=0.5,
 )
+NEWS_OF_W0 = News(
+    "w0",
+    "uid/1.1",
+    doings=Doings(7, (Doing(DoingKind.STOPPED, 4, 31.0, 0.5, "is stopped", "train.py:41", "wait()"), Doing(DoingKind.COLLECTIVE))),
+    paces=Paces(7, (Pace(10, 1, 2, 3, 4, 5),), 50, 1500),
+    window=3,
+    saves=Saves((FailedSave(0, 40, "No space left on device", 30, 3),), 2),
+)
+HANG = Hang(HangState.SUSPECTED, 61.0, 0.0, True, (RanksDoing((Span(0, 1),), 2, ("w0", "w1"), Doing(DoingKind.COLLECTIVE)),))
+SLOW = Straggler(1, "w1", 0, Slowness.DATA, 150, 0.3, 0.2)
+FAILING = FailingRank(1, "w1", FailedSave(0, 40, "No space left on device", 30))
+FOUND = {
+    "generation": 7,
+    "hang": plain(HANG),
+    "step": 41,
+    "stragglers": plain((SLOW,)),
+    "failing_saves": plain((FAILING,)),
+    "ended_early": "w1 ended",
+}
 EXAMPLES: list[tuple[str, Record]] = [
     ("members/w0", MEMBER),
     (WORLD, FULL_WORLD),
     (EXPECTED, FULL_EXPECTED),
     (PROGRESS, Progress(step=50, generation=7, in_world=49)),
+    ("news/w0", NEWS_OF_W0),
+    ("findings", Findings(FOUND, 7, "w1 ended")),
     (EXCHANGE + "w0", Values("w0", 7, {"step/0": "MA=="})),
 ]
 

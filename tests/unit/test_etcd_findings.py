@@ -1,0 +1,132 @@
+"""A job that meets in an etcd says what its workers do, as a job at the rendezvous server does."""
+
+from collections.abc import Iterator
+
+import pytest
+from etcd_living import LivingJob
+from etcd_town import Town, play
+
+from elastic_worker.etcd.local_news import LocalNews
+from rendezvous.engine.messages.saves import FailedSave, FailingRank
+
+SAVE = {"local_rank": 0, "step": 40, "failures": 1, "words": "No space left on device", "last": 30}
+
+
+def test_failing_saves_are_told_until_a_save_succeeds_and_through_a_change_of_the_world() -> None:
+    async def story() -> None:
+        town = Town()
+        await town.expect("w0", "w1", "w2")
+        town.job.start("w0", "w1", "w2")
+        await town.live(3)
+        agent = town.job.agents["w1"]
+        agent.presence.send({"t": "saves", "workers": 1, "failed": [SAVE]})
+        await town.live(3)
+        rank = agent.held.rank
+        save = FailedSave(local_rank=0, step=40, words="No space left on device", last=30)
+        assert town.world.failing_saves == (FailingRank(rank=rank, member="w1", save=save),)
+        agent.presence.send({"t": "saves", "workers": 1, "failed": []})
+        await town.live(3)
+        assert town.world.failing_saves == ()
+
+    play(story())
+
+
+def test_a_worker_that_ended_with_status_0_before_another_one_failed_is_told() -> None:
+    async def story() -> None:
+        town = Town(min=2)
+        await town.expect("w0", "w1", min=2)
+        town.job.start("w0", "w1")
+        await town.live(3)
+        one, other = town.job.agents["w0"], town.job.agents["w1"]
+        one.presence.report_state("finished", generation=one.generation)
+        await town.live(1)
+        other.fail("RuntimeError: collective timed out", rank=1)
+        await town.live(5)
+        told = "w0 ended with status 0, and then a worker of w1 ended with status 1 (rank 1: RuntimeError: collective timed out)"
+        assert town.world.ended_early == told
+        assert dict(town.world.restarts) == {}
+
+    play(story())
+
+
+def writes(members: int, seconds: float) -> int:
+    """Count the records of a member whose worker does something else at each look, while its windows of paces come as well."""
+    news, found, now = LocalNews("w0"), 0, 0.0
+    while now < seconds:
+        news.take({"t": "doings", "generation": 1, "workers": [{"kind": "other", "place": f"train.py:{now}"}]})
+        news.take({"t": "paces", "generation": 1, "workers": [{"steps": 1}]})
+        due = news.due(now, incarnation="a", members=members)
+        if due.news is not None:
+            news.note_written(due.news, now)
+            found += 1
+        now += 0.5
+    return found
+
+
+@pytest.mark.parametrize("members", [1, 64, 1000, 8192])
+def test_the_news_of_a_job_cost_few_writes_a_second_however_large_it_is(members: int) -> None:
+    seconds = 10_000.0
+    assert 1 <= writes(members, seconds) <= 1 + seconds * min(1.0, 6.5 / members)
+
+
+def test_news_that_stay_true_are_written_when_they_begin_once_they_last_and_then_once_a_minute() -> None:
+    news, at = LocalNews("w0"), []
+    for look in range(1, 31):
+        news.take({"t": "doings", "generation": 1, "workers": [{"kind": "other", "looks": look, "for_s": 10.0 * (look - 1)}]})
+        due = news.due(10.0 * look, incarnation="a", members=3)
+        if due.news is not None:
+            news.note_written(due.news, 10.0 * look)
+            at.append(look)
+    assert at == [1, 4, 10, 16, 22, 28]
+
+
+@pytest.fixture
+def job() -> Iterator[LivingJob]:
+    made = LivingJob(max=4, grace_s=5.0)
+    made.hosts.are_there = True
+    yield made
+    made.close()
+
+
+LEFT = {"t": "unable", "words": "the program of rank 1 left its training loop early", "early": True, "rank": 1}
+
+
+def trained(job: LivingJob, *names: str) -> None:
+    """Let these members form a world in process, and make a step."""
+    job.start(*names)
+    job.expect(*names)
+    job.live(10)
+    assert (job.in_world(), job.change().stage) == (set(names), "run")
+    job.train()
+    job.turn()
+
+
+def test_a_worker_that_ends_with_status_0_in_the_middle_of_the_training_is_told_and_charged(job: LivingJob) -> None:
+    """The job counted as done, and nobody heard that a program had ended early."""
+    trained(job, "w0", "w1", "w2")
+    leaver = job.agents["w1"]
+    leaver.presence.send(LEFT)
+    job.agents["w0"].complain()
+    leaver.presence.report_state("finished", generation=leaver.generation)
+    leaver.worker = None
+    job.live(10)
+    world = job.world()
+    assert world is not None
+    assert world.reason == "a worker of w1 ended with status 0 (rank 1: its program ended in the middle of the training); 2 members"
+    assert (job.names(), dict(world.restarts), job.starts()) == (("w0", "w2"), {"user": 1}, {"w0": 1, "w1": 1, "w2": 1})
+
+
+def test_a_change_waits_for_the_end_of_a_process_whose_program_raised(job: LivingJob) -> None:
+    trained(job, "w0", "w1", "w2")
+    leaver = job.agents["w1"]
+    leaver.presence.send({**LEFT, "error": "ValueError: bad batch"})
+    leaver.worker.is_training = False
+    job.agents["w0"].complain()
+    job.live(3)
+    assert job.change().stage == "run"
+    leaver.fail("ValueError: bad batch", rank=1)
+    job.live(10)
+    world = job.world()
+    assert world is not None
+    assert dict(world.restarts) == {"user": 1}
+    assert "(rank 1: ValueError: bad batch)" in world.reason or world.reason.startswith("w1 joined")
