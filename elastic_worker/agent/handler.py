@@ -28,14 +28,14 @@ from elastic_worker.agent.in_process import InProcess, transfer_secret
 from elastic_worker.agent.looks import Looks
 from elastic_worker.agent.presence import JOB_OVER, Presence
 from elastic_worker.agent.store import AgentStore, Store, open_tcp_store, uses_libuv
-from elastic_worker.agent.view import Rendezvous, View
+from elastic_worker.agent.view import ChangingRendezvous, View
 from elastic_worker.agent.workers import LocalWorkers
 from elastic_worker.warm import readiness
 
 log = logging.getLogger(__name__)
 
 OnSignal = typing.Callable[[int], None]
-Meeting = typing.Tuple[Rendezvous, typing.Optional[InProcess]]
+Meeting = typing.Tuple[ChangingRendezvous, typing.Optional[InProcess]]
 """An agent's rendezvous, and its workers' changes of worlds in process if the rendezvous has them."""
 BACKEND = "elastic"
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
@@ -76,7 +76,7 @@ class ElasticHandler(RendezvousHandler):
         self._address = address
         self._away_s = away_s
         self._presence, self._in_process = meeting(self._on_signal)
-        self._looks = Looks(self._presence) if isinstance(self._presence, Presence) else None
+        self._looks = Looks(self._presence)
         self._sets_nodes = settings.LIGHTNING_NODES not in os.environ
         self._is_started = False
         self._has_wake_fd = False
@@ -156,8 +156,7 @@ class ElasticHandler(RendezvousHandler):
             self._presence.leave("finished" if self._workers is not None and self._workers.has_finished else "torchrun ended")
         if self._in_process is not None:
             self._in_process.close()
-        if self._looks is not None:
-            self._looks.close()
+        self._looks.close()
         if self._has_wake_fd:
             signal.set_wakeup_fd(-1)
         self._presence.close()
@@ -178,8 +177,7 @@ class ElasticHandler(RendezvousHandler):
             self._has_wake_fd = True
         readiness.wait_for_imports(os.environ)
         self._presence.start()
-        if self._looks is not None:
-            self._looks.start()
+        self._looks.start()
 
     def _leave_world(self) -> str:
         """Leave the last world. Return the reason if its store was lost; empty after a rescale or a failed worker."""
@@ -195,8 +193,7 @@ class ElasticHandler(RendezvousHandler):
             workers.close()
         if self._in_process is not None:
             self._in_process.end()
-        if self._looks is not None:
-            self._looks.end()
+        self._looks.end()
         self._failure = workers.failure if workers is not None else None
         self._killed_late = workers.killed_late if workers is not None else 0
         if workers is not None:
@@ -275,11 +272,10 @@ class ElasticHandler(RendezvousHandler):
             is_terminating=self._is_terminating,
             stderr=self._stderr,
             rank=view.rank,
-            except_of=self._looks.threads if self._looks is not None else (),
+            except_of=self._looks.threads,
         )
         self._workers.begin()
-        if self._looks is not None:
-            self._looks.begin(self._workers)
+        self._looks.begin(self._workers)
         os.environ[settings.GENERATION] = str(generation)  # workers inherit this environment
         os.environ.pop(settings.WORLD, None)
         if self._in_process is not None:

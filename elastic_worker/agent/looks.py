@@ -1,4 +1,4 @@
-"""Look at this agent's workers while the rendezvous server asks for it, and tell the server what each of them does.
+"""Look at this agent's workers while the rendezvous asks for it, and tell it what each of them does.
 
 A thread of its own looks, because a process may take its time to show its stacks. Nothing waits for that thread.
 """
@@ -9,7 +9,8 @@ import threading
 import time
 import typing
 
-from elastic_worker.agent.presence import LOOKING_MINOR, Presence
+from elastic_worker.agent.presence import LOOKING_MINOR
+from elastic_worker.agent.view import ChangingRendezvous
 from elastic_worker.agent.workers import LocalWorkers, RankedWorker
 from elastic_worker.looking.source_lines import SourceLines
 from elastic_worker.looking.watching import LOOK_S, Look, Watched, text_of, title_of
@@ -28,7 +29,7 @@ ENDED = {"kind": "unknown", "does": "has ended"}
 class Looks:
     """The looks of one agent. They live as long as the agent."""
 
-    def __init__(self, presence: Presence, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, presence: ChangingRendezvous, *, look_s: float = LOOK_S) -> None:
         """Prepare the thread. look_s: seconds between two looks."""
         self._presence = presence
         self._look_s = look_s

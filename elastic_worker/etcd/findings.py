@@ -70,12 +70,17 @@ def in_words(job: JobState) -> typing.List[str]:
 
 
 def _hang(job: JobState, known: Findings) -> Body:
-    """Return the standstill and the step that it began after. A member that has not watched for long enough keeps the known one."""
-    world, step = job.membership.world, job.progress.step_in_world
+    """Return the standstill, and the step that it began after.
+
+    A member that has watched it for less time than the one that found it keeps the known words.
+    """
+    world, step, watched_s = job.membership.world, job.progress.step_in_world, hang.quiet_s(job)
     of_known = known.body.get("hang")
     is_same = world is not None and known.generation == world.generation and known.body.get("step") == step
-    if of_known and is_same and not hang.is_certain(job):
-        return {"hang": of_known, "step": step}
+    if isinstance(of_known, dict) and is_same and watched_s is not None:
+        since_s = of_known.get("since_s")
+        if isinstance(since_s, (int, float)) and watched_s < since_s:
+            return {"hang": of_known, "step": step}
     return {"hang": plain(job.hang_watch.found), "step": step}
 
 

@@ -93,10 +93,10 @@ def with_hang(job: JobState) -> JobState:
     return replace(job, accounting=known, hang_watch=HangWatch())
 
 
-def is_certain(job: JobState) -> bool:
-    """Return whether the job was watched for long enough to tell whether its steps come."""
+def quiet_s(job: JobState) -> float | None:
+    """Return for how long the current world has worked without a further step; None if no world is at work."""
     since = _quiet_since(job)
-    return since is None or job.hang_watch.found is not None or job.now - since >= _waits_after_s(job)
+    return None if since is None else job.now - since
 
 
 def _quiet_since(job: JobState) -> float | None:

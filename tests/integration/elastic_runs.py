@@ -136,7 +136,7 @@ class ElasticRun:
     async def elastic(self) -> dict[str, Any]:
         """Return `status.elastic` of the job."""
         job = await self.kube.get(self.key.resource, self.key.name, namespace=NAMESPACE)
-        found: dict[str, Any] = job["status"].get("elastic", {})
+        found: dict[str, Any] = job.get("status", {}).get("elastic", {})
         return found
 
 

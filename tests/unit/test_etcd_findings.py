@@ -1,12 +1,16 @@
 """A job that meets in an etcd says what its workers do, as a job at the rendezvous server does."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from etcd_living import LivingJob
 from etcd_town import Town, play
 
+from elastic.membership.wire import Budget
 from elastic_worker.etcd.local_news import LocalNews
+from rendezvous.engine.doing_words import sentence
+from rendezvous.engine.messages.doing import HangState
 from rendezvous.engine.messages.saves import FailedSave, FailingRank
 
 SAVE = {"local_rank": 0, "step": 40, "failures": 1, "words": "No space left on device", "last": 30}
@@ -78,6 +82,133 @@ def test_news_that_stay_true_are_written_when_they_begin_once_they_last_and_then
             news.note_written(due.news, 10.0 * look)
             at.append(look)
     assert at == [1, 4, 10, 16, 22, 28]
+
+
+ASLEEP = {"kind": "other", "does": "sleeps", "place": "train.py:41", "code": "time.sleep(1e6)"}
+IN_ALL_REDUCE = {"kind": "collective", "does": "waits in all_reduce", "place": "train.py:44"}
+LOOPS = {"kind": "other", "does": "runs Python", "place": "eval.py:7", "looks": 1, "cpu": 1.0}
+
+
+class Watched(Town):
+    """A town whose agents look at their workers when they are asked to. `does`: what each member's worker does."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self.does: dict[str, dict[str, Any]] = {}
+        self.looks = 0
+
+    async def train(self, *names: str, steps: int = 40, **fields: Any) -> None:
+        """Let these members form a world, and make a step a second."""
+        await self.expect(*names, **fields)
+        self.job.start(*names)
+        await self.live(3)
+        for step in range(steps):
+            self.step(step)
+            await self.live(1)
+
+    def step(self, step: int) -> None:
+        for agent in self.job.agents.values():
+            agent.step(step)
+
+    async def stand(self, seconds: int) -> None:
+        """Let time pass without a step, while the agents look."""
+        for _ in range(seconds // 10):
+            asked = [agent for agent in self.job.agents.values() if getattr(agent.presence.view, "watch", "") and agent.is_working]
+            self.looks += bool(asked)
+            for agent in asked if self.does else ():
+                doing = {"looks": self.looks, "for_s": 10.0 * (self.looks - 1), **self.does[agent.name]}
+                agent.presence.send({"t": "doings", "generation": agent.generation, "workers": [doing]})
+            await self.live(10)
+
+    @property
+    def words(self) -> str:
+        return sentence(self.world.hang) if self.world.hang is not None else ""
+
+
+def test_a_rank_that_sleeps_is_named_and_forgotten_once_steps_come() -> None:
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", "w2")
+        town.does = {"w0": IN_ALL_REDUCE, "w1": ASLEEP, "w2": IN_ALL_REDUCE}
+        await town.stand(30)
+        assert town.world.hang is None
+        await town.stand(20)
+        assert town.world.hang is not None
+        assert town.world.hang.state is HangState.WAITING
+        await town.stand(40)
+        hang, rank = town.world.hang, town.job.agents["w1"].held.rank
+        assert hang is not None
+        assert hang.state is HangState.SUSPECTED
+        assert f"rank {rank} (w1) has been at train.py:41, `time.sleep(1e6)`, for at least 30 s: it sleeps; " in town.words
+        assert "wait in all_reduce" in town.words
+        assert {agent.presence.view.watch for agent in town.job.agents.values()} == {"write"}
+        town.step(100)
+        await town.live(10)
+        assert town.world.hang is None
+        assert {agent.presence.view.watch for agent in town.job.agents.values()} == {""}
+
+    play(story())
+
+
+def test_a_restart_for_a_hang_names_the_rank() -> None:
+    """It said that no step had come, and named nobody."""
+
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", budget=Budget(hang_s=60.0))
+        town.does = {"w0": IN_ALL_REDUCE, "w1": ASLEEP}
+        await town.stand(80)
+        rank = town.job.agents["w1"].held.rank
+        reason = town.world.rescale.reason if town.world.rescale is not None else ""
+        assert reason.startswith(f"training reported no further step for 60 s: rank {rank} (w1) ")
+        assert dict(town.world.restarts) == {"hang": 1}
+
+    play(story())
+
+
+def test_a_member_that_begins_to_watch_in_the_middle_of_a_hang_takes_nothing_back() -> None:
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", "w2")
+        town.does = {"w0": IN_ALL_REDUCE, "w1": ASLEEP, "w2": IN_ALL_REDUCE}
+        await town.stand(90)
+        told = len(town.worlds)
+        first = min(town.job.agents.values(), key=lambda agent: agent.held.rank)
+        first.link.watches[0].is_broken = True
+        await town.stand(60)
+        assert all(world.hang is not None and world.hang.state is HangState.SUSPECTED for world in town.worlds[told - 1 :])
+        town.step(100)
+        await town.live(10)
+        assert town.world.hang is None
+
+    play(story())
+
+
+def test_a_rank_in_a_loop_is_waited_for_and_never_suspected() -> None:
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", "w2")
+        town.does = {"w0": IN_ALL_REDUCE, "w1": LOOPS, "w2": IN_ALL_REDUCE}
+        await town.stand(200)
+        assert town.world.hang is not None
+        assert town.world.hang.state is HangState.WAITING
+        assert "runs Python at eval.py:7" in town.words
+
+    play(story())
+
+
+def test_a_script_without_steps_is_told_after_its_first_step_timeout_if_nothing_moves() -> None:
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", steps=0, budget=Budget(first_step_s=120.0))
+        town.does = {"w0": IN_ALL_REDUCE, "w1": ASLEEP}
+        await town.stand(110)
+        assert town.world.hang is None
+        await town.stand(30)
+        assert town.world.hang is not None
+        assert town.words.startswith("it reports no steps, and nothing has moved for at least ")
+
+    play(story())
 
 
 @pytest.fixture
