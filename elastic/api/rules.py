@@ -27,6 +27,9 @@ from elastic.api.words import MpiTransport, RdzvBackend, WorkerLibrary
 
 ELASTIC: Path = ("spec", "elasticPolicy")
 NPROC_WORDS = ("auto", "cpu", "gpu", "xpu")
+AT_SERVER = (RdzvBackend.ELASTIC,)
+BY_ENGINE = (RdzvBackend.ELASTIC, RdzvBackend.ETCD, RdzvBackend.ETCD_V2)
+"""Backends whose rendezvous finds out what ranks do."""
 MAX_RESTARTS_FLAG = re.compile(r"--max[-_]restarts(=|$)")
 
 
@@ -165,17 +168,18 @@ def _check_elastic(elastic: ElasticPolicy, job: Job, findings: Findings) -> None
 
 
 def _check_ours_only(elastic: ElasticPolicy, job: Job, findings: Findings) -> None:
-    """Refuse the fields that only our rendezvous server acts on."""
+    """Refuse the fields that only our engine acts on, at the rendezvous server or in an etcd."""
     same_error = elastic.restart_budget.same_error if elastic.restart_budget is not None else None
-    ours_only: tuple[tuple[tuple[str, ...], int | str | None, int | str | None, str], ...] = (
-        (("waitForLostStateSeconds",), elastic.wait_for_lost_state_seconds, 0, "wait for the state"),
-        (("restartBudget", "sameError"), same_error, None, "compare the errors of its attempts"),
-        (("firstStepTimeoutSeconds",), elastic.first_step_timeout_seconds, 600, "find out what its ranks do"),
-        (("stragglers",), elastic.stragglers.value, "Report", "compare its ranks"),
+    ours_only: tuple[tuple[tuple[str, ...], int | str | None, int | str | None, str, tuple[RdzvBackend, ...]], ...] = (
+        (("waitForLostStateSeconds",), elastic.wait_for_lost_state_seconds, 0, "wait for the state", AT_SERVER),
+        (("restartBudget", "sameError"), same_error, None, "compare the errors of its attempts", AT_SERVER),
+        (("firstStepTimeoutSeconds",), elastic.first_step_timeout_seconds, 600, "find out what its ranks do", BY_ENGINE),
+        (("stragglers",), elastic.stragglers.value, "Report", "compare its ranks", BY_ENGINE),
     )
-    for path, value, default, deed in ours_only:
-        if value != default and (job.kind.name != "PyTorchJob" or wanted_backend(job) is not RdzvBackend.ELASTIC):
-            message = f"{path[-1]} is {value}, but only a PyTorchJob with rdzvBackend elastic can {deed}; remove it"
+    for path, value, default, deed, backends in ours_only:
+        if value != default and (job.kind.name != "PyTorchJob" or wanted_backend(job) not in backends):
+            names = " or ".join(backend.value for backend in backends)
+            message = f"{path[-1]} is {value}, but only a PyTorchJob with rdzvBackend {names} can {deed}; remove it"
             findings.problem((*ELASTIC, *path), message)
 
 

@@ -8,9 +8,13 @@ from etcd_living import LivingJob
 from etcd_town import Town, play
 
 from elastic.membership.wire import Budget
+from elastic_worker.etcd.group import Rules
+from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.local_news import LocalNews
+from elastic_worker.etcd.records import Expected, Records, Seat, World
 from rendezvous.engine.doing_words import sentence
 from rendezvous.engine.messages.doing import HangState
+from rendezvous.engine.messages.pace import Slowness
 from rendezvous.engine.messages.saves import FailedSave, FailingRank
 
 SAVE = {"local_rank": 0, "step": 40, "failures": 1, "words": "No space left on device", "last": 30}
@@ -209,6 +213,86 @@ def test_a_script_without_steps_is_told_after_its_first_step_timeout_if_nothing_
         assert town.words.startswith("it reports no steps, and nothing has moved for at least ")
 
     play(story())
+
+
+FAST = {"steps": 50, "compute_us": 200_000, "data_us": 10_000}
+
+
+class Measured(Watched):
+    """A town whose agents tell how long their workers need, in windows of 10 s. `slow`: by member."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self.slow: dict[str, dict[str, int]] = {}
+
+    async def windows(self, count: int) -> None:
+        for _ in range(count):
+            needs = {name: {**FAST, **self.slow.get(name, {})} for name in self.job.agents}
+            longest = max(own["compute_us"] + own["data_us"] for own in needs.values())
+            for name, own in needs.items():
+                agent = self.job.agents[name]
+                assert agent.presence.view.pace_s == 10.0
+                wait_us = longest - own["compute_us"] - own["data_us"]
+                agent.presence.send({"t": "paces", "generation": agent.generation, "workers": [{**own, "wait_us": wait_us}]})
+            self.step(self.job.agents[next(iter(needs))].presence._steps._step + 50)
+            await self.live(10)
+
+
+def test_a_slow_rank_is_named_until_it_is_fast_again() -> None:
+    async def story() -> None:
+        town = Measured()
+        await town.train("w0", "w1", "w2", steps=1, budget=Budget(pace_s=10.0))
+        await town.windows(6)
+        assert not town.world.stragglers
+        town.slow = {"w1": {"data_us": 300_000}}
+        await town.windows(4)
+        assert not town.world.stragglers
+        await town.windows(2)
+        (found,) = town.world.stragglers or ()
+        assert (found.member, found.rank, found.kind) == ("w1", town.job.agents["w1"].held.rank, Slowness.DATA)
+        first = min(town.job.agents.values(), key=lambda agent: agent.held.rank)
+        first.link.watches[0].is_broken = True  # it lists all records again, and has not compared anything yet
+        await town.windows(1)
+        assert town.world.stragglers == (found,)
+        town.slow = {}
+        await town.windows(8)
+        assert town.world.stragglers == ()
+
+    play(story())
+
+
+def test_a_window_that_is_only_written_again_counts_once() -> None:
+    async def story() -> None:
+        town = Measured()
+        await town.train("w0", "w1", "w2", steps=1, budget=Budget(pace_s=10.0))
+        town.slow = {"w1": {"data_us": 300_000}}
+        await town.windows(3)
+        for _ in range(30):
+            for failures in (1, 0):
+                failed = [SAVE] * failures
+                town.job.agents["w1"].presence.send({"t": "saves", "workers": 1, "failed": failed})
+                await town.live(2)
+        assert not town.world.stragglers
+
+    play(story())
+
+
+def test_nobody_measures_unless_the_controller_asks() -> None:
+    async def story() -> None:
+        town = Watched()
+        await town.train("w0", "w1", steps=1)
+        assert {agent.presence.view.pace_s for agent in town.job.agents.values()} == {0.0}
+
+    play(story())
+
+
+@pytest.mark.parametrize(("members", "window_s"), [(3, 10.0), (64, 10.0), (128, 20.0), (1280, 200.0)])
+def test_windows_are_longer_in_a_large_world(members: int, window_s: float) -> None:
+    names = [f"w{number}" for number in range(members)]
+    world = World(1, tuple(Seat(name, name) for name in names), "h:1", "", "start")
+    expected = Expected(tuple(names), 1, members, pace_s=10.0)
+    job = job_of(Records({}, world=world, expected=expected), Rules(1, members), before=None, now=0.0)
+    assert job.budget.pace_s == window_s
 
 
 @pytest.fixture

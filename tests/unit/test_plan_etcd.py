@@ -10,6 +10,7 @@ from job_builders import OURS, PLAIN, Cluster, elastic_job, pod_for, reasons, sn
 from controller.deciding.actions import SetExpectation
 from controller.deciding.rendezvous import etcd
 from controller.facts.snapshot import Container, PodPhase, WorldSeen
+from elastic.api.errors import SpecError
 from elastic.api.job import Job
 from elastic.api.words import IN_WORLD
 from elastic.membership import bounds, wire
@@ -47,6 +48,15 @@ def test_workers_get_the_library_and_meet_in_the_etcd() -> None:
     assert made["spec"]["readinessGates"] == [{"conditionType": IN_WORLD}]
     made = pod_for(of_etcd(), "Worker", 0, snapshot(settings=OURS, world=UNREACHED))
     assert "readinessGates" not in made["spec"], "nobody could say that a worker is in the world"
+
+
+@pytest.mark.parametrize("field", [{"firstStepTimeoutSeconds": 60}, {"stragglers": "Replace"}])
+def test_the_fields_about_ranks_hold_in_an_etcd_and_nowhere_without_the_engine(field: dict[str, Any]) -> None:
+    (name,) = field
+    told = of_etcd(**field).elastic
+    assert told is not None
+    with pytest.raises(SpecError, match=f"{name} is .*, but only a PyTorchJob with rdzvBackend elastic or etcd or etcd-v2 can "):
+        elastic_job(3, elastic={"rdzvBackend": "c10d", **field})
 
 
 def test_the_backend_reads_what_the_controller_writes() -> None:

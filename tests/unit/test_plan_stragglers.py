@@ -181,6 +181,14 @@ def test_a_straggler_is_replaced_while_all_train_on() -> None:
     assert [(one.signal, one.outcome) for one in cluster.status.disruptions] == [("Straggler", "Left")]
 
 
+def test_a_straggler_of_a_job_in_an_etcd_is_replaced_as_well() -> None:
+    cluster = Training(stragglers="Replace", rdzvBackend="etcd", rdzvHost="etcd-0.storage")
+    cluster.train(cluster.names(), SLOW)
+    plans = cluster.settle()
+    assert [name for planned in plans for name in created(planned)] == ["train-worker-3"]
+    assert cluster.replacements() == {"train-worker-2"}
+
+
 def test_a_throttled_worker_may_come_back_to_its_node() -> None:
     cluster = Training(stragglers="Replace")
     cluster.train(cluster.names(), replaced(SLOW, kind=Slowness.THROTTLED))

@@ -66,7 +66,7 @@ def avoided_nodes(view: JobView) -> list[str]:
 
 def _replaces(job: Job, backend: RendezvousBackend) -> bool:
     asks = job.elastic is not None and job.elastic.stragglers is Stragglers.REPLACE
-    return asks and backend is RendezvousBackend.OURS
+    return asks and backend in (RendezvousBackend.OURS, RendezvousBackend.ETCD)
 
 
 def _notice(by: datetime) -> Notice:
