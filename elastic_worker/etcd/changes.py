@@ -230,7 +230,9 @@ def _of_record(group: Group, *, until: float) -> InPlace:
         early = "its workers have not formed a world in process yet" if is_broken(group) else ""
         return InPlace(round=max(change.round, heard), why_plain=(change.why if change.stage == PLAIN else "") or why or early)
     if why and stage is not Stage.FORM:
-        return InPlace(round=change.round, world_round=change.world_round, why_plain=why)
+        # A world that its processes formed hears complaints, and then restarts them. Without one, no newcomer may start outside.
+        stands = stage if stage is Stage.RUN and alarms(group) else None
+        return InPlace(round=change.round, world_round=change.world_round, stage=stands, why_plain=why)
     progress, world = group.records.progress, group.world
     has_stepped = stage is not Stage.FORM and progress is not None and world is not None and progress.generation == world.generation
     answers = {name: _part(group, name).answer for name in group.ranks}

@@ -217,6 +217,26 @@ def test_a_spare_that_cannot_change_in_process_does_not_hold_up_the_world_that_f
     job.close()
 
 
+def test_broken_communication_restarts_all_processes_while_a_spare_waits_that_cannot_change_in_process() -> None:
+    """Nobody heard the complaint, and the workers stood still until their own wait for the network had ended."""
+    job = LivingJob(max=2, grace_s=5.0)
+    job.hosts.are_there = True
+    trained(job, "w0", "w1")
+    job.release_of = lambda name: PLAIN
+    job.expect("w0", "w1", "w2")
+    job.start("w2")
+    job.live(3)
+    assert (job.in_world(), job.starts()) == ({"w0", "w1"}, {"w0": 1, "w1": 1, "w2": 0})
+    job.agents["w0"].complain()
+    job.live(10)
+    world = job.world()
+    assert world is not None
+    assert (job.in_world(), job.starts()["w0"], job.starts()["w1"]) == ({"w0", "w1"}, 2, 2)
+    assert "w0 could not reach a peer" in world.reason
+    assert not world.restarts.get("user")
+    job.close()
+
+
 @pytest.mark.parametrize("stage", ["hold", "stop"])
 def test_a_newcomer_survives_that_all_members_finish_during_the_change_that_it_caused(job: LivingJob, stage: str) -> None:
     trained(job, "w0", "w1")

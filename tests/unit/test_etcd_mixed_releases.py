@@ -17,6 +17,8 @@ from release_before import BEFORE, ROOT
 from test_etcd_in_process_lives import Living
 from test_etcd_laws import Membership
 
+from elastic_worker.etcd.news_records import FINDINGS, Findings
+
 pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
 
 NAME = "elastic_worker_before"
@@ -97,6 +99,47 @@ def test_whoever_decides_the_members_that_must_leave_go_as_planned(job: Job, fir
     world = job.world()
     assert world is not None
     assert (job.in_world(), world.restarts, world.cause) == ({"w0", "w1"}, {}, "plan")
+
+
+def test_broken_communication_is_heard_while_a_spare_of_the_release_before_waits(before: Release) -> None:
+    job = mixed(before, LivingJob, max=2, grace_s=5.0)
+    assert isinstance(job, LivingJob)
+    try:
+        job.start("w1", "w3")
+        job.expect("w1", "w3")
+        job.live(10)
+        job.train()
+        job.turn()
+        job.start("w2")
+        job.expect("w1", "w2", "w3")
+        job.live(3)
+        assert (job.in_world(), job.change().stage, job.starts()["w1"]) == ({"w1", "w3"}, "run", 1)
+        job.agents["w1"].complain()
+        job.live(15)
+        world = job.world()
+        assert world is not None
+        assert (job.in_world(), job.starts()["w1"], job.starts()["w3"]) == ({"w1", "w3"}, 2, 2)
+        assert "w1 could not reach a peer" in world.reason
+    finally:
+        job.close()
+
+
+def test_what_members_tell_about_their_workers_disturbs_nobody_of_the_release_before(job: Job) -> None:
+    job.start("w0", "w1", "w2", "w3")
+    job.live()
+    generation = job.agents["w1"].generation
+    for name in ("w1", "w3"):
+        save = {"local_rank": 0, "step": 40, "failures": 1}
+        job.agents[name].presence.send({"t": "saves", "workers": 1, "failed": [save]})
+        job.agents[name].presence.send({"t": "doings", "generation": generation, "workers": [{"kind": "other"}]})
+    job.live()
+    found = job.etcd.open(FINDINGS)
+    assert isinstance(found, Findings)
+    assert [one["member"] for one in found.body["failing_saves"]] == ["w1", "w3"]
+    assert (job.in_world(), {agent.generation for agent in job.agents.values()}) == ({"w0", "w1", "w2", "w3"}, {generation})
+    job.end("w1")
+    job.live()
+    assert job.in_world() == {"w0", "w2", "w3"}
 
 
 def test_workers_that_could_live_on_restart_while_a_member_of_the_release_before_is_there(before: Release) -> None:
