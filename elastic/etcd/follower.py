@@ -51,6 +51,9 @@ FIRST_PATIENCE_S, PATIENCE_S = 6.0, 60.0
 NOTICE_S = 15.0
 """Agents notice the end of another agent within this time: its lease expires, and then they report it."""
 ANSWER_S = 4.0
+UNREAD = ("news/", "exchange/")
+"""Keys that only members read. Their values are not kept here."""
+MOST_KEYS = 4 * bounds.MAX_MEMBERS
 MOST_BYTES = 12 * 1024 * 1024
 """The records of a job with 8,192 members may take this much."""
 MOST_LOGGED = 20
@@ -252,6 +255,8 @@ class Follower:
 
     def _merge(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
+            if entry.value is not None and entry.key.startswith(UNREAD):
+                entry = entry._replace(value=b"")
             before = self._entries.get(entry.key)
             if before is not None and before.written >= entry.written:
                 continue
@@ -265,7 +270,7 @@ class Follower:
 
     def _hold(self) -> None:
         has_room = self._room.has(self._job, self._bytes)
-        if len(self._entries) > 2 * bounds.MAX_MEMBERS or self._bytes > MOST_BYTES or not has_room:
+        if len(self._entries) > MOST_KEYS or self._bytes > MOST_BYTES or not has_room:
             raise StoreRefused(f"{len(self._entries)} keys of {self._bytes} bytes lie under {self.place.prefix}, which is too much")
 
     def _drop(self) -> None:

@@ -21,7 +21,7 @@ from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd import changes, news
 from elastic_worker.etcd.group import Group, Rules, Standing
-from elastic_worker.etcd.local_news import FREE_MEMBERS
+from elastic_worker.etcd.local_news import PACED_MEMBERS
 from elastic_worker.etcd.records import Records
 
 INSTANCE = "etcd"
@@ -116,7 +116,7 @@ def _expectation(group: Group) -> typing.Optional[Expectation]:
             without_progress=rules.without_progress,
             hang_s=rules.hang_s,
             first_step_s=rules.first_step_s,
-            pace_s=rules.pace_s * max(1.0, len(group.ranks) / FREE_MEMBERS),
+            pace_s=rules.pace_s * max(1.0, len(group.ranks) / PACED_MEMBERS),
         ),
         grace_s=rules.grace_s,
         floor=said.floor if said is not None else 0,

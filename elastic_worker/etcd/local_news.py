@@ -15,6 +15,8 @@ from elastic_worker.etcd.news_records import News, doings_of, paces_of, saves_of
 
 FREE_MEMBERS = 64
 """Members of a world that may all write at each look at their workers."""
+PACED_MEMBERS = 10
+"""Members of a world whose windows are as long as the controller asks. Windows come all the time, and each is kept until a compaction."""
 LEAST_GAP_S = 1.0
 AGAIN_S = 60.0
 REFUSED_S = 30.0

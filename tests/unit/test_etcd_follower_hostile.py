@@ -33,6 +33,21 @@ def test_an_invalid_record_is_ignored_and_too_many_end_the_visit(monkeypatch: py
     play(story())
 
 
+def test_records_that_only_members_read_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "MOST_BYTES", 2**21)
+
+    async def story() -> None:
+        town = Town()
+        town.job.start("w0")
+        await town.expect("w0")
+        for number in range(4):
+            town.job.etcd.write(f"news/x{number}", b"x" * 2**20)
+        await town.live(PATIENCE_S + 20)
+        assert [member.name for member in town.world.members] == ["w0"]
+
+    play(story())
+
+
 def test_a_flood_of_changes_is_read_no_quicker_than_its_share() -> None:
     """20,000 of them come every few milliseconds; each costs the thread of all etcds some of its time."""
     taken = []

@@ -38,7 +38,7 @@ def words(draw: st.DrawFn) -> Said:
     )
 
 
-happenings = st.tuples(st.sampled_from(["start", "start", "kill", "leave", "fail", "trouble", "finish"]), some) | st.tuples(
+happenings = st.tuples(st.sampled_from(["start", "start", "kill", "leave", "fail", "trouble", "finish", "unsaved"]), some) | st.tuples(
     st.just("step"), st.integers(1, 9)
 )
 histories = st.lists(st.lists(happenings, min_size=1, max_size=3) | words(), min_size=1, max_size=5)

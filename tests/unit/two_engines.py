@@ -14,8 +14,9 @@ from elastic.membership import wire
 from elastic.membership.wire import Budget, Expectation
 from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, Leaving, World
-from rendezvous.engine import Cause, Stepped
+from rendezvous.engine import Cause, Stepped, failing_saves
 from rendezvous.engine.choose import absent, state_holders
+from rendezvous.engine.messages.saves import FailedSave, Saves
 from rendezvous.engine.state.membership import MemberPhase
 
 REST_S = 45
@@ -88,6 +89,9 @@ class Rest:
     is_closed: bool
     waiting: frozenset[str]
     """Members at the barrier."""
+    failing_saves: tuple[str, ...]
+    """Members of the world that fail to save."""
+    has_ended_early: bool
 
 
 @dataclass
@@ -173,6 +177,12 @@ class Pair:
             self.over.add(name)
             self.job.agents[name].presence.report_state("finished", generation=self.job.agents[name].generation)
 
+    def unsaved(self, name: str) -> None:
+        """Let a save of this member's worker fail."""
+        if self._is_working(name):
+            self.group.say(name, Saves((FailedSave(0, 40),)))
+            self.job.agents[name].presence.send({"t": "saves", "workers": 1, "failed": [{"local_rank": 0, "step": 40}]})
+
     def step(self, step: int) -> None:
         """Let all working agents report this step."""
         working = [name for name in self.job.agents if self._is_working(name)]
@@ -254,6 +264,8 @@ class Pair:
             is_done=job.is_done,
             is_closed=bool(job.accounting.closed),
             waiting=frozenset(m.name for m in group.members.values() if m.phase is MemberPhase.READY),
+            failing_saves=tuple(sorted(one.member for one in failing_saves.told(job))),
+            has_ended_early=bool(job.accounting.ended_early),
         )
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
@@ -272,6 +284,7 @@ class Pair:
         world = self.job.world()
         records = agent.presence._mirror.records()
         decided = agent.presence._decided
+        body = records.findings.body if records.findings is not None else {}
         hosted = job_of(records, self.job.rules, before=decided.job if decided is not None else None, now=self.job.etcd.now)
         in_world = [one for one in self.job.agents.values() if world is not None and one.is_working and one.generation == world.generation]
         working = {one.name: one.held.rank for one in in_world if not one.view.reform}
@@ -285,6 +298,8 @@ class Pair:
             is_done=hosted.is_done,
             is_closed=bool(world is not None and world.closed),
             waiting=frozenset(one.name for one in self.job.agents.values() if one.is_ready),
+            failing_saves=tuple(sorted(one["member"] for one in body.get("failing_saves") or ())),
+            has_ended_early=bool(body.get("ended_early")),
         )
 
 
