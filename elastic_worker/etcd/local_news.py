@@ -1,6 +1,7 @@
 """Keep what this agent tells about its workers, and decide when that is written.
 
-The news of all members costs each etcd about six writes a second at most, however large the job: members of a large one write less often.
+A job costs its etcd one write for each member when a standstill begins or ends, and otherwise about six writes a second at most, however
+large it is: members of a large job write less often.
 News that stay true are written again once a minute.
 """
 
@@ -32,7 +33,7 @@ class Due(typing.NamedTuple):
 
 
 class LocalNews:
-    """The news of one agent. The caller has the lock."""
+    """The news of one agent. `begin`, `take`, `in_world` and `due` need the lock; the presence's thread alone calls the others."""
 
     def __init__(self, name: str) -> None:
         """Begin without news."""

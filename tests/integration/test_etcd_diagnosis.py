@@ -1,4 +1,4 @@
-"""A job on the laptop that meets in an etcd says which rank hangs and which one is slow, where a job at the rendezvous server says it."""
+"""A job on the laptop that meets in an etcd says what is wrong with its workers, where a job at the rendezvous server says it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from click.testing import CliRunner
 from elastic_runs import NAMESPACE, ElasticRun, elastic_run
 from etcd_server import needs_etcd
 from grounds import Ground
+from in_process_jobs import SCRIPT
 from installed_etcd import etcd_on_path
 from laptop import until
 
+from elastic.api.words import Cause
 from elastic.cli import main
 from elastic.kube.resources import EVENTS
 from elastic.local import LocalCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.full, needs_etcd, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
-SLOW_SCRIPT = ROOT / "tests/fixtures/stragglers/train.py"
+SLOW = (ROOT / "tests/fixtures/stragglers/train.py").read_text()
 ETCD = {"rdzvBackend": "etcd", "readyAfterSeconds": 1}
 TOLD_WITHIN_S = 150.0
 
@@ -35,6 +37,16 @@ def cluster(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setenv("ELASTIC_STRAGGLER_WINDOW", "1")
         with etcd_on_path(), ground.cluster(tmp_path_factory.mktemp("etcd-diagnosis")) as running:
             yield running
+
+
+def job_file(folder: Path, example: str, script: str, *arguments: str) -> Path:
+    """Write the job of this example with another script, and return its path."""
+    (folder / "train.py").write_text(script)
+    job = yaml.safe_load((ROOT / "examples" / example / "job.yaml").read_text())
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["command"] = ["torchrun", str(folder / "train.py"), *arguments]
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    return folder / "job.yaml"
 
 
 async def events(run: ElasticRun, reason: str) -> list[str]:
@@ -75,14 +87,10 @@ async def test_a_suspected_hang_is_told_until_it_ends(cluster: LocalCluster) -> 
 
 
 async def test_a_straggler_is_told_until_it_is_fast_again(cluster: LocalCluster, tmp_path: Path) -> None:
-    job = yaml.safe_load((ROOT / "examples/pytorch-in-process/job.yaml").read_text())
-    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     slow = tmp_path / "slow"
     slow.mkdir()
-    container["command"] = ["torchrun", str(SLOW_SCRIPT), str(slow)]
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    policy = {"minReplicas": 3, "maxReplicas": 3, **ETCD}
-    async with elastic_run(cluster, "etcd-slowly", workers=3, steps=0, file=tmp_path / "job.yaml", **policy) as run:
+    file, policy = job_file(tmp_path, "pytorch-in-process", SLOW, str(slow)), {"minReplicas": 3, "maxReplicas": 3, **ETCD}
+    async with elastic_run(cluster, "etcd-slowly", workers=3, steps=0, file=file, **policy) as run:
 
         async def complete() -> bool:
             return (await run.elastic()).get("worldSize") == 3
@@ -102,3 +110,58 @@ async def test_a_straggler_is_told_until_it_is_fast_again(cluster: LocalCluster,
         assert found["message"][1:] in (await findings(run))["Straggler"]
         (slow / victim).unlink()
         await until(is_calm, "the end of it", within_s=TOLD_WITHIN_S)
+
+
+ENDS_EARLY = """
+import os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.barrier()
+if rank == 1:
+    sys.exit(0)
+time.sleep(3)
+raise RuntimeError("rank 1 is missing")
+"""
+
+
+async def test_a_worker_that_ends_early_is_named_with_the_one_that_failed_after_it(cluster: LocalCluster, tmp_path: Path) -> None:
+    file, policy = job_file(tmp_path, "pytorch-elastic", ENDS_EARLY), {"minReplicas": 2, "maxReplicas": 2, **ETCD}
+    async with elastic_run(cluster, "etcd-early", workers=2, steps=0, file=file, **policy) as run:
+
+        async def ended_early() -> str:
+            return str((await run.elastic()).get("endedEarly", ""))
+
+        told = await until(ended_early, "the early end", within_s=TOLD_WITHIN_S)
+        assert " ended with status 0, and then a worker of etcd-early-worker-" in str(told)
+        assert "(rank 0: RuntimeError: rank 1 is missing)" in str(told)
+        await run.success()
+        assert await until(lambda: events(run, "EndedEarly"), "the Event")
+        assert str(told) in (await findings(run))["EndedEarly"]
+        assert not [cause for cause in await run.restarts() if Cause(cause).is_charged]
+
+
+async def test_failing_saves_are_told_until_one_succeeds(cluster: LocalCluster, tmp_path: Path) -> None:
+    saves = tmp_path / "saves"
+    file = job_file(tmp_path, "pytorch-in-process", SCRIPT, "5000", "0.1", str(tmp_path))
+    env = {"SAVES": str(saves), "SAVE_EVERY_S": "0.5"}
+    async with elastic_run(cluster, "etcd-unsaved", workers=2, steps=0, file=file, env=env, **ETCD) as run:
+
+        async def has_saved() -> bool:
+            return saves.exists() and any(saves.iterdir())
+
+        async def failed_saves() -> list[dict[str, Any]]:
+            return list((await run.elastic()).get("failedSaves", []))
+
+        async def is_well() -> bool:
+            return not await failed_saves()
+
+        await until(has_saved, "the first save", within_s=TOLD_WITHIN_S)
+        saves.rename(tmp_path / "moved")
+        saves.touch()  # a file in the place of the folder
+        (told,) = await until(failed_saves, "the failing save", within_s=TOLD_WITHIN_S)  # type: ignore[misc]
+        assert "File exists" in told["message"]
+        assert await until(lambda: events(run, "SaveFailed"), "the Event")
+        assert "File exists" in (await findings(run))["SaveFailed"]
+        saves.unlink()
+        await until(is_well, "a save that succeeds", within_s=TOLD_WITHIN_S)
