@@ -210,14 +210,16 @@ class Supervisor:
         await accounts.make(kube)
         self._keepers.append(asyncio.create_task(accounts.keep(), name="accounts"))
         given = ["--installation", str(folder), "--kubeconfig"]
-        await self._start("rendezvous", "rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
+        await self._start("rendezvous", "elastic_training.rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
         if etcd_port := self._offer_etcd(folder):
             reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}", "--etcd-on-demand"]
         signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
         reach += ["--trainjobs", "off" if options.join else "instead"]
-        controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
+        controller = self._child(
+            "controller", "elastic_training.controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals]
+        )
         # An API server that we joined may be far away.
         if not self._options.join:
             await furnishing.open_door(kube, f"https://{HOST}:{self._lent(controller, 'webhook')}")
@@ -225,7 +227,7 @@ class Supervisor:
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
         arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
         arguments += [] if options.join else ["--pages-through-api"]
-        autoscaler = self._child("autoscaler", "autoscale.running.main", arguments)
+        autoscaler = self._child("autoscaler", "elastic_training.autoscale.running.main", arguments)
         if not self._options.join:
             await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))
         # Nobody waits for these two: jobs start without them.
