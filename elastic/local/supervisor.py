@@ -215,23 +215,21 @@ class Supervisor:
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
         if etcd_port := self._offer_etcd(folder):
             reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}", "--etcd-on-demand"]
-        signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
+        if layout.signals.exists():
+            reach += ["--signals", str(layout.signals)]
         reach += ["--trainjobs", "off" if options.join else "instead"]
-        controller = self._child(
-            "controller", "elastic_training.controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals]
-        )
-        # An API server that we joined may be far away.
-        if not self._options.join:
+        arguments = [*given, str(accounts.kubeconfig(CONTROLLER)), *reach]
+        controller = self._child("controller", "elastic_training.controller.running.main", arguments)
+        if not options.join:  # an API server that we joined may be far away
             await furnishing.open_door(kube, f"https://{HOST}:{self._lent(controller, 'webhook')}")
         await self._begin(self._waiting(controller))
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
-        arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
-        arguments += [] if options.join else ["--pages-through-api"]
+        pages = [] if options.join else ["--pages-through-api"]
+        arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt"), *pages]
         autoscaler = self._child("autoscaler", "elastic_training.autoscale.running.main", arguments)
-        if not self._options.join:
+        if not options.join:
             await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))
-        # Nobody waits for these two: jobs start without them.
-        await self._begin(autoscaler)
+        await self._begin(autoscaler)  # nobody waits for this and for the dashboard: jobs start without them
         if options.dashboard:
             words = dashboard.arguments(layout, accounts.kubeconfig(DASHBOARD), self._kubeconfig, allow_changes=options.allow_changes)
             shown = self._child("dashboard", dashboard.MODULE, [*words, *reach, "--rendezvous-ca", str(folder / "ca.crt")])
