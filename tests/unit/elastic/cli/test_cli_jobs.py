@@ -212,6 +212,23 @@ def test_changes_reach_the_api(tmp_path: Path) -> None:
         assert elastic(kubeconfig, "wait", "train").exit_code == 1
 
 
+def test_scale_takes_the_number_behind_the_job(tmp_path: Path) -> None:
+    api = full()
+    assert "scaled from 3 to 4 workers" in asked(tmp_path, api, "scale", "train", "4").stdout
+    assert "scaled from 4 to 2 workers" in asked(tmp_path, api, "scale", "pytorchjob", "train", "2").stdout
+    said = asked(tmp_path, api, "scale", "train")
+    assert (said.exit_code, "how many workers should train have? Give a number: elastic scale train 3" in said.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [("cancel", "`elastic delete JOB`"), ("ps", "`elastic get`"), ("submit", "`elastic run FILE`"), ("attach", "`elastic logs -f JOB`")],
+)
+def test_a_command_of_other_tools_is_answered_with_ours(tmp_path: Path, typed: str, remedy: str) -> None:
+    said = asked(tmp_path, full(), typed, "train")
+    assert (said.exit_code, f"there is no command '{typed}'; " in said.stderr, remedy in said.stderr) == (2, True, True)
+
+
 @pytest.mark.parametrize("words", [("scale", "train", "--workers", "2"), ("suspend", "train")])
 def test_a_job_that_got_the_name_meanwhile_is_not_changed(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The command looked at one job and patched by its name."""
