@@ -84,7 +84,5 @@ async def test_a_job_whose_name_is_taken_gets_a_number(there: dict[str, bool], n
 async def test_names_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "MOST_NUMBERED", 2)
     made = Submission(Crowded(train=False, train_2=False), namespace="default", numbers=True)  # type: ignore[arg-type]
-    with pytest.raises(
-        submission.SubmissionRefused, match="train and 1 numbered names belong to unfinished jobs; give this one a --name"
-    ):
+    with pytest.raises(submission.SubmissionRefused, match="train and 1 numbered names belong to unfinished jobs; give this one a --name"):
         await made.create(job("train"))

@@ -23,6 +23,7 @@ from elastic.local.agent.node import NodeFacts, conditions
 from elastic.local.agent.nodes import Nodes
 from elastic.local.agent.roster import Member, Roster
 from elastic.local.files import Layout
+from elastic.local.kept_logs import KeptLogs
 
 INVALID = KubeError(code=422, reason="Invalid", message='Node "one" is invalid: metadata.labels: Invalid value: "my team"')
 
@@ -196,7 +197,7 @@ async def test_processes_that_no_agent_has_taken_up_end_with_their_node(tmp_path
     (tmp_path / "one" / "uid-1").mkdir(parents=True)
     (tmp_path / "two" / "uid-2").mkdir(parents=True)
     kube: Any = None
-    fleet = RealFleet(kube, channel, settings=kube, place=Place(tmp_path, {}), pods=kube)  # type: ignore[arg-type]
+    fleet = RealFleet(kube, channel, settings=kube, place=Place(tmp_path, KeptLogs(tmp_path), {}), pods=kube)  # type: ignore[arg-type]
     async with asyncio.timeout(10):
         await fleet.vanish("one")
     assert (channel.running, channel.destroyed) == (["uid-2/main/0"], ["uid-1"])
