@@ -190,6 +190,30 @@ def test_a_cluster_of_a_run_that_was_interrupted_stays_if_the_user_wants_it(tmp_
         assert elastic(*stop.split()).returncode == 0
 
 
+async def test_logs_outlive_the_pods_that_a_suspension_deletes(cluster: LocalCluster, tmp_path: Path) -> None:
+    """They went with the pods, so that nobody could read what a job had printed before it was suspended."""
+    (tmp_path / "says.sh").write_text('echo "I am $HOSTNAME"; sleep 1000\n')
+    line = "says-worker-0 | I am says-worker-0\n"
+
+    def printed() -> str:
+        return elastic("logs", *at(cluster), "says").stdout
+
+    assert elastic("run", *at(cluster), "--detach", str(tmp_path / "says.sh")).returncode == 0
+    async with connect(cluster.kubeconfig) as kube:
+        await until(lambda: printed() == line, "the worker prints")
+        assert elastic("suspend", *at(cluster), "says").returncode == 0
+
+        async def is_gone() -> bool:
+            return await get(kube, "says-worker-0") is None
+
+        await until(is_gone, "the pod is gone")
+        await until(lambda: printed() == line, "its log is kept")
+        assert elastic("resume", *at(cluster), "says").returncode == 0
+        await until(lambda: printed() == line * 2, "the next pod prints")
+    assert elastic("logs", *at(cluster), "says", "--tail", "1").stdout == line
+    assert elastic("delete", *at(cluster), "says").returncode == 0
+
+
 async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster, tmp_path: Path) -> None:
     """A shell makes background processes ignore SIGINT. SIGTERM was passed on as SIGINT, so it did nothing either."""
     file = tmp_path / "job.json"
