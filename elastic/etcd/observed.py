@@ -13,8 +13,8 @@ from elastic.etcd.records import Expected, Findings, Leaving, Member, Records, S
 from elastic.membership import bounds, wire
 from elastic.membership.codec import unpacked
 from elastic.membership.phases import WorldPhase
-from rendezvous.engine.messages.in_place import Rung
-from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
+from elastic_training.rendezvous.engine.messages.in_place import Rung
+from elastic_training.rendezvous.engine.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
 PLAN, USER, OUT_OF_MEMORY, DISRUPTION, HANG = "plan", "user", "outOfMemory", "disruption", "hang"

@@ -1,6 +1,7 @@
 """Define the records under a job's prefix in etcd, as the controller reads and writes them.
 
-elastic_worker.etcd.records defines the same JSON, but this package must not import it. tests/unit/test_etcd_mirrored.py compares the two.
+elastic_worker.etcd.records defines the same JSON, but this package must not import it. test_etcd_mirrored.py
+compares the two.
 """
 
 import hashlib
@@ -25,11 +26,11 @@ from elastic.membership.bounds import (
     Words,
 )
 from elastic.membership.codec import translated
-from rendezvous.engine.messages.bounds import MAX_ERROR
-from rendezvous.engine.messages.doing import Hang
-from rendezvous.engine.messages.in_place import MOST_WORKERS
-from rendezvous.engine.messages.pace import MOST_STRAGGLERS, Straggler
-from rendezvous.engine.messages.saves import MOST_FAILING, FailingRank
+from elastic_training.rendezvous.engine.messages.bounds import MAX_ERROR
+from elastic_training.rendezvous.engine.messages.doing import Hang
+from elastic_training.rendezvous.engine.messages.in_place import MOST_WORKERS
+from elastic_training.rendezvous.engine.messages.pace import MOST_STRAGGLERS, Straggler
+from elastic_training.rendezvous.engine.messages.saves import MOST_FAILING, FailingRank
 
 VERSION = 1
 WORLD = "world"
