@@ -165,7 +165,8 @@ def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] 
     limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
     if not isinstance(limit, int) or not isinstance(own, dict) or own.get("windowSeconds") is not None:
         return None
-    return sum(number for cause, number in restarts.items() if cause in CHARGED and own.get(cause) is None), _count(limit, 0)
+    charged, most = sum(number for cause, number in restarts.items() if cause in CHARGED and own.get(cause) is None), _count(limit, 0)
+    return min(charged, most), most  # the end of a job that failed is one more, and no restart
 
 
 def _world(elastic: Mapping[str, Any]) -> int | None:

@@ -59,7 +59,7 @@ def test_a_program_that_raises_in_each_world_uses_up_its_restarts() -> None:
             group.come("w1")
             group.hello("w1")
             group.obey_all()
-    assert "the one restart that maxRestarts allows is used up" in group.job.accounting.closed
+    assert "Restarts used: 1 of 1." in group.job.accounting.closed
 
 
 def test_a_loop_that_ended_in_good_order_explains_no_broken_communication() -> None:

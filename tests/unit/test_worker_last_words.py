@@ -13,22 +13,32 @@ from elastic_worker.agent import last_words, worker_stderr
 from elastic_worker.agent.last_words import Failure, exception_line
 from elastic_worker.agent.worker_stderr import KEPT_BYTES, PipedStderr, WorkerStderr
 
+START = "Traceback (most recent call last):"
+OF_LIBRARIES = (
+    '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 17, in _call_impl\n    return self.forward()\n'
+    '  File "/usr/lib/python3.11/json/decoder.py", line 5, in decode\n  File "<frozen runpy>", line 88, in _run_code\n'
+)
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\nValueError: bad batch\n'
 
 
 @pytest.mark.parametrize(
     ("stderr", "line"),
     [
-        (TRACEBACK, "ValueError: bad batch"),
-        (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch"),
-        ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
-        ("".join(f"[rank1]: [rank0]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
+        (TRACEBACK, "ValueError: bad batch (train.py:3)"),
+        (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch (train.py:3)"),
+        ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch (train.py:3)"),
+        ("".join(f"[rank1]: [rank0]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch (train.py:3)"),
         (
             TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace("bad", "no"),
-            "ValueError: no batch",
+            "ValueError: no batch (train.py:3)",
         ),
+        (TRACEBACK.replace("    step()\n", f"    step()\n{OF_LIBRARIES}"), "ValueError: bad batch (train.py:3)"),
+        (f"{START}\n{OF_LIBRARIES}OSError: no route\n", "OSError: no route (<frozen runpy>:88)"),
+        (TRACEBACK.replace("bad batch", "x" * 400), f"ValueError: {'x' * 272}... (train.py:3)"),
+        (TRACEBACK.replace("train.py", "/data/\x1b[2J.py"), "ValueError: bad batch (\\x1b[2J.py:3)"),
+        (TRACEBACK.replace("train.py", "t" * 999), f"ValueError: bad batch ({'t' * 60}:3)"),
         ('  File "train.py", line 1\n    x = = 1\nSyntaxError: invalid syntax\n\n', "SyntaxError: invalid syntax"),
-        (TRACEBACK.replace("bad batch", "a\x1b[31mred\x07"), "ValueError: a\\x1b[31mred\\x07"),
+        (TRACEBACK.replace("bad batch", "a\x1b[31mred\x07"), "ValueError: a\\x1b[31mred\\x07 (train.py:3)"),
         ("Traceback (most recent call last):\n  File", "File"),
         ("", ""),
     ],
@@ -42,7 +52,7 @@ def test_a_message_is_bounded_and_has_no_control_characters() -> None:
     message = last_words.message("uid", closed="over\nbudget", failure=Failure(2, stderr))
     first, second, rest = message.split("\n", 2)
     assert first == "elastic-training closed the rendezvous of job uid: over\\nbudget"
-    assert second == "elastic-training saw a worker fail in job uid: rank 2: ValueError: bad batch"
+    assert second == "elastic-training saw a worker fail in job uid: rank 2: ValueError: bad batch (train.py:3)"
     assert len(rest.encode()) <= last_words.MOST_STDERR
     assert all(c.isprintable() or c in "\n\t" for c in message)
 
