@@ -105,6 +105,30 @@ def test_workers_that_leave_the_loop_after_the_same_step_and_end_are_charged_wit
     assert restarts(group) == {}
 
 
+def test_an_early_end_is_told_at_once_though_its_peers_are_too_few_for_a_world() -> None:
+    """It was told once the peers had failed as well, after up to three minutes of waiting for their connections."""
+    group = living(2, min=2)
+    group.say("w1", LEFT)
+    group.finish("w1")
+    assert summary(group.job).ended_early == ""
+    group.complain("w0")
+    words = (
+        "w1 ended with status 0 (rank 1: its program ended in the middle of the training), and its peers are too few to go on without it"
+    )
+    assert (summary(group.job).ended_early, restarts(group)) == (words, {})
+    group.fail("w0")
+    assert summary(group.job).ended_early == words
+
+
+def test_a_loop_that_all_leave_after_the_same_step_is_no_early_end() -> None:
+    group = living(2, min=2)
+    for name in ("w0", "w1"):
+        group.say(name, LEFT)
+    group.finish("w1")
+    group.advance(1.0)
+    assert summary(group.job).ended_early == ""
+
+
 def test_peers_too_few_for_a_world_leave_the_work_of_the_worker_that_ended_done() -> None:
     group = living(2, min=2)
     group.say("w1", LEFT)
