@@ -14,6 +14,7 @@ from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
 from rendezvous.engine.messages.doing import HangState
+from rendezvous.engine.words import tells_of_broken_communication
 
 PHASES = {
     "notice": "until the workers that left were notified",
@@ -153,7 +154,12 @@ def _since(job: Summary, now: datetime) -> Iterator[Finding]:
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         if cause == Cause.START:
             what = f"Its group {ago.replace('was', 'was formed', 1)}, with {after}"
-        yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
+        reason = str(job.rescale.get("reason", ""))
+        yield Finding(f"{what}: {reason} (cause {cause}).{_rung(job)}", cause)
+        if tells_of_broken_communication(reason) and job.rescale.get("rung") != "in-process":
+            yield Finding(
+                "All processes restarted, because workers could not reach each other, though nobody was lost.", "BrokenCommunication"
+            )
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
         killed = job.rescale.get("killed")

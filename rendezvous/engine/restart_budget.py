@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import window
+from . import broken_communication, window
 from .completion import has_finished
 from .exit_status import with_error, with_status
 from .messages.bounds import clipped, printable
@@ -26,9 +26,12 @@ OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 def charge_restarts(job: JobState) -> JobState:
     """Charge what ended the current world, once, and close the job if its budget is spent."""
-    if not job.accounting.is_world_broken:
+    is_unexplained = broken_communication.restarts_all(job)
+    if not (job.accounting.is_world_broken or is_unexplained):
         return job
     ended, (words, how) = _ended(job), _words(job)
+    if is_unexplained:
+        ended, job = [_unexplained(job)], broken_communication.counted(job)
     if {restart.cause for restart in ended} - OF_NO_ACCOUNT:
         job = _after_restart(job)
     job = with_restarts(job, ended)
@@ -68,11 +71,19 @@ def _ended(job: JobState) -> list[Restart]:
     return ended
 
 
+def _unexplained(job: JobState) -> Restart:
+    world = job.membership.world
+    assert world is not None
+    return Restart(id=world.id, generation=world.generation, cause=broken_communication.cause(job).value)
+
+
 def _words(job: JobState) -> tuple[str, str]:
     """Return what broke the current world, and how its worker ended if the first words are an exception."""
-    known = job.accounting
+    known, round = job.accounting, job.membership.round
     if known.hang_reason:
         return known.hang_reason, ""
+    if round is not None and not known.is_world_broken:
+        return round.reason, ""
     if known.failures and not has_finished(job.membership):
         first = known.failures[0]
         status = with_status(first.status) if first.status is not None else "by itself"
