@@ -6,6 +6,8 @@ import types
 import typing
 import weakref
 
+LONGEST_WORDS = 300
+
 
 class Uncaught:
     """A hook for exceptions that nothing catches. The hook that was there before prints them."""
@@ -17,10 +19,19 @@ class Uncaught:
         sys.excepthook = self._hook
 
     def _hook(self, kind: typing.Type[BaseException], error: BaseException, trace: typing.Optional[types.TracebackType]) -> None:
-        tell = self._tell()
-        if tell is not None and first_line(error):
-            tell(first_line(error))  # first, because other hooks may take long, and peers lose their connections meanwhile
+        tell, line = self._tell(), first_line(error)
+        if tell is not None and line:
+            tell(line)  # first, because other hooks may take long, and peers lose their connections meanwhile
         self._before(kind, error, trace)
+
+
+def in_words(error: BaseException) -> str:
+    """Return type and message of an exception on one line of bounded length. A message that cannot be made raises nothing."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "its message cannot be shown"
+    return " ".join("{}: {}".format(type(error).__name__, message[: 2 * LONGEST_WORDS]).split())[:LONGEST_WORDS]
 
 
 def first_line(error: typing.Optional[BaseException]) -> str:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from elastic_worker.agent import last_words, worker_stderr
+from elastic_worker.agent.first_failure import RECENT_S
 from elastic_worker.agent.last_words import Failure, exception_line
-from elastic_worker.agent.worker_stderr import KEPT_BYTES, PipedStderr, WorkerStderr
+from elastic_worker.agent.worker_stderr import KEPT_BYTES, MOST_ERROR, PipedStderr, WorkerStderr
 
 START = "Traceback (most recent call last):"
 OF_LIBRARIES = (
@@ -84,6 +86,28 @@ def test_all_of_stderr_is_passed_on_and_its_end_is_kept(out: tuple[int, int]) ->
     assert run(pipe, "import sys; sys.stderr.write('x' * 5000 + '\\nlast line\\n')").wait() == 0
     assert pipe.tail(10) == "last line\n"
     assert len(os.read(out[0], 65536)) == 5011 > KEPT_BYTES
+
+
+def test_the_beginning_of_an_error_is_kept_though_its_message_is_long(out: tuple[int, int]) -> None:
+    """PyTorch lists all keys that a checkpoint lacks, and only the end of the list was quoted."""
+    pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
+    keys = "\n".join(f'\tMissing key(s) in state_dict: "layer.{number}.weight"' for number in range(2000))
+    error = f"{TRACEBACK.replace('ValueError: bad batch', 'RuntimeError: Error(s) in loading state_dict for Net:')}{keys}\n"
+    code = f"import sys, time\nsys.stderr.write('old line\\n' * 900)\nfor part in {error!r}.splitlines(True): sys.stderr.write(part)"
+    assert run(pipe, code).wait() == 0
+    tail = pipe.tail(10)
+    assert exception_line(tail) == "RuntimeError: Error(s) in loading state_dict for Net: (train.py:3)"
+    assert tail.endswith('"layer.1999.weight"\n')
+    assert len(tail) <= MOST_ERROR + KEPT_BYTES + 2
+
+
+def test_an_error_of_long_ago_is_not_the_end_of_the_output() -> None:
+    pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
+    code = f"import sys; sys.stderr.write({TRACEBACK!r} + 'step\\n' * 2000)"
+    assert run(pipe, code).wait() == 0
+    pipe.settle(10)
+    pipe._error_at = time.monotonic() - RECENT_S - 1
+    assert exception_line(pipe.tail()) == "step"
 
 
 def test_a_process_that_outlives_its_world_may_go_on_writing(out: tuple[int, int]) -> None:
