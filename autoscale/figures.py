@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from autoscale.deciding.signals import Bounds
+from elastic_training.autoscale.deciding.signals import Bounds
 
 
 class JobName(NamedTuple):

@@ -14,17 +14,17 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import JobState, ScaledJob
-from autoscale.deciding.measures import Measured, with_rate
-from autoscale.deciding.remembering import is_news, record_of
-from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Bounds, Memory
-from autoscale.deciding.training import Mark, Training
-from autoscale.figures import JobName
-from autoscale.watching.projections import node_seen, shape_of
 from elastic.api.scaling import DecisionRecord, PolicyName, ScalingPolicy
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen
+from elastic_training.autoscale.deciding.jobs import JobState, ScaledJob
+from elastic_training.autoscale.deciding.measures import Measured, with_rate
+from elastic_training.autoscale.deciding.remembering import is_news, record_of
+from elastic_training.autoscale.deciding.round import Setting, decide_all
+from elastic_training.autoscale.deciding.signals import Bounds, Memory
+from elastic_training.autoscale.deciding.training import Mark, Training
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.watching.projections import node_seen, shape_of
 
 NOW = 1_800_000_000.0
 MOST_WORKERS = 16

@@ -24,21 +24,21 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from dashboard.history.book import Book
-from dashboard.serving.changes import Reclaims
-from dashboard.serving.guard import Guard
-from dashboard.serving.news import News
-from dashboard.serving.server import Server, ServingSettings
-from dashboard.serving.sessions import LaptopSessions
-from dashboard.serving.stream import Streams
-from dashboard.serving.views import Views
-from dashboard.watching.observer import Observer
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.kube.resources import Object
 from elastic.membership.training import TrainingProgress
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
+from elastic_training.dashboard.history.book import Book
+from elastic_training.dashboard.serving.changes import Reclaims
+from elastic_training.dashboard.serving.guard import Guard
+from elastic_training.dashboard.serving.news import News
+from elastic_training.dashboard.serving.server import Server, ServingSettings
+from elastic_training.dashboard.serving.sessions import LaptopSessions
+from elastic_training.dashboard.serving.stream import Streams
+from elastic_training.dashboard.serving.views import Views
+from elastic_training.dashboard.watching.observer import Observer
 
 REPORT_EVERY_S = 5.0
 CHANGED_WORKERS_A_SECOND = 20

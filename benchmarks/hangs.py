@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.membership.wire import Budget, Expectation, WorldReport
-from rendezvous.engine.doing_words import sentence
-from rendezvous.engine.messages.doing import DoingKind, HangState
+from elastic_training.rendezvous.engine.doing_words import sentence
+from elastic_training.rendezvous.engine.messages.doing import DoingKind, HangState
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]

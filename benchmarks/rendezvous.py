@@ -297,7 +297,9 @@ def start(folder: Path, *, source: Path | None = None) -> Server:
     port = free_port()
     ready = folder / "ready"
     arguments = ["--installation", str(folder), "--listen", f"127.0.0.1:{port}", "--ready-file", str(ready), "--log-level", "warning"]
-    process = subprocess.Popen([sys.executable, "-m", "rendezvous.main", *arguments], cwd=source)
+    is_before = source is not None and not (source / "elastic_training").is_dir()  # until 0.4.0, packages had no common name
+    module = "rendezvous.main" if is_before else "elastic_training.rendezvous.main"
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=source)
     for _ in range(600):
         if ready.exists():
             return Server(process, port, load_keys(folder)[0], (folder / "ca.crt").read_text())

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastic.membership.wire import Budget, Expectation
-from rendezvous.engine.messages.pace import Slowness, Straggler
-from rendezvous.engine.pace_words import sentence
+from elastic_training.rendezvous.engine.messages.pace import Slowness, Straggler
+from elastic_training.rendezvous.engine.pace_words import sentence
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]

@@ -47,19 +47,19 @@ def _run(module: str, *, program: str, extra: str) -> Any:
 
 def controller() -> Any:
     """Run elastic-controller."""
-    return _run("controller.running.main", program="elastic-controller", extra="controller")
+    return _run("elastic_training.controller.running.main", program="elastic-controller", extra="controller")
 
 
 def rendezvous() -> Any:
     """Run elastic-rendezvous."""
-    return _run("rendezvous.main", program="elastic-rendezvous", extra="rendezvous")
+    return _run("elastic_training.rendezvous.main", program="elastic-rendezvous", extra="rendezvous")
 
 
 def autoscaler() -> Any:
     """Run elastic-autoscaler."""
-    return _run("autoscale.running.main", program="elastic-autoscaler", extra="autoscale")
+    return _run("elastic_training.autoscale.running.main", program="elastic-autoscaler", extra="autoscale")
 
 
 def dashboard() -> Any:
     """Run elastic-dashboard."""
-    return _run("dashboard.running.main", program="elastic-dashboard", extra="dashboard")
+    return _run("elastic_training.dashboard.running.main", program="elastic-dashboard", extra="dashboard")

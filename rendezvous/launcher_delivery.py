@@ -7,7 +7,7 @@ discover_hosts.sh asks for the hosts. The workers have it too, for training prog
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rendezvous.delivery import INIT_CONTAINER, VOLUME, init_container
+from elastic_training.rendezvous.delivery import INIT_CONTAINER, VOLUME, init_container
 
 COMMITS_VOLUME = "elastic-commits"
 WRAPPER = """\

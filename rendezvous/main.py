@@ -24,11 +24,11 @@ from elastic.logs import log_to
 from elastic.membership.tokens import BadKey
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.process import stop_on_signals, write_ready
-from rendezvous.server.access import Gate, KubeReviewer
-from rendezvous.server.credentials import Credentials, follow
-from rendezvous.server.http import Face
-from rendezvous.server.hub import Hub
-from rendezvous.server.metrics import metrics_of
+from elastic_training.rendezvous.server.access import Gate, KubeReviewer
+from elastic_training.rendezvous.server.credentials import Credentials, follow
+from elastic_training.rendezvous.server.http import Face
+from elastic_training.rendezvous.server.hub import Hub
+from elastic_training.rendezvous.server.metrics import metrics_of
 
 log = logging.getLogger(__name__)
 

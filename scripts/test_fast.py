@@ -15,9 +15,9 @@ import tomllib
 
 CONTRACT = "Decisions import no clock, I/O, logging or randomness"
 DATA = (
-    "autoscale.figures",
-    "controller.watching.keys",
-    "controller.watching.snapshot",
+    "elastic_training.autoscale.figures",
+    "elastic_training.controller.watching.keys",
+    "elastic_training.controller.watching.snapshot",
     "elastic.api",
     "elastic.kube.quantity",
     "elastic.kube.resources",
@@ -63,7 +63,7 @@ def chosen() -> list[str]:
     """Return the test modules of decisions."""
     packages = pure()
     roots = {package.split(".")[0] for package in packages}
-    paths = sorted(pathlib.Path("tests/unit").glob("test_*.py"))
+    paths = sorted(pathlib.Path("tests/unit").rglob("test_*.py"))
     return [str(path) for path in paths if is_of_decisions(imported(path), packages, roots)]
 
 

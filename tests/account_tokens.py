@@ -3,7 +3,7 @@
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import SERVICE_ACCOUNTS
-from rendezvous.server.access import AUDIENCE, Gate, KubeReviewer
+from elastic_training.rendezvous.server.access import AUDIENCE, Gate, KubeReviewer
 
 
 async def account_token(kube: Kube, name: str, *, namespace: str, audience: str = "") -> str:

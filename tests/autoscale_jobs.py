@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoscale.deciding.curve import Curve
-from autoscale.deciding.decide import decide
-from autoscale.deciding.measures import Measured, Sizes, with_rate
-from autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Work
-from autoscale.deciding.training import Training, heard
 from elastic.api.scaling import ScalingPolicy
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.deciding.curve import Curve
+from elastic_training.autoscale.deciding.decide import decide
+from elastic_training.autoscale.deciding.measures import Measured, Sizes, with_rate
+from elastic_training.autoscale.deciding.signals import Bounds, Memory, Signals, SizeDecision, Work
+from elastic_training.autoscale.deciding.training import Training, heard
 
 NOON = 1_800_000_000.0
 

@@ -77,7 +77,7 @@ def controller(kubeconfig: Path, *flags: str, folder: Path) -> Iterator[Path]:
     """Run the controller, and yield its log once its caches are filled."""
     ready = folder / "controller.ready"
     ready.unlink(missing_ok=True)
-    args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
+    args = ["elastic_training.controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
     with running("controller", args, folder=folder, ready=ready) as log:
         yield log
 

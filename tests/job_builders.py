@@ -5,12 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from controller.deciding.actions import Create, Delete, Forget, Plan, SetExpectation, Update
-from controller.deciding.derivation import derive
-from controller.deciding.objects import pods
-from controller.deciding.plan import plan
-from controller.facts.settings import Rendezvous, Settings
-from controller.facts.snapshot import Container, Node, Owned, Pod, PodPhase, Service, Snapshot, WorldSeen, node_from, pod_from
 from elastic.api import parse
 from elastic.api.job import Job, JobStatus, Object, to_object
 from elastic.api.kinds import KINDS
@@ -19,6 +13,23 @@ from elastic.kube.resources import PODS, SERVICES
 from elastic.membership.wire import Restart
 from elastic.signals.seen import on_job, on_pod
 from elastic.signals.table import BUILT_IN
+from elastic_training.controller.deciding.actions import Create, Delete, Forget, Plan, SetExpectation, Update
+from elastic_training.controller.deciding.derivation import derive
+from elastic_training.controller.deciding.objects import pods
+from elastic_training.controller.deciding.plan import plan
+from elastic_training.controller.facts.settings import Rendezvous, Settings
+from elastic_training.controller.facts.snapshot import (
+    Container,
+    Node,
+    Owned,
+    Pod,
+    PodPhase,
+    Service,
+    Snapshot,
+    WorldSeen,
+    node_from,
+    pod_from,
+)
 
 
 def restarts(*causes: str, generation: int = 1) -> tuple[Restart, ...]:

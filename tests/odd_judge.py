@@ -3,10 +3,10 @@
 import os
 import time
 
-from controller.webhook.answers import AdmissionAnswer, Request
-from controller.webhook.judge import confine, serve
-from controller.webhook.review import answer
 from elastic.api import KINDS
+from elastic_training.controller.webhook.answers import AdmissionAnswer, Request
+from elastic_training.controller.webhook.judge import confine, serve
+from elastic_training.controller.webhook.review import answer
 
 
 def judge(request: Request) -> AdmissionAnswer:

@@ -11,9 +11,9 @@ from typing import Any
 
 from control_plane import ROOT, SYSTEM, controller, controller_account, install_crds
 
-from controller.running.process import LEASE
 from elastic.kube import connect
 from elastic.runtime.election import Election
+from elastic_training.controller.running.process import LEASE
 
 SUITE = ROOT / "tests" / "operator"
 SCHEDULERS = {"": "", "volcano": "volcano", "scheduler-plugins": "scheduler-plugins-scheduler"}

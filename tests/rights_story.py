@@ -14,8 +14,6 @@ from pathlib import Path
 from control_plane import ROOT, SYSTEM, controller, install_crds, running
 from rights_used import Use
 
-from controller.facts.keys import JOBS
-from controller.facts.snapshot import pod_from
 from elastic.api import webhook
 from elastic.api.kinds import KINDS
 from elastic.api.words import IN_WORLD
@@ -40,6 +38,8 @@ from elastic.kube.resources import (
 )
 from elastic.local.installation import ensure_installation
 from elastic.local.ports import free_port
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.facts.snapshot import pod_from
 
 PATIENCE_S = 200
 VOLCANO = "volcano"
@@ -108,7 +108,7 @@ async def prepare(kubeconfig: Path) -> None:
 def rendezvous(installation: Path, folder: Path) -> Iterator[str]:
     """Run the rendezvous server. Yield its address."""
     ready = folder / "rendezvous.ready"
-    args = ["rendezvous.main", "--installation", str(installation), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
+    args = ["elastic_training.rendezvous.main", "--installation", str(installation), "--listen", "127.0.0.1:0", "--ready-file", str(ready)]
     with running("rendezvous", args, folder=folder, ready=ready):
         yield json.loads(ready.read_text())["listen"][0]
 

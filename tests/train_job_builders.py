@@ -4,10 +4,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from controller.deciding.trainjobs.lowering import lower
 from elastic.api.job import Object
 from elastic.api.trainer.shipped import objects
 from elastic.api.trainer.train_job import ANCESTOR
+from elastic_training.controller.deciding.trainjobs.lowering import lower
 
 
 def runtime(

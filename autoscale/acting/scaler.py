@@ -5,9 +5,6 @@ import logging
 from collections.abc import Awaitable
 from datetime import UTC, datetime
 
-from autoscale.deciding.jobs import ScaledJob
-from autoscale.figures import JobName
-from autoscale.jobs import JOBS
 from elastic.api.kinds import API_VERSION
 from elastic.api.scaling import ANNOTATION, MANAGER, DecisionRecord, as_text
 from elastic.kube.client import Kube
@@ -15,6 +12,9 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import Left, in_time
 from elastic.runtime.terminating import TerminatingNamespaces, is_terminating
+from elastic_training.autoscale.deciding.jobs import ScaledJob
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.jobs import JOBS
 
 log = logging.getLogger(__name__)
 LONGEST_MESSAGE = 1000

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoscale.deciding.measures import LEAST_COUNT, LEAST_ERROR, SURE, Measured, Sizes
+from elastic_training.autoscale.deciding.measures import LEAST_COUNT, LEAST_ERROR, SURE, Measured, Sizes
 
 DEFAULT_CONTENTION = 0.05
 """b over a, for a job of which nothing is known: ten workers then do the work of seven."""

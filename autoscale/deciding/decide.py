@@ -16,12 +16,12 @@ wants 2 again; `trials` decides when 3 deserves another look.
 
 from dataclasses import replace
 
-from autoscale.deciding import troubles
-from autoscale.deciding.guard import guarded, held
-from autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
-from autoscale.deciding.signals import Memory, Signals, SizeDecision, Wish
-from autoscale.deciding.trials import up_to_date
 from elastic.api.scaling import PolicyName
+from elastic_training.autoscale.deciding import troubles
+from elastic_training.autoscale.deciding.guard import guarded, held
+from elastic_training.autoscale.deciding.policies import capacity, cost, deadline, schedule, throughput
+from elastic_training.autoscale.deciding.signals import Memory, Signals, SizeDecision, Wish
+from elastic_training.autoscale.deciding.trials import up_to_date
 
 
 def decide(signals: Signals, replicas: int, now: float) -> SizeDecision:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from autoscale.deciding.cluster import PodSeen, Room, Shape
-from autoscale.figures import JobName
+from elastic_training.autoscale.deciding.cluster import PodSeen, Room, Shape
+from elastic_training.autoscale.figures import JobName
 
 MOST_KINDS, MOST_TOGETHER = 64, 8
 """Kinds of waiting pods of one namespace for which jobs are asked for room in one round, and kinds for which several are asked together.

@@ -6,9 +6,9 @@ workers up and down again and again.
 
 from dataclasses import replace
 
-from autoscale.deciding import trials, troubles
-from autoscale.deciding.signals import Memory, Signals, SizeDecision, Step, Wish
-from autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
+from elastic_training.autoscale.deciding import trials, troubles
+from elastic_training.autoscale.deciding.signals import Memory, Signals, SizeDecision, Step, Wish
+from elastic_training.autoscale.deciding.trials import COST_SHARE, LONGEST_PAUSE_S
 
 VOTES = 3
 """Times in a row that a policy must want fewer workers, or a turn, before it gets them."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoscale.deciding.cluster import Shape
-from autoscale.deciding.signals import Bounds, Memory, SizeDecision
-from autoscale.deciding.training import Training
-from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import DecisionRecord, ProgressSource, ScalingPolicy
+from elastic_training.autoscale.deciding.cluster import Shape
+from elastic_training.autoscale.deciding.signals import Bounds, Memory, SizeDecision
+from elastic_training.autoscale.deciding.training import Training
+from elastic_training.autoscale.figures import JobFigures, JobName
 
 
 @dataclass(frozen=True, slots=True)

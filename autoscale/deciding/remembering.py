@@ -5,13 +5,13 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autoscale.deciding.jobs import Outcome, ScaledJob
-from autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
-from autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
-from autoscale.deciding.troubles import NO_PROGRESS
 from elastic.api.scaling import MOST_SECONDS, MOST_SPREAD, DecisionRecord, SizeRecord, TrialRecord
 from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
+from elastic_training.autoscale.deciding.jobs import Outcome, ScaledJob
+from elastic_training.autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
+from elastic_training.autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
+from elastic_training.autoscale.deciding.troubles import NO_PROGRESS
 
 NUMBERS = re.compile(r"-?[0-9]+")
 REWRITTEN_AFTER_S = 60.0

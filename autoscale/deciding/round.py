@@ -4,17 +4,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
-from autoscale.deciding.curve import Curve, speedup
-from autoscale.deciding.decide import decide
-from autoscale.deciding.giving import Surplus, Waiting, given_back
-from autoscale.deciding.guard import is_held
-from autoscale.deciding.jobs import JobState, Outcome, ScaledJob, Unscaled
-from autoscale.deciding.sharing import Claim, granted
-from autoscale.deciding.signals import Signals, SizeDecision, Work
-from autoscale.deciding.training import SAMPLES, Spent
-from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import PolicyName
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen, Room, Shape
+from elastic_training.autoscale.deciding.curve import Curve, speedup
+from elastic_training.autoscale.deciding.decide import decide
+from elastic_training.autoscale.deciding.giving import Surplus, Waiting, given_back
+from elastic_training.autoscale.deciding.guard import is_held
+from elastic_training.autoscale.deciding.jobs import JobState, Outcome, ScaledJob, Unscaled
+from elastic_training.autoscale.deciding.sharing import Claim, granted
+from elastic_training.autoscale.deciding.signals import Signals, SizeDecision, Work
+from elastic_training.autoscale.deciding.training import SAMPLES, Spent
+from elastic_training.autoscale.figures import JobFigures, JobName
 
 GIVEN_BACK_AFTER_S = 2.0
 """Seconds without room after which jobs with too many workers give room to a pod."""

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoscale.deciding.cluster import Room, Shape
-from autoscale.figures import JobName
+from elastic_training.autoscale.deciding.cluster import Room, Shape
+from elastic_training.autoscale.figures import JobName
 
 DIGITS = 12
 """Decimal places to which a namespace's share is rounded. Sums of fractions are not exact, and equal shares must compare as equal."""

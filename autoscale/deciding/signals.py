@@ -6,9 +6,9 @@ Times are seconds since 1970, because the memory outlives the process that measu
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from autoscale.deciding.curve import Curve
-from autoscale.deciding.measures import Sizes
 from elastic.api.scaling import ScalingPolicy
+from elastic_training.autoscale.deciding.curve import Curve
+from elastic_training.autoscale.deciding.measures import Sizes
 
 CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
 """Field managers of a HorizontalPodAutoscaler's writes. They carry out our wish if the policy says `through: hpa`."""

@@ -8,8 +8,8 @@ about the size, such as a quota, a lost node or an edit, delays the next trial l
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoscale.deciding.signals import Bounds, Memory, Signals, Step, Trial, Wish
 from elastic.api.scaling import MOST_DOUBLINGS, PolicyName
+from elastic_training.autoscale.deciding.signals import Bounds, Memory, Signals, Step, Trial, Wish
 
 HORIZON_S = 3600.0
 """Seconds in which the hoped-for gain must pay for both changes of a trial."""

@@ -1,7 +1,7 @@
 """Say why a policy cannot decide: the field, what was found, what to do. The job continues to train with its present workers."""
 
-from autoscale.deciding.signals import CARRIERS, Hand, Signals
 from elastic.api.scaling import PolicyName
+from elastic_training.autoscale.deciding.signals import CARRIERS, Hand, Signals
 
 NO_PROGRESS = "no progress is known"
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_progress
 
-from autoscale.deciding.jobs import JobState, Outcome, ScaledJob
-from autoscale.deciding.measures import with_rate
-from autoscale.deciding.remembering import memory_of, record_of, with_hand
-from autoscale.deciding.signals import CARRIERS, Memory
-from autoscale.deciding.training import SAMPLES, Training, heard
-from autoscale.figures import JobFigures, JobName
 from elastic.api.scaling import MANAGER, DecisionRecord, PolicyName
 from elastic.api.words import Through
 from elastic.membership.phases import WorldPhase
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.deciding.jobs import JobState, Outcome, ScaledJob
+from elastic_training.autoscale.deciding.measures import with_rate
+from elastic_training.autoscale.deciding.remembering import memory_of, record_of, with_hand
+from elastic_training.autoscale.deciding.signals import CARRIERS, Memory
+from elastic_training.autoscale.deciding.training import SAMPLES, Training, heard
+from elastic_training.autoscale.figures import JobFigures, JobName
 
 MOST_UNKNOWN = 20_000
 """Limit for jobs that the stream named and that the API has not shown yet."""

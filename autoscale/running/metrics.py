@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.figures import Figures, JobFigures
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen, Room
+from elastic_training.autoscale.figures import Figures, JobFigures
 
 LABELS = ["namespace", "kind", "job"]
 GAUGES: dict[str, tuple[str, Callable[[JobFigures], float | None]]] = {

@@ -9,13 +9,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from autoscale.acting.scaler import Scaler
-from autoscale.deciding.round import Setting
-from autoscale.running.book import Book
-from autoscale.running.metrics import Metrics
-from autoscale.running.options import Options
-from autoscale.running.rounds import Rounds
-from autoscale.watching.observer import Observer
 from elastic.api.rights import METRICS_API
 from elastic.kube.client import Kube
 from elastic.membership.reading import reader
@@ -23,9 +16,16 @@ from elastic.runtime.cert_rotation import CertificateName
 from elastic.runtime.election import Election, Terms
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
+from elastic_training.autoscale.acting.scaler import Scaler
+from elastic_training.autoscale.deciding.round import Setting
+from elastic_training.autoscale.running.book import Book
+from elastic_training.autoscale.running.metrics import Metrics
+from elastic_training.autoscale.running.options import Options
+from elastic_training.autoscale.running.rounds import Rounds
+from elastic_training.autoscale.watching.observer import Observer
 
 if TYPE_CHECKING:
-    from autoscale.serving.server import MetricsApi
+    from elastic_training.autoscale.serving.server import MetricsApi
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-autoscaler"
@@ -97,7 +97,7 @@ class Process:
 def _metrics_api(kube: Kube, options: Options, figures: Book, observer: Observer) -> "MetricsApi | None":
     if options.metrics_api_fd is None and not options.metrics_api_port:
         return None
-    from autoscale.serving.server import BACKLOG, MetricsApi
+    from elastic_training.autoscale.serving.server import BACKLOG, MetricsApi
 
     if options.metrics_api_fd is not None:
         opened = socket.socket(fileno=options.metrics_api_fd)

@@ -14,17 +14,6 @@ from typing import Never
 
 import aiohttp
 
-from autoscale.acting.scaler import Changed, Scaler
-from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.jobs import JobState, Outcome, ScaledJob
-from autoscale.deciding.remembering import is_news
-from autoscale.deciding.round import Setting, decide_all
-from autoscale.figures import JobName
-from autoscale.running.book import Book
-from autoscale.running.metrics import Metrics
-from autoscale.running.troubles import Troubles
-from autoscale.watching.observer import Observer
-from autoscale.watching.sources import Report, Sources
 from elastic.api.scaling import PolicyName
 from elastic.api.words import Through
 from elastic.kube.client import Kube
@@ -32,6 +21,17 @@ from elastic.kube.errors import KubeError
 from elastic.membership.client import RendezvousClient
 from elastic.runtime.fence import Lapsed
 from elastic.runtime.workqueue import WorkQueue
+from elastic_training.autoscale.acting.scaler import Changed, Scaler
+from elastic_training.autoscale.deciding.cluster import PodSeen
+from elastic_training.autoscale.deciding.jobs import JobState, Outcome, ScaledJob
+from elastic_training.autoscale.deciding.remembering import is_news
+from elastic_training.autoscale.deciding.round import Setting, decide_all
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.running.book import Book
+from elastic_training.autoscale.running.metrics import Metrics
+from elastic_training.autoscale.running.troubles import Troubles
+from elastic_training.autoscale.watching.observer import Observer
+from elastic_training.autoscale.watching.sources import Report, Sources
 
 log = logging.getLogger(__name__)
 ROUND_S = 5.0

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from autoscale.serving.answers import Asked
-from autoscale.serving.identity import Caller
 from elastic.kube.client import Kube
 from elastic.kube.resources import SUBJECT_ACCESS_REVIEWS
+from elastic_training.autoscale.serving.answers import Asked
+from elastic_training.autoscale.serving.identity import Caller
 
 Object = dict[str, Any]
 KEPT_S, MOST_KEPT = 10.0, 5000

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoscale.deciding.cluster import PodSeen
-from autoscale.figures import Figures, JobFigures, JobName
-from autoscale.serving.tolerated import ToleratedSize
-from autoscale.serving.values import NAMES, OF_WORKERS, Value, as_time, value
 from elastic.api.kinds import API_VERSION, GROUP, KINDS
 from elastic.api.scaling import DESIRED
 from elastic.kube.labels import Unreadable, predicate
+from elastic_training.autoscale.deciding.cluster import PodSeen
+from elastic_training.autoscale.figures import Figures, JobFigures, JobName
+from elastic_training.autoscale.serving.tolerated import ToleratedSize
+from elastic_training.autoscale.serving.values import NAMES, OF_WORKERS, Value, as_time, value
 
 Object = dict[str, Any]
 PODS = "pods"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoscale.figures import JobFigures
-from autoscale.serving.tolerated import ToleratedSize, answered
 from elastic.api.scaling import DESIRED
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS
+from elastic_training.autoscale.figures import JobFigures
+from elastic_training.autoscale.serving.tolerated import ToleratedSize, answered
 
 Object = dict[str, Any]
 

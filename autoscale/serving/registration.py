@@ -12,12 +12,12 @@ import logging
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
-from autoscale.serving.answers import VERSIONS
 from elastic.api.rights import AUTOSCALER, MANAGED_BY
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, Object, Resource
 from elastic.runtime.cert_rotation import CertificateName
+from elastic_training.autoscale.serving.answers import VERSIONS
 
 log = logging.getLogger(__name__)
 GROUP_PRIORITY, VERSION_PRIORITY = 100, 100

@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 import aiohttp
 from aiohttp import web
 
-from autoscale.figures import Figures
-from autoscale.serving.access import Access, Question
-from autoscale.serving.answers import Asked, Known, Reply, Workers, document, failed, parsed, values
-from autoscale.serving.applied import Autoscalers
-from autoscale.serving.identity import Caller, Identity
-from autoscale.serving.registration import Registration
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.runtime.cert_rotation import CertificateName, Keeping
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.served import served
+from elastic_training.autoscale.figures import Figures
+from elastic_training.autoscale.serving.access import Access, Question
+from elastic_training.autoscale.serving.answers import Asked, Known, Reply, Workers, document, failed, parsed, values
+from elastic_training.autoscale.serving.applied import Autoscalers
+from elastic_training.autoscale.serving.identity import Caller, Identity
+from elastic_training.autoscale.serving.registration import Registration
 
 log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=256, strangers=128, of_one_address=200, first_request_s=5.0, pace_s=0.002)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from autoscale.deciding.signals import Bounds
+from elastic_training.autoscale.deciding.signals import Bounds
 
 TOLERANCE = 0.1
 """Default tolerance of kube-controller-manager."""

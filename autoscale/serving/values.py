@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from autoscale.figures import JobFigures
 from elastic.api.scaling import DESIRED
+from elastic_training.autoscale.figures import JobFigures
 
 MOST = 2**53
 _OF: Mapping[str, Callable[[JobFigures], float | None]] = MappingProxyType(

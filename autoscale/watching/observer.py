@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen
-from autoscale.deciding.jobs import ScaledJob, Unscaled
-from autoscale.figures import JobName
-from autoscale.jobs import JOBS
-from autoscale.watching.projections import job_seen, node_seen, pod_seen
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.resources import NODES, PODS
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen
+from elastic_training.autoscale.deciding.jobs import ScaledJob, Unscaled
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.autoscale.watching.projections import job_seen, node_seen, pod_seen
 
 BY_UID, BY_JOB = "uid", "job"
 

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from autoscale.deciding.cluster import PodSeen
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import UNTOLD, error_from_response
 from elastic.kube.interim import BoundedAnswer
+from elastic_training.autoscale.deciding.cluster import PodSeen
 
 LONGEST_PAGE = 1024 * 1024
 LONGEST_REFUSAL = 4096

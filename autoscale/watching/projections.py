@@ -10,10 +10,6 @@ from datetime import datetime
 from typing import Any
 from weakref import WeakValueDictionary
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
-from autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
-from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobName
 from elastic.api import SpecError, parse
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
@@ -26,6 +22,10 @@ from elastic.client.summary import is_number
 from elastic.kube.placement import candidate, requests
 from elastic.kube.resources import Object
 from elastic.signals.table import QUEUE
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen, Shape
+from elastic_training.autoscale.deciding.jobs import ScaledJob, SizeOwner, Unscaled
+from elastic_training.autoscale.deciding.signals import Bounds
+from elastic_training.autoscale.figures import JobName
 
 SPOT = {
     "karpenter.sh/capacity-type": "spot",

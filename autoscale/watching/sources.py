@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.jobs import ScaledJob
-from autoscale.figures import JobName
-from autoscale.watching import pages
-from autoscale.watching.pages import Pages
 from elastic.api.log_pattern import Part, numbers, parts_of
 from elastic.api.scaling import PrometheusProgress
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.membership.bounds import printable
+from elastic_training.autoscale.deciding.cluster import PodSeen
+from elastic_training.autoscale.deciding.jobs import ScaledJob
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.watching import pages
+from elastic_training.autoscale.watching.pages import Pages
 
 log = logging.getLogger(__name__)
 MOST_SOURCES = 512

@@ -14,12 +14,12 @@ from typing import Any
 
 from benchmarks.controlling.kubelets import Kubelets
 from benchmarks.controlling.process import Controller
-from controller.facts.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.cache import Cache
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import NAMESPACES
+from elastic_training.controller.facts.keys import JOBS
 
 PYTORCH = JOBS["PyTorchJob"]
 PATIENCE_S = 1800.0

@@ -25,7 +25,7 @@ class Controller:
         flags = ["--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--metrics-port", str(self._port), "--workers", str(workers)]
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "controller.running.main", *flags], stdout=output, stderr=output, cwd=ROOT
+                [sys.executable, "-m", "elastic_training.controller.running.main", *flags], stdout=output, stderr=output, cwd=ROOT
             )
         wait_for(ready, self._process, self._log)
 

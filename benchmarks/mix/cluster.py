@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from autoscale.deciding.cluster import NodeSeen, PodSeen, Room
-from autoscale.deciding.jobs import JobState, ScaledJob
-from autoscale.deciding.measures import with_rate
-from autoscale.deciding.round import Setting, decide_all
-from autoscale.deciding.signals import Bounds, Memory
-from autoscale.deciding.training import SAMPLES, Mark, Training
-from autoscale.figures import JobName
-from autoscale.watching.projections import node_seen, shape_of
 from benchmarks.mix.workload import Submitted
 from elastic.api.scaling import ScalingPolicy
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.deciding.cluster import NodeSeen, PodSeen, Room
+from elastic_training.autoscale.deciding.jobs import JobState, ScaledJob
+from elastic_training.autoscale.deciding.measures import with_rate
+from elastic_training.autoscale.deciding.round import Setting, decide_all
+from elastic_training.autoscale.deciding.signals import Bounds, Memory
+from elastic_training.autoscale.deciding.training import SAMPLES, Mark, Training
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.watching.projections import node_seen, shape_of
 
 BEGIN = 1_800_000_000.0
 ROUND_S = 10.0

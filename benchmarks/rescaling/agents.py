@@ -14,8 +14,8 @@ from benchmarks.rescaling.etcd import Etcd
 from benchmarks.rescaling.server import JOB, Server
 from benchmarks.rescaling.settings import Setting
 from elastic.local.ports import free_port
-from rendezvous.c10d import PROGRAM
-from rendezvous.delivery import WRAPPER
+from elastic_training.rendezvous.c10d import PROGRAM
+from elastic_training.rendezvous.delivery import WRAPPER
 
 FOLDER = Path(__file__).parent
 LOOK_S = 0.01

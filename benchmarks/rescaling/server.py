@@ -30,7 +30,15 @@ class Server:
         self.ca = (installation / "ca.crt").read_text()
         self._key = load_keys(installation)[0]
         self._ready = folder / "ready"
-        command = [sys.executable, "-m", "rendezvous.main", "--installation", str(installation), "--listen", f"127.0.0.1:{self.port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "elastic_training.rendezvous.main",
+            "--installation",
+            str(installation),
+            "--listen",
+            f"127.0.0.1:{self.port}",
+        ]
         with (folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen([*command, "--ready-file", str(self._ready)], stdout=log, stderr=log)
 

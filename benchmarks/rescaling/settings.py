@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rendezvous.c10d import TUNING
+from elastic_training.rendezvous.c10d import TUNING
 
 LARGEST = 3
 

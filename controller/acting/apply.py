@@ -11,29 +11,6 @@ from datetime import datetime
 
 import msgspec
 
-from controller.acting.event_recorder import EventRecorder
-from controller.acting.outbox import Membership
-from controller.deciding.actions import (
-    Action,
-    Create,
-    Delete,
-    DeleteJob,
-    Forget,
-    JobEvent,
-    Plan,
-    SetCondition,
-    SetExpectation,
-    Update,
-    normal,
-    warning,
-)
-from controller.deciding.objects.differences import merge_patch
-from controller.deciding.rendezvous import trainer_status
-from controller.deciding.replicas import loss_backoff
-from controller.facts.keys import JOBS, Key
-from controller.facts.owned import OWNED_LABEL
-from controller.facts.snapshot import NotCreated
-from controller.watching.observe import WatchScope
 from elastic.api.job import JobStatus
 from elastic.api.names import REPLICA_TYPE
 from elastic.api.owners import controller_of, controller_uid
@@ -55,6 +32,29 @@ from elastic.kube.resources import (
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.terminating import is_terminating
 from elastic.runtime.writers import Writer
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.acting.outbox import Membership
+from elastic_training.controller.deciding.actions import (
+    Action,
+    Create,
+    Delete,
+    DeleteJob,
+    Forget,
+    JobEvent,
+    Plan,
+    SetCondition,
+    SetExpectation,
+    Update,
+    normal,
+    warning,
+)
+from elastic_training.controller.deciding.objects.differences import merge_patch
+from elastic_training.controller.deciding.rendezvous import trainer_status
+from elastic_training.controller.deciding.replicas import loss_backoff
+from elastic_training.controller.facts.keys import JOBS, Key
+from elastic_training.controller.facts.owned import OWNED_LABEL
+from elastic_training.controller.facts.snapshot import NotCreated
+from elastic_training.controller.watching.observe import WatchScope
 
 AT_ONCE = 32
 """Largest number of requests in flight, for all jobs together. An API server keeps up with this many, and they need few connections."""

@@ -9,14 +9,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from controller.deciding.actions import JobEvent
-from controller.facts.keys import Key
 from elastic.api.kinds import API_VERSION
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, Object
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.terminating import is_terminating
 from elastic.runtime.writers import Writer
+from elastic_training.controller.deciding.actions import JobEvent
+from elastic_training.controller.facts.keys import Key
 
 log = logging.getLogger(__name__)
 REMEMBERED = 1000

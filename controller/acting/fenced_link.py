@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable
 
-from controller.acting.link import Server
 from elastic.membership import wire
 from elastic.runtime.fence import Left, in_time
+from elastic_training.controller.acting.link import Server
 
 
 class FencedServer:

@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from controller.acting.outbox import AT_ONCE, Listener, Outbox
-from controller.deciding.actions import Budget, SetExpectation
-from controller.facts.hang_seen import HangSeen
-from controller.facts.snapshot import WorldSeen
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import made_again
 from elastic.membership import bounds, wire
 from elastic.membership.hosts import HostState
 from elastic.membership.phases import WorldPhase
-from rendezvous.engine.messages.controller import SilentMember
-from rendezvous.engine.messages.doing import Hang
+from elastic_training.controller.acting.outbox import AT_ONCE, Listener, Outbox
+from elastic_training.controller.deciding.actions import Budget, SetExpectation
+from elastic_training.controller.facts.hang_seen import HangSeen
+from elastic_training.controller.facts.snapshot import WorldSeen
+from elastic_training.rendezvous.engine.messages.controller import SilentMember
+from elastic_training.rendezvous.engine.messages.doing import Hang
 
 
 class Server(Listener, Protocol):

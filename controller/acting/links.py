@@ -5,11 +5,11 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from controller.acting.link import RendezvousLink
-from controller.deciding.actions import SetExpectation
-from controller.facts.snapshot import WorldSeen
 from elastic.etcd.place import EtcdPlace
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.acting.link import RendezvousLink
+from elastic_training.controller.deciding.actions import SetExpectation
+from elastic_training.controller.facts.snapshot import WorldSeen
 
 ETCD_AT_ONCE = 100_000
 """Each job has its own way to its etcd, and its requests end in time: no job waits for another one's."""

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from controller.deciding.actions import SetExpectation
 from elastic.etcd.place import EtcdPlace
 from elastic.membership import wire
 from elastic.membership.protocol import UnknownVersion
 from elastic.runtime.fence import is_lapse
+from elastic_training.controller.deciding.actions import SetExpectation
 
 log = logging.getLogger(__name__)
 AT_ONCE = 32

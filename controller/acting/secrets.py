@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from controller.deciding.actions import Create, Plan
-from controller.facts.keys import Key
-from controller.facts.snapshot import Owned
 from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS, SECRETS, Object, Resource
+from elastic_training.controller.deciding.actions import Create, Plan
+from elastic_training.controller.facts.keys import Key
+from elastic_training.controller.facts.snapshot import Owned
 
 
 class Reader(Protocol):

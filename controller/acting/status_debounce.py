@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from controller.deciding.actions import Delete, Plan
 from elastic.api.job import Job, JobStatus
 from elastic.api.words import ConditionType
+from elastic_training.controller.deciding.actions import Delete, Plan
 
 PATIENCE_S = 1.0
 """The most seconds that a decided status waits. A job costs at most one such patch in this time."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Never
 
-from controller.acting.event_recorder import EventRecorder
-from controller.deciding.actions import JobEvent
 from elastic.kube.resources import Object
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.deciding.actions import JobEvent
 
 CONFIG_MAP = "elastic-signals"
 AGAIN_S = 1800.0

@@ -11,12 +11,23 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from controller.deciding import autoscaling
-from controller.deciding.actions import Action, Create, JobEvent, Plan
-from controller.deciding.events import in_words, of_early_end, of_missing_etcd, of_rescale, of_shortage, of_templates, shortage
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
-from controller.deciding.lifecycle.conditions import (
+from elastic.api.job import ElasticStatus, JobStatus, Object
+from elastic.api.words import ConditionType
+from elastic.kube.resources import PODS
+from elastic_training.controller.deciding import autoscaling
+from elastic_training.controller.deciding.actions import Action, Create, JobEvent, Plan
+from elastic_training.controller.deciding.events import (
+    in_words,
+    of_early_end,
+    of_missing_etcd,
+    of_rescale,
+    of_shortage,
+    of_templates,
+    shortage,
+)
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import cleanup, collateral, disruption_log, failure, gang_restart
+from elastic_training.controller.deciding.lifecycle.conditions import (
     has_begun,
     reason_of,
     with_condition,
@@ -24,16 +35,16 @@ from controller.deciding.lifecycle.conditions import (
     with_words_at_end,
     without_former_words,
 )
-from controller.deciding.lifecycle.doomed_pods import DoomedPods, doomed_pods
-from controller.deciding.lifecycle.success import is_running
-from controller.deciding.lifecycle.verdicts import Fate, Verdict
-from controller.deciding.objects import hpa_trouble, pod_group
-from controller.deciding.objects.differences import reconciled
-from controller.deciding.objects.hpa import autoscaler, left_out
-from controller.deciding.objects.pdb import disruption_budgets
-from controller.deciding.objects.pods import pod_for
-from controller.deciding.objects.services import services
-from controller.deciding.rendezvous import (
+from elastic_training.controller.deciding.lifecycle.doomed_pods import DoomedPods, doomed_pods
+from elastic_training.controller.deciding.lifecycle.success import is_running
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate, Verdict
+from elastic_training.controller.deciding.objects import hpa_trouble, pod_group
+from elastic_training.controller.deciding.objects.differences import reconciled
+from elastic_training.controller.deciding.objects.hpa import autoscaler, left_out
+from elastic_training.controller.deciding.objects.pdb import disruption_budgets
+from elastic_training.controller.deciding.objects.pods import pod_for
+from elastic_training.controller.deciding.objects.services import services
+from elastic_training.controller.deciding.rendezvous import (
     c10d_recovery,
     c10d_store,
     departures,
@@ -49,15 +60,19 @@ from controller.deciding.rendezvous import (
     worker_library,
     world_status,
 )
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, loss_backoff, missing_workers, node_numbers, pod_revision, spare_workers
-from controller.deciding.replicas.replica_plan import ReplicaPlan, ReplicaSlot, plan_replicas
-from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.facts.snapshot import Pod
-from controller.frameworks import FRAMEWORKS
-from elastic.api.job import ElasticStatus, JobStatus, Object
-from elastic.api.words import ConditionType
-from elastic.kube.resources import PODS
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas import (
+    creation_backoff,
+    loss_backoff,
+    missing_workers,
+    node_numbers,
+    pod_revision,
+    spare_workers,
+)
+from elastic_training.controller.deciding.replicas.replica_plan import ReplicaPlan, ReplicaSlot, plan_replicas
+from elastic_training.controller.deciding.replicas.replica_statuses import replica_statuses
+from elastic_training.controller.facts.snapshot import Pod
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 
 @dataclass(frozen=True, slots=True)

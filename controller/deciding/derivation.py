@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from controller.deciding.events import of_limits, of_membership, of_pods, of_remarks, of_signals, of_strays
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import acceptance, collateral, failure, gang_restart, suspension
-from controller.deciding.lifecycle.disruption import notices
-from controller.deciding.lifecycle.verdicts import Fate
-from controller.deciding.objects import hpa_trouble
-from controller.deciding.rendezvous import c10d_recovery, straggler_replacement
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import creation_backoff, pod_revision
-from controller.deciding.replicas.tally import tally
-from controller.facts.snapshot import Snapshot
-from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Job
+from elastic_training.controller.deciding.events import of_limits, of_membership, of_pods, of_remarks, of_signals, of_strays
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import acceptance, collateral, failure, gang_restart, suspension
+from elastic_training.controller.deciding.lifecycle.disruption import notices
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate
+from elastic_training.controller.deciding.objects import hpa_trouble
+from elastic_training.controller.deciding.rendezvous import c10d_recovery, straggler_replacement
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas import creation_backoff, pod_revision
+from elastic_training.controller.deciding.replicas.tally import tally
+from elastic_training.controller.facts.snapshot import Snapshot
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 
 def derive(job: Job, snapshot: Snapshot) -> JobView:

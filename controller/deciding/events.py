@@ -2,13 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from controller.deciding.actions import JobEvent, normal, warning
-from controller.deciding.objects import hpa_trouble
-from controller.deciding.rendezvous import etcd
-from controller.deciding.replicas.tally import Tally
-from controller.facts.settings import Settings
-from controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
-from controller.frameworks import FRAMEWORKS
 from elastic.api.counting import continued, counted, ended_early, killed_late
 from elastic.api.errors import shown
 from elastic.api.job import ElasticStatus, Job
@@ -19,8 +12,15 @@ from elastic.api.words import FAULT, UNFOLLOWED
 from elastic.membership.bounds import printable
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
-from rendezvous.engine.messages.in_place import Rung
-from rendezvous.engine.words import tells_of_broken_communication
+from elastic_training.controller.deciding.actions import JobEvent, normal, warning
+from elastic_training.controller.deciding.objects import hpa_trouble
+from elastic_training.controller.deciding.rendezvous import etcd
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
+from elastic_training.controller.frameworks import FRAMEWORKS
+from elastic_training.rendezvous.engine.messages.in_place import Rung
+from elastic_training.rendezvous.engine.words import tells_of_broken_communication
 
 MOST_REMARKS = 3
 

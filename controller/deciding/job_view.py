@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller.deciding.actions import JobEvent
-from controller.deciding.lifecycle.disruption import Notice
-from controller.deciding.lifecycle.verdicts import Loss, Verdict
-from controller.deciding.moments import after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.job import Job, JobStatus
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.actions import JobEvent
+from elastic_training.controller.deciding.lifecycle.disruption import Notice
+from elastic_training.controller.deciding.lifecycle.verdicts import Loss, Verdict
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.snapshot import Pod, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from controller.deciding.moments import after
+from elastic_training.controller.deciding.moments import after
 
 SKEW = timedelta(seconds=5)
 """Greatest difference between the clocks of two controllers."""

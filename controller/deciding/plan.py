@@ -21,22 +21,22 @@ A plan is carried out in this order: expectation, objects, status, Events; delet
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from controller.deciding.actions import Plan
-from controller.deciding.active import keep_running
-from controller.deciding.derivation import activated, derive
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.acceptance import leave_alone
-from controller.deciding.lifecycle.cleanup import clean_up
-from controller.deciding.lifecycle.initializing import wait_for_initializers
-from controller.deciding.lifecycle.lost_nodes import force_delete_on_lost_nodes
-from controller.deciding.lifecycle.restart_accounting import with_restart_count
-from controller.deciding.lifecycle.suspension import suspend, wait_until_forgotten
-from controller.deciding.lifecycle.termination import deadline_exceeded, fail, finalize_failure, succeed
-from controller.deciding.objects.pod_group import wait_for_gang
-from controller.deciding.rendezvous.c10d_recovery import restart_on_fresh_store
-from controller.deciding.rendezvous.worker_library import fall_back_to_c10d
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job
+from elastic_training.controller.deciding.actions import Plan
+from elastic_training.controller.deciding.active import keep_running
+from elastic_training.controller.deciding.derivation import activated, derive
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.acceptance import leave_alone
+from elastic_training.controller.deciding.lifecycle.cleanup import clean_up
+from elastic_training.controller.deciding.lifecycle.initializing import wait_for_initializers
+from elastic_training.controller.deciding.lifecycle.lost_nodes import force_delete_on_lost_nodes
+from elastic_training.controller.deciding.lifecycle.restart_accounting import with_restart_count
+from elastic_training.controller.deciding.lifecycle.suspension import suspend, wait_until_forgotten
+from elastic_training.controller.deciding.lifecycle.termination import deadline_exceeded, fail, finalize_failure, succeed
+from elastic_training.controller.deciding.objects.pod_group import wait_for_gang
+from elastic_training.controller.deciding.rendezvous.c10d_recovery import restart_on_fresh_store
+from elastic_training.controller.deciding.rendezvous.worker_library import fall_back_to_c10d
+from elastic_training.controller.facts.snapshot import Snapshot
 
 Step = Callable[[JobView], Plan | None]
 

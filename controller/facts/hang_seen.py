@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from rendezvous.engine.messages.doing import Hang
+from elastic_training.rendezvous.engine.messages.doing import Hang
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rendezvous.engine.messages.pace import WINDOW_S
+from elastic_training.rendezvous.engine.messages.pace import WINDOW_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

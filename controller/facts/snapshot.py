@@ -9,8 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from controller.facts.settings import Settings
-from controller.facts.world import WorldSeen as WorldSeen
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.owners import controller_uid
 from elastic.api.words import HOLDER, IN_WORLD, STEP_REPORTED, WORLD_STANDS
@@ -18,6 +16,8 @@ from elastic.signals import own_limits
 from elastic.signals.seen import Sight, Toleration, on_node, on_pod, tolerations_of
 from elastic.signals.signal import DisruptionSignal, Meaning
 from elastic.signals.table import BUILT_IN
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.world import WorldSeen as WorldSeen
 
 LAUNCHER_INDEX = 0
 MOST_DIGITS = 9

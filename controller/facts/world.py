@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from controller.facts.hang_seen import HangSeen
 from elastic.api.book import Rescale
 from elastic.membership.hosts import HostState
 from elastic.membership.wire import Restart
-from rendezvous.engine.messages.pace import Straggler
-from rendezvous.engine.messages.saves import FailingRank
+from elastic_training.controller.facts.hang_seen import HangSeen
+from elastic_training.rendezvous.engine.messages.pace import Straggler
+from elastic_training.rendezvous.engine.messages.saves import FailingRank
 
 
 @dataclass(frozen=True, slots=True)

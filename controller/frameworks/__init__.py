@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from controller.frameworks.jax import Jax
-from controller.frameworks.mpi import Mpi
-from controller.frameworks.mxnet import MxNet
-from controller.frameworks.paddle import Paddle
-from controller.frameworks.protocol import Framework
-from controller.frameworks.pytorch import PyTorch
-from controller.frameworks.tensorflow import TensorFlow
-from controller.frameworks.xgboost import XGBoost
+from elastic_training.controller.frameworks.jax import Jax
+from elastic_training.controller.frameworks.mpi import Mpi
+from elastic_training.controller.frameworks.mxnet import MxNet
+from elastic_training.controller.frameworks.paddle import Paddle
+from elastic_training.controller.frameworks.protocol import Framework
+from elastic_training.controller.frameworks.pytorch import PyTorch
+from elastic_training.controller.frameworks.tensorflow import TensorFlow
+from elastic_training.controller.frameworks.xgboost import XGBoost
 
 FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
     {

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.frameworks.environment import Variable, variable, with_environment
-from controller.frameworks.protocol import Framework, Replica, total
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
 from elastic.api.template import training_port
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.frameworks.environment import Variable, variable, with_environment
+from elastic_training.controller.frameworks.protocol import Framework, Replica, total
 
 
 class Jax(Framework):

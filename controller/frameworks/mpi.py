@@ -5,18 +5,18 @@ A config map names the workers to the launcher: `hostfile` lists all that there 
 
 from collections.abc import Mapping, Sequence
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.tally import Tally
-from controller.facts.settings import Settings
-from controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh, train_jobs
-from controller.frameworks.mpi_hosts import LAUNCHER
-from controller.frameworks.protocol import Framework, Replica
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import LauncherCreation
 from elastic.membership.hosts import Host
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.frameworks import mpi_discovery, mpi_exec, mpi_ssh, train_jobs
+from elastic_training.controller.frameworks.mpi_hosts import LAUNCHER
+from elastic_training.controller.frameworks.protocol import Framework, Replica
 
 
 class Mpi(Framework):

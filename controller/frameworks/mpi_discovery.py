@@ -7,20 +7,20 @@ the script is for a launcher that cannot ask.
 import shlex
 from collections.abc import Sequence
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous import host_list
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.deadlines import waits_for_replacement
-from controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
-from controller.facts.snapshot import Pod
-from controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.words import MpiTransport, WorkerLibrary
 from elastic.membership.hosts import Host
-from rendezvous.delivery import CA_KEY
-from rendezvous.launcher_delivery import deliver, deliver_to_worker, runs_horovod
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous import host_list
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.deadlines import waits_for_replacement
+from elastic_training.controller.deciding.rendezvous.worker_library import LAUNCHER_TOKEN_KEY, secret_name
+from elastic_training.controller.facts.snapshot import Pod
+from elastic_training.controller.frameworks.mpi_hosts import LAUNCHER, launcher_name, with_volume, workers
+from elastic_training.rendezvous.delivery import CA_KEY
+from elastic_training.rendezvous.launcher_delivery import deliver, deliver_to_worker, runs_horovod
 
 VOLUME, FOLDER = "elastic-hosts", "/etc/elastic-training"
 TOKEN_FILE = "token"

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.facts.settings import Settings
-from controller.frameworks import mpi_discovery
-from controller.frameworks.environment import Variable, variable, with_environment, with_missing
-from controller.frameworks.mpi_hosts import (
+from elastic.api.job import Job, Object
+from elastic.api.kinds import WORKER
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.frameworks import mpi_discovery
+from elastic_training.controller.frameworks.environment import Variable, variable, with_environment, with_missing
+from elastic_training.controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
     CONFIG_VOLUME,
     EXECUTABLE,
@@ -21,9 +23,7 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from elastic.api.job import Job, Object
-from elastic.api.kinds import WORKER
-from rendezvous.delivery import restricted
+from elastic_training.rendezvous.delivery import restricted
 
 KUBECTL_VOLUME, KUBECTL_PATH = "mpi-job-kubectl", "/opt/kube"
 REMOTE_SHELL, HOSTS, HYDRA_HOSTS = f"{CONFIG_PATH}/kubexec.sh", f"{CONFIG_PATH}/hostfile", f"{CONFIG_PATH}/hostfile.hydra"

@@ -1,12 +1,12 @@
 """Name the members of an MPI job for both transports: launcher, workers, and the config map that lists them."""
 
-from controller.deciding.job_view import JobView
-from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.replicas import replica_slots
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.deciding.replicas import replica_slots
+from elastic_training.controller.facts.snapshot import Snapshot
 
 LAUNCHER = "Launcher"
 CONFIG_VOLUME, CONFIG_PATH = "mpi-job-config", "/etc/mpi"

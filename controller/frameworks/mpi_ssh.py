@@ -6,12 +6,15 @@ needs an account of the cluster's API.
 
 from collections.abc import Iterator, Sequence
 
-from controller.deciding.job_view import JobView
-from controller.facts.settings import Settings
-from controller.facts.snapshot import KeyPair, Snapshot
-from controller.frameworks import mpi_discovery
-from controller.frameworks.environment import Variable, variable, with_missing
-from controller.frameworks.mpi_hosts import (
+from elastic.api.job import Job, Object
+from elastic.api.names import job_labels
+from elastic.api.words import MpiImplementation, MpiTransport
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import KeyPair, Snapshot
+from elastic_training.controller.frameworks import mpi_discovery
+from elastic_training.controller.frameworks.environment import Variable, variable, with_missing
+from elastic_training.controller.frameworks.mpi_hosts import (
     CONFIG_PATH,
     EXECUTABLE,
     LAUNCHER,
@@ -24,10 +27,7 @@ from controller.frameworks.mpi_hosts import (
     with_volume,
     workers,
 )
-from controller.frameworks.protocol import Replica
-from elastic.api.job import Job, Object
-from elastic.api.names import job_labels
-from elastic.api.words import MpiImplementation, MpiTransport
+from elastic_training.controller.frameworks.protocol import Replica
 
 PRIVATE, PUBLIC = "ssh-privatekey", "ssh-publickey"
 FILES = {"id_rsa": PRIVATE, "id_rsa.pub": PUBLIC, "authorized_keys": PUBLIC}

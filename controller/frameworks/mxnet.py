@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.frameworks.environment import Variable, variable, with_environment
-from controller.frameworks.protocol import Framework, Replica
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
 from elastic.api.template import training_port
 from elastic.api.words import JobMode
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.frameworks.environment import Variable, variable, with_environment
+from elastic_training.controller.frameworks.protocol import Framework, Replica
 
 SCHEDULER, SERVER, TUNER = "Scheduler", "Server", "Tuner"
 TUNER_KEY = "tuner-server-key"

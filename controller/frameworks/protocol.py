@@ -6,14 +6,14 @@ The defaults here are right for most kinds. A framework decides nothing about re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.tally import Tally
-from controller.facts.settings import Settings
-from controller.facts.snapshot import Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Job, Object
 from elastic.membership.hosts import Host
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import Pod
 
 
 @dataclass(frozen=True, slots=True)

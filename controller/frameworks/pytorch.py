@@ -5,21 +5,21 @@ The rendezvous of the control plane itself is put into a pod by rendezvous.deliv
 
 from collections.abc import Iterator, Sequence
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous import c10d_store, etcd, readiness, worker_library
-from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
-from controller.facts.settings import Settings
-from controller.facts.snapshot import Snapshot
-from controller.frameworks import train_jobs
-from controller.frameworks.environment import Variable, variable, with_environment, with_missing
-from controller.frameworks.protocol import Framework, Replica, total
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import host_name, pod_name
 from elastic.api.rendezvous_choice import ETCDS
 from elastic.api.template import training_port
 from elastic.api.words import RdzvBackend
-from rendezvous.delivery import init_container
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous import c10d_store, etcd, readiness, worker_library
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import Snapshot
+from elastic_training.controller.frameworks import train_jobs
+from elastic_training.controller.frameworks.environment import Variable, variable, with_environment, with_missing
+from elastic_training.controller.frameworks.protocol import Framework, Replica, total
+from elastic_training.rendezvous.delivery import init_container
 
 MASTER = "Master"
 INIT_CONTAINER = "init-pytorch"

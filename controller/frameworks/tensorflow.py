@@ -6,15 +6,15 @@ A chief or master decides the job's end. Without one, worker 0 decides it, or al
 import json
 from collections.abc import Collection, Sequence
 
-from controller.deciding.job_view import JobView
-from controller.facts.snapshot import Pod, PodPhase
-from controller.frameworks.environment import variable, with_environment
-from controller.frameworks.protocol import Framework, Replica, total
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import pod_name
 from elastic.api.template import training_port
 from elastic.api.words import SuccessPolicy
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
+from elastic_training.controller.frameworks.environment import variable, with_environment
+from elastic_training.controller.frameworks.protocol import Framework, Replica, total
 
 PS = "PS"
 LEADERS = ("Chief", "Master")

@@ -1,9 +1,9 @@
 """Give the pods of a TrainJob's nodes the names and variables that they have at Kubeflow Trainer, and the Service behind these names."""
 
-from controller.deciding.objects.ownership import owned_metadata
-from controller.frameworks.environment import Variable, with_missing
 from elastic.api.job import Job, Object
 from elastic.api.names import NODE_NUMBER, job_labels
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.frameworks.environment import Variable, with_missing
 
 NUMBER: Variable = {"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{NODE_NUMBER}']"}}}
 """A Job with indexes gives each of its pods this variable."""

@@ -5,7 +5,7 @@ import base64
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from controller.facts.snapshot import KeyPair
+from elastic_training.controller.facts.snapshot import KeyPair
 
 
 def new_key_pair() -> KeyPair:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from controller.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.api.trainer.modes import Mode
 from elastic.api.trainer.shipped import NAMESPACE as TRAINER_NAMESPACE
 from elastic.logs import log_to
 from elastic.runtime.election import LEASE_S
 from elastic.runtime.flags import chosen_kinds, identity
-from rendezvous.engine.messages.pace import WINDOW_S
+from elastic_training.controller.running.options import Options, mistakes
+from elastic_training.rendezvous.engine.messages.pace import WINDOW_S
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -138,10 +138,10 @@ def main(*, log_level: str, kinds: str, train_jobs: str, compat: str | None, **f
 
 
 async def _run(options: Options) -> int:
-    from controller.running.process import OWN, Process
-    from controller.watching.own_pod import NoPod, own_image
     from elastic.membership.tokens import BadKey
     from elastic.runtime.cluster_process import run_on_cluster
+    from elastic_training.controller.running.process import OWN, Process
+    from elastic_training.controller.watching.own_pod import NoPod, own_image
 
     async def work(kube: Kube, stop: asyncio.Event) -> None:
         chosen = replace(options, lease_namespace=options.lease_namespace or kube.access.namespace)

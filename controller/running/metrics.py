@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.deciding.lifecycle.conditions import holds
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
 from elastic.api.words import Cause, ConditionType
+from elastic_training.controller.deciding.lifecycle.conditions import holds
 
 LABELS = ("job_namespace", "framework")
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")

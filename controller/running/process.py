@@ -13,23 +13,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from controller.acting.apply import Applier
-from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import FencedServer
-from controller.acting.leading import give_signs
-from controller.acting.link import RendezvousLink, Server
-from controller.acting.links import ETCD_AT_ONCE, Links
-from controller.acting.secrets import Secrets, data_of
-from controller.acting.table_warnings import warn_of_rows
-from controller.facts.keys import Key
-from controller.facts.settings import Rendezvous, Settings
-from controller.running.metrics import Metrics
-from controller.running.options import Options
-from controller.running.reconcile import Reconciler
-from controller.running.train_jobs import TrainJobs
-from controller.running.trainer_turn import OtherLeases, TrainerTurn
-from controller.watching.kopf_watch import KopfWatch
-from controller.watching.observe import Observer, resources_of
 from elastic.api.trainer.modes import TRAINER_LEASE, Mode, holder_of_trainer
 from elastic.etcd.store import Away, StoreRefused
 from elastic.etcd.thread import EtcdThread
@@ -48,9 +31,26 @@ from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.web import ALL_ADDRESSES, serving, taken
 from elastic.runtime.workqueue import WorkQueue
 from elastic.runtime.writers import Writer
+from elastic_training.controller.acting.apply import Applier
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.acting.fenced_link import FencedServer
+from elastic_training.controller.acting.leading import give_signs
+from elastic_training.controller.acting.link import RendezvousLink, Server
+from elastic_training.controller.acting.links import ETCD_AT_ONCE, Links
+from elastic_training.controller.acting.secrets import Secrets, data_of
+from elastic_training.controller.acting.table_warnings import warn_of_rows
+from elastic_training.controller.facts.keys import Key
+from elastic_training.controller.facts.settings import Rendezvous, Settings
+from elastic_training.controller.running.metrics import Metrics
+from elastic_training.controller.running.options import Options
+from elastic_training.controller.running.reconcile import Reconciler
+from elastic_training.controller.running.train_jobs import TrainJobs
+from elastic_training.controller.running.trainer_turn import OtherLeases, TrainerTurn
+from elastic_training.controller.watching.kopf_watch import KopfWatch
+from elastic_training.controller.watching.observe import Observer, resources_of
 
 if TYPE_CHECKING:
-    from controller.webhook.door import Door
+    from elastic_training.controller.webhook.door import Door
 
 log = logging.getLogger(__name__)
 LEASE = "elastic-controller"
@@ -282,8 +282,8 @@ def _door(kube: Kube, options: Options, train_jobs: TrainJobs | None) -> "Door |
     """Load the webhook only if it is wanted, because making certificates takes memory."""
     if options.webhook_fd is None and not options.webhook_port:
         return None
-    from controller.webhook.door import Door
     from elastic.runtime.cert_rotation import CertificateName
+    from elastic_training.controller.webhook.door import Door
 
     if options.webhook_fd is not None:
         opened = socket.socket(fileno=options.webhook_fd)

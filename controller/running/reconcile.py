@@ -13,20 +13,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from controller.acting import status_debounce
-from controller.acting.apply import Applier, Outcome
-from controller.acting.secrets import Secrets
-from controller.deciding.actions import Plan
-from controller.deciding.lifecycle.invalid import plan_for_invalid
-from controller.deciding.plan import plan
-from controller.deciding.replicas import creation_backoff
-from controller.facts.keys import Key
-from controller.facts.settings import Settings
-from controller.facts.snapshot import KeyPair, NotCreated, WorldSeen
-from controller.frameworks import mpi_ssh
-from controller.running.keypair import new_key_pair
-from controller.running.metrics import Metrics
-from controller.watching.observe import Observer, WatchScope
 from elastic.api import SpecError, parse, status_of
 from elastic.api.job import JobStatus
 from elastic.api.kinds import KINDS
@@ -36,6 +22,20 @@ from elastic.membership.tokens import Role
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.terminating import PAUSE_S
 from elastic.runtime.workqueue import WorkQueue
+from elastic_training.controller.acting import status_debounce
+from elastic_training.controller.acting.apply import Applier, Outcome
+from elastic_training.controller.acting.secrets import Secrets
+from elastic_training.controller.deciding.actions import Plan
+from elastic_training.controller.deciding.lifecycle.invalid import plan_for_invalid
+from elastic_training.controller.deciding.plan import plan
+from elastic_training.controller.deciding.replicas import creation_backoff
+from elastic_training.controller.facts.keys import Key
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import KeyPair, NotCreated, WorldSeen
+from elastic_training.controller.frameworks import mpi_ssh
+from elastic_training.controller.running.keypair import new_key_pair
+from elastic_training.controller.running.metrics import Metrics
+from elastic_training.controller.watching.observe import Observer, WatchScope
 
 log = logging.getLogger(__name__)
 GATHER_S = 0.03

@@ -5,16 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from controller.acting.event_recorder import EventRecorder
-from controller.deciding.actions import warning
-from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.deciding.trainjobs.claims import CLAIM
-from controller.deciding.trainjobs.initializers import name as initializer_name
-from controller.deciding.trainjobs.lowering import runtime_key
-from controller.deciding.trainjobs.nodes import kind_of
-from controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
-from controller.facts.keys import JOBS
-from controller.watching.fed_view import FedView
 from elastic.api.kinds import INITIALIZERS, OWNED
 from elastic.api.owners import controller_uid
 from elastic.api.trainer.modes import SELECTOR, Mode
@@ -26,6 +16,16 @@ from elastic.membership.training import TrainingProgress
 from elastic.runtime.fence import is_lapse
 from elastic.runtime.workqueue import WorkQueue
 from elastic.runtime.writers import Writer
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.deciding.actions import warning
+from elastic_training.controller.deciding.trainjobs.admission import RuntimeSight
+from elastic_training.controller.deciding.trainjobs.claims import CLAIM
+from elastic_training.controller.deciding.trainjobs.initializers import name as initializer_name
+from elastic_training.controller.deciding.trainjobs.lowering import runtime_key
+from elastic_training.controller.deciding.trainjobs.nodes import kind_of
+from elastic_training.controller.deciding.trainjobs.plan import TrainJobPlan, TrainJobView, plan
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.watching.fed_view import FedView
 
 log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 10.0

@@ -15,14 +15,14 @@ from typing import Never, Protocol
 
 import aiohttp
 
-from controller.acting.event_recorder import EventRecorder
-from controller.deciding.actions import JobEvent
 from elastic.api.trainer.modes import TRAINER_LEASE, is_ours
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import LEASES, Object
 from elastic.runtime.election import LeaseLost
 from elastic.runtime.process import Parts
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.deciding.actions import JobEvent
 
 log = logging.getLogger(__name__)
 LOOK_S = 5.0

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import aiohttp
 import kopf
 
-from controller.facts.keys import JOBS
-from controller.watching.kopf_answers import ShallowAnswer
 from elastic.kube.access import Access
 from elastic.kube.answering import Answering
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.watching.kopf_answers import ShallowAnswer
 
 log = logging.getLogger(__name__)
 IDENTITY: Any = "elastic-controller"

@@ -10,11 +10,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from controller.facts.keys import JOBS, Key, key_of_labels, key_of_owner
-from controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
-from controller.facts.settings import Settings
-from controller.facts.snapshot import Node, Owned, Pod, Service, Snapshot, WorldSeen, node_from, pod_from, service_from
-from controller.watching.fed_view import FedView
 from elastic.api.names import OPERATOR_NAME, REPLICA_TYPE
 from elastic.api.owners import controller_uid
 from elastic.api.rights import MPI
@@ -38,6 +33,11 @@ from elastic.kube.view import uid_of
 from elastic.signals.seen import on_job
 from elastic.signals.signal import DisruptionSignal
 from elastic.signals.table import BUILT_IN
+from elastic_training.controller.facts.keys import JOBS, Key, key_of_labels, key_of_owner
+from elastic_training.controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import Node, Owned, Pod, Service, Snapshot, WorldSeen, node_from, pod_from, service_from
+from elastic_training.controller.watching.fed_view import FedView
 
 STARVED = "CreateContainerConfigError"
 BY_JOB, BY_UID, BY_NODE, BY_DOOM = "job", "uid", "node", "doom"

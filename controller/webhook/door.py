@@ -7,13 +7,13 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Protocol
 
-from controller.webhook.configuration import Configurations
-from controller.webhook.judges import Judges, LookUp, Verdict, command
-from controller.webhook.server import serving
 from elastic.api.trainer.modes import Mode
 from elastic.api.webhook import FOR_TRAIN_JOBS
 from elastic.kube.client import Kube
 from elastic.runtime.cert_rotation import CertificateName, Keeping
+from elastic_training.controller.webhook.configuration import Configurations
+from elastic_training.controller.webhook.judges import Judges, LookUp, Verdict, command
+from elastic_training.controller.webhook.server import serving
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook.answers import AdmissionAnswer, Request, Review, Subject, refused
-from controller.webhook.review import answer
 from elastic.api.errors import Problem
 from elastic.api.pod_schema import METRIC, POD_TEMPLATE, fast_type
 from elastic.api.trainer.modes import Mode
+from elastic_training.controller.deciding.trainjobs.admission import RuntimeSight
+from elastic_training.controller.webhook.answers import AdmissionAnswer, Request, Review, Subject, refused
+from elastic_training.controller.webhook.review import answer
 
 LENGTH = struct.Struct(">I")
 LIMIT_S = 2.0

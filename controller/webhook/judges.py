@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook.answers import Subject, refused
-from controller.webhook.judge import LENGTH, LIMIT_S, Asked, Judged, Said, Unreadable, Wanted
 from elastic.api.errors import Problem
 from elastic.api.trainer.modes import Mode
 from elastic.kube.errors import KubeError
+from elastic_training.controller.deciding.trainjobs.admission import RuntimeSight
+from elastic_training.controller.webhook.answers import Subject, refused
+from elastic_training.controller.webhook.judge import LENGTH, LIMIT_S, Asked, Judged, Said, Unreadable, Wanted
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ class Judges:
 def command(*, kinds: Collection[str], namespace: str | None, mode: Mode = Mode.OFF) -> list[str]:
     """Return the command that starts a process which judges these kinds, and TrainJobs by this mode."""
     options = ["--kinds", ",".join(kinds), "--trainjobs", mode, *(() if namespace is None else ("--namespace", namespace))]
-    return [sys.executable, "-P", "-m", "controller.webhook.judge", *options]
+    return [sys.executable, "-P", "-m", "elastic_training.controller.webhook.judge", *options]
 
 
 def _unjudged(subject: Subject, why: str) -> Verdict:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.webhook import trainer_review
-from controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
-from controller.webhook.trainer_review import LookUp
 from elastic.api.errors import Problem, SpecError
 from elastic.api.kinds import API_VERSION
 from elastic.api.parser import parse
 from elastic.api.trainer.modes import Mode
+from elastic_training.controller.deciding.trainjobs.admission import RuntimeSight
+from elastic_training.controller.webhook import trainer_review
+from elastic_training.controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
+from elastic_training.controller.webhook.trainer_review import LookUp
 
 
 def unknown(kind: str, namespace: str, name: str) -> RuntimeSight:

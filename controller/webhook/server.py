@@ -16,10 +16,10 @@ from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
-from controller.webhook.judges import Busy, NoReview, Verdict
 from elastic.api import webhook
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.served import served
+from elastic_training.controller.webhook.judges import Busy, NoReview, Verdict
 
 BOUNDS = Bounds(most=128, strangers=128, of_one_address=64, first_request_s=3.0, oldest_goes_at_once=True, pace_s=0.005)
 """A TLS handshake takes a millisecond or two of the controller's time; hence the pace."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from controller.deciding.trainjobs import admission
-from controller.deciding.trainjobs.admission import RuntimeSight
-from controller.deciding.trainjobs.lowering import runtime_key
-from controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
 from elastic.api.errors import Problem
 from elastic.api.trainer.modes import Mode, serves
 from elastic.api.trainer.train_job import API_VERSION, CLUSTER_RUNTIME, RUNTIME, TRAIN_JOB
+from elastic_training.controller.deciding.trainjobs import admission
+from elastic_training.controller.deciding.trainjobs.admission import RuntimeSight
+from elastic_training.controller.deciding.trainjobs.lowering import runtime_key
+from elastic_training.controller.webhook.answers import AdmissionAnswer, Request, allowed, changes_no_spec, refused
 
 LookUp = Callable[[str, str, str], RuntimeSight]
 """Return the runtime of this kind, namespace and name."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from dashboard.history.record import JobRecord
-from dashboard.watching.seen import JobSeen
 from elastic.membership.training import TrainingProgress
+from elastic_training.dashboard.history.record import JobRecord
+from elastic_training.dashboard.watching.seen import JobSeen
 
 MOST_JOBS = 2000
 

@@ -6,11 +6,11 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
-from dashboard.history.series import NOTHING, Row, Series
-from dashboard.watching.seen import JobSeen, RescaleSeen
 from elastic.membership.phases import WorldPhase
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.deciding.training import SAMPLES, TOKENS, Spent, Training, heard
+from elastic_training.dashboard.history.series import NOTHING, Row, Series
+from elastic_training.dashboard.watching.seen import JobSeen, RescaleSeen
 
 MOST_RESCALES = 100
 MOST_GAPS = 8

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from autoscale.deciding.training import Spent, Training
-from dashboard.history.book import MOST_JOBS, Book
-from dashboard.history.record import MOST_RESCALES, STEPS, JobRecord
-from dashboard.history.series import Row, Series
-from dashboard.watching.seen import RescaleSeen
+from elastic_training.autoscale.deciding.training import Spent, Training
+from elastic_training.dashboard.history.book import MOST_JOBS, Book
+from elastic_training.dashboard.history.record import MOST_RESCALES, STEPS, JobRecord
+from elastic_training.dashboard.history.series import Row, Series
+from elastic_training.dashboard.watching.seen import RescaleSeen
 
 log = logging.getLogger(__name__)
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 30.0

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dashboard.running.options import Options, mistakes
 from elastic.api.kinds import KINDS
 from elastic.logs import log_to
 from elastic.runtime.flags import chosen_kinds, identity
+from elastic_training.dashboard.running.options import Options, mistakes
 
 if TYPE_CHECKING:
     from elastic.kube.client import Kube
@@ -55,8 +55,8 @@ def main(*, log_level: str, kinds: str, **flags: Any) -> None:
 
 
 async def _run(options: Options) -> int:
-    from dashboard.running.process import Process
     from elastic.runtime.cluster_process import run_on_cluster
+    from elastic_training.dashboard.running.process import Process
 
     async def work(kube: Kube, stop: asyncio.Event) -> None:
         await Process(kube, options).run(stop)

@@ -9,9 +9,9 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from dashboard.serving.shown import JobRow
-from dashboard.serving.views import Views
-from dashboard.watching.observer import Observer
+from elastic_training.dashboard.serving.shown import JobRow
+from elastic_training.dashboard.serving.views import Views
+from elastic_training.dashboard.watching.observer import Observer
 
 LABELS = ["namespace", "kind", "job"]
 GAUGES: Mapping[str, tuple[str, Callable[[JobRow], float | None]]] = MappingProxyType(

@@ -12,18 +12,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from dashboard.history.book import Book
-from dashboard.history.store import HistoryStore
-from dashboard.running.metrics import ProgressCollector
-from dashboard.running.options import Options
-from dashboard.serving.changes import Reclaims
-from dashboard.serving.guard import Guard
-from dashboard.serving.news import NODES, News
-from dashboard.serving.server import BACKLOG, Server, ServingSettings
-from dashboard.serving.sessions import ClusterSessions, LaptopSessions, Sessions
-from dashboard.serving.stream import Streams
-from dashboard.serving.views import Views
-from dashboard.watching.observer import Observer
 from elastic.kube import connect
 from elastic.kube.access import without_certificate
 from elastic.kube.client import Kube
@@ -33,6 +21,18 @@ from elastic.membership.reading import reader
 from elastic.runtime.process import Parts, wait_listed, write_ready
 from elastic.runtime.signal_file import table_of
 from elastic.runtime.web import serving, taken
+from elastic_training.dashboard.history.book import Book
+from elastic_training.dashboard.history.store import HistoryStore
+from elastic_training.dashboard.running.metrics import ProgressCollector
+from elastic_training.dashboard.running.options import Options
+from elastic_training.dashboard.serving.changes import Reclaims
+from elastic_training.dashboard.serving.guard import Guard
+from elastic_training.dashboard.serving.news import NODES, News
+from elastic_training.dashboard.serving.server import BACKLOG, Server, ServingSettings
+from elastic_training.dashboard.serving.sessions import ClusterSessions, LaptopSessions, Sessions
+from elastic_training.dashboard.serving.stream import Streams
+from elastic_training.dashboard.serving.views import Views
+from elastic_training.dashboard.watching.observer import Observer
 
 log = logging.getLogger(__name__)
 CERTIFICATE_LOOK_S = 60.0

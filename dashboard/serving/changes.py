@@ -16,12 +16,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from autoscale.jobs import JOBS
-from dashboard.watching.seen import JobSeen, NodeSeen
 from elastic.api.counting import counted
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import TRAIN_JOBS, Resource
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.dashboard.watching.seen import JobSeen, NodeSeen
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 100_000

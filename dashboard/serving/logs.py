@@ -8,10 +8,10 @@ import contextlib
 import aiohttp
 from aiohttp import web
 
-from dashboard.serving.stream import TAKEN_WITHIN_S
-from dashboard.watching.seen import PodSeen
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
+from elastic_training.dashboard.serving.stream import TAKEN_WITHIN_S
+from elastic_training.dashboard.watching.seen import PodSeen
 
 MOST_BYTES = 2 * 1024 * 1024
 LONGEST_S = 600.0

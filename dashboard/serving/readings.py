@@ -10,15 +10,15 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from autoscale.jobs import JOBS
-from dashboard.serving.changes import refused
-from dashboard.serving.shown import DefinitionPage, RoleShown, UsagePage, UsageShown, encode
-from dashboard.watching.seen import JobSeen
 from elastic.api.names import JOB_NAME
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.pod_usage import pod_usage
 from elastic.kube.resources import TRAIN_JOBS, Object
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.dashboard.serving.changes import refused
+from elastic_training.dashboard.serving.shown import DefinitionPage, RoleShown, UsagePage, UsageShown, encode
+from elastic_training.dashboard.watching.seen import JobSeen
 
 MOST_YAML = 256 * 1024
 MOST_WORDS, LONGEST_WORD, MOST_ROLES = 64, 4096, 16

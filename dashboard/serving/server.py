@@ -12,24 +12,24 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from dashboard.serving import changes, readings
-from dashboard.serving.callers import BadToken, Caller, NotReviewed
-from dashboard.serving.changes import NOTICE_S, Reclaims
-from dashboard.serving.guard import Guard, add_headers
-from dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
-from dashboard.serving.sessions import SESSION_S, Session, Sessions
-from dashboard.serving.shown import encode
-from dashboard.serving.site import pages
-from dashboard.serving.stream import NoPlace, StreamPlaces, Streams, ender, send
-from dashboard.serving.views import Views
-from dashboard.watching.observer import Observer
-from dashboard.watching.seen import JobSeen, PodSeen
 from elastic.client.summary import is_number
 from elastic.kube.client import Kube
 from elastic.kube.resources import PODS
 from elastic.runtime import signed_cookie
 from elastic.runtime.listener import Bounds, Listener
 from elastic.runtime.served import served
+from elastic_training.dashboard.serving import changes, readings
+from elastic_training.dashboard.serving.callers import BadToken, Caller, NotReviewed
+from elastic_training.dashboard.serving.changes import NOTICE_S, Reclaims
+from elastic_training.dashboard.serving.guard import Guard, add_headers
+from elastic_training.dashboard.serving.logs import MOST_LINES, USUAL_LINES, send_log
+from elastic_training.dashboard.serving.sessions import SESSION_S, Session, Sessions
+from elastic_training.dashboard.serving.shown import encode
+from elastic_training.dashboard.serving.site import pages
+from elastic_training.dashboard.serving.stream import NoPlace, StreamPlaces, Streams, ender, send
+from elastic_training.dashboard.serving.views import Views
+from elastic_training.dashboard.watching.observer import Observer
+from elastic_training.dashboard.watching.seen import JobSeen, PodSeen
 
 log = logging.getLogger(__name__)
 BOUNDS = Bounds(most=512, strangers=128, of_one_address=384, first_request_s=10.0, body_s=10.0)

@@ -20,13 +20,13 @@ from typing import Protocol
 
 from aiohttp import web
 
-from autoscale.jobs import JOBS
-from dashboard.serving.callers import BadToken, Bearer, Caller, LaptopOwner
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.runtime import signed_cookie
 from elastic.runtime.files import write_private
 from elastic.runtime.one_time import OneTimeToken
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.dashboard.serving.callers import BadToken, Bearer, Caller, LaptopOwner
 
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 200

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dashboard.history.series import Row
-from dashboard.watching.seen import Notice
+from elastic_training.dashboard.history.series import Row
+from elastic_training.dashboard.watching.seen import Notice
 
 COLUMNS = Row._fields
 

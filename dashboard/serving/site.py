@@ -26,7 +26,7 @@ class File:
 
 def pages() -> dict[str, File]:
     """Return the files by the path that a browser asks for."""
-    found = dict(_walk(files("dashboard") / "pages", "/"))
+    found = dict(_walk(files("elastic_training.dashboard") / "pages", "/"))
     return found | {"/": found["/index.html"]}
 
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from dashboard.history.book import Book
-from dashboard.serving.callers import BadToken, Caller, NotReviewed
-from dashboard.serving.news import News
-from dashboard.serving.sessions import Session
-from dashboard.serving.shown import COLUMNS, encode
-from dashboard.serving.views import Views, sees
-from dashboard.watching.observer import Observer
-from dashboard.watching.seen import JobSeen
+from elastic_training.dashboard.history.book import Book
+from elastic_training.dashboard.serving.callers import BadToken, Caller, NotReviewed
+from elastic_training.dashboard.serving.news import News
+from elastic_training.dashboard.serving.sessions import Session
+from elastic_training.dashboard.serving.shown import COLUMNS, encode
+from elastic_training.dashboard.serving.views import Views, sees
+from elastic_training.dashboard.watching.observer import Observer
+from elastic_training.dashboard.watching.seen import JobSeen
 
 LEAST_GAP_S, NODES_GAP_S = 1.0, 5.0
 BYTES_A_SECOND = 256 * 1024

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from autoscale.jobs import JOBS
-from dashboard.history.book import Book
-from dashboard.history.record import JobRecord
-from dashboard.serving.callers import Caller
-from dashboard.serving.shown import (
+from elastic.kube.resources import EVENTS, NODES, PODS
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.dashboard.history.book import Book
+from elastic_training.dashboard.history.record import JobRecord
+from elastic_training.dashboard.serving.callers import Caller
+from elastic_training.dashboard.serving.shown import (
     ConditionShown,
     DisruptionShown,
     EventShown,
@@ -22,9 +23,8 @@ from dashboard.serving.shown import (
     RescaleShown,
     WorkerShown,
 )
-from dashboard.watching.observer import Observer
-from dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, is_worker
-from elastic.kube.resources import EVENTS, NODES, PODS
+from elastic_training.dashboard.watching.observer import Observer
+from elastic_training.dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, is_worker
 
 MOST_WORKERS = 1000
 MOST_OCCUPANTS = 256

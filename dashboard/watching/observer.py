@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from autoscale.jobs import JOBS
-from dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, event_seen, job_seen, node_seen, pod_seen
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME
 from elastic.kube.cache import Cache
@@ -16,6 +14,8 @@ from elastic.kube.resources import EVENTS, NODES, PODS, Object
 from elastic.kube.view import ViewChange
 from elastic.signals.signal import DisruptionSignal
 from elastic.signals.table import BUILT_IN
+from elastic_training.autoscale.jobs import JOBS
+from elastic_training.dashboard.watching.seen import EventSeen, JobSeen, NodeSeen, PodSeen, event_seen, job_seen, node_seen, pod_seen
 
 MOST_EVENTS = 20_000
 MOST_EVENTS_OF_A_JOB = 200

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoscale.figures import JobName
-from autoscale.watching.projections import GROUPS, SPOT
 from elastic.api.book import Disruption
 from elastic.api.counting import continued
 from elastic.api.kinds import KINDS, WORKER, Kind, as_owned
@@ -22,6 +20,8 @@ from elastic.kube.placement import requests
 from elastic.kube.resources import Object
 from elastic.signals.seen import Sight, on_node, on_pod
 from elastic.signals.signal import DisruptionSignal, Meaning
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.watching.projections import GROUPS, SPOT
 
 KIND_OF_OPERATOR = {kind.operator_name: kind.name for kind in KINDS.values()}
 LONGEST_TEXT = 1024

@@ -49,6 +49,19 @@ SECTIONS = {
         "node": ("elastic.cli.node:node", "List, add, drain, taint, reclaim or kill nodes of the laptop cluster."),
     },
 }
+_STOP = "`elastic suspend JOB` stops a job and keeps it, `elastic delete JOB` removes it"
+_SHOW = "`elastic get` shows jobs, `elastic top` what their workers use"
+_RUN = "`elastic run FILE` runs a job file or a script, with --detach in the background"
+OF_OTHERS = {
+    **dict.fromkeys(("stop", "cancel", "kill", "terminate", "abort", "pause"), _STOP),
+    **dict.fromkeys(("rm", "remove", "destroy"), "`elastic delete JOB` removes a job with its pods"),
+    **dict.fromkeys(("ps", "list", "ls", "jobs", "queue", "squeue", "show"), _SHOW),
+    **dict.fromkeys(("submit", "apply", "create", "launch", "exec", "sbatch", "train"), _RUN),
+    **dict.fromkeys(("start", "restart"), "`elastic resume JOB` starts a suspended job, `elastic up` the laptop cluster"),
+    **dict.fromkeys(("log", "tail", "attach", "follow"), "`elastic logs -f JOB` shows what a job prints"),
+    **dict.fromkeys(("resize", "rescale"), "`elastic scale JOB COUNT` changes how many workers a job has"),
+}
+"""Commands of other tools, and what does the same here."""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
@@ -116,8 +129,8 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from elastic.api.reader import did_you_mean
 
-            hint = did_you_mean(args[0], COMMANDS) or "; `elastic --help` lists them"
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+            meant = f"; {OF_OTHERS[args[0]]}" if args[0] in OF_OTHERS else did_you_mean(args[0], COMMANDS)
+            raise click.UsageError(f"there is no command {args[0]!r}{meant or '; `elastic --help` lists them'}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:

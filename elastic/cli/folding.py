@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from rendezvous.engine.peer_errors import tells_of_peer
+from elastic_training.rendezvous.engine.peer_errors import tells_of_peer
 
 _START = "Traceback (most recent call last):"
 _SYNTAX_ERROR = re.compile(r'^  File ".+", line \d+$')

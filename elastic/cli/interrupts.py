@@ -1,4 +1,4 @@
-"""Handle Ctrl-C while a job runs: on a terminal the command asks, elsewhere the run ends."""
+"""Handle Ctrl-C while a job runs: on a terminal the user goes and the job stays; elsewhere the run ends."""
 
 from __future__ import annotations
 
@@ -8,66 +8,61 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from enum import StrEnum
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-class Answer(StrEnum):
-    GO_ON = ""
-    DELETE = "d"
-    LEAVE = "l"
+DELETE = "d"
 
 
 class Left(Exception):
-    """The user leaves; the job stays."""
+    """The user goes; the job stays."""
 
 
-async def asking(
+async def until_interrupted(
     work: Awaitable[T],
     *,
-    can_leave: bool,
+    asks: bool,
     say: Callable[[str], None],
     held: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> T:
-    """Return the result of the work.
+    """Return the result of the work, or raise Left if the user presses Ctrl-C on a terminal, and CancelledError if the job must go.
 
-    An interruption cancels the work; on a terminal only after the user has agreed. While the question is open, other output is `held`.
+    `asks`: the cluster ends with this command, so the command asks what shall become of it. Meanwhile other output is `held`. Only the
+    answer `d` deletes. SIGTERM, and Ctrl-C without a terminal, come from programs, which answer no question: the job goes.
     """
     task = asyncio.ensure_future(work)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await task
     with _interruptions() as (interrupted, terminated):
-        while True:
-            event = asyncio.ensure_future(interrupted.wait())
-            try:
-                await asyncio.wait({task, event}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                event.cancel()
-            if task.done():
-                return task.result()
+        await _first(task, interrupted)
+        if not task.done() and asks and not terminated.is_set():
             interrupted.clear()
-            match Answer.DELETE if terminated.is_set() else await _asked(interrupted, can_leave=can_leave, say=say, held=held):
-                case Answer.GO_ON:
-                    say("going on")
-                    continue
-                case Answer.LEAVE:
-                    task.cancel()
-                    await asyncio.wait({task})
-                    raise Left
-                case Answer.DELETE:
-                    task.cancel()
-                    await asyncio.wait({task})
-                    raise asyncio.CancelledError
+            say("interrupted: d and Enter deletes the job and stops the cluster; Enter, or Ctrl-C again, leaves both running")
+            with held():
+                deletes = await _asked(task, interrupted)
+        else:
+            deletes = False
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task})
+        if deletes or terminated.is_set():
+            raise asyncio.CancelledError
+        raise Left
 
 
-async def _asked(
-    interrupted: asyncio.Event, *, can_leave: bool, say: Callable[[str], None], held: Callable[[], AbstractContextManager[None]]
-) -> Answer:
-    leave = "; l and Enter leaves it running and goes" if can_leave else ""
-    say(f"interrupted: d and Enter, or Ctrl-C again, deletes the job{leave}; Enter goes on")
+async def _first(task: asyncio.Future[Any], event: asyncio.Event, *others: asyncio.Future[Any]) -> None:
+    """Wait for the end of the task, for the event, or for another future."""
+    happens = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({task, happens, *others}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        happens.cancel()
+
+
+async def _asked(task: asyncio.Future[Any], interrupted: asyncio.Event) -> bool:
+    """Return whether the user wants the job and the cluster to go. Ctrl-C once more, and the end of the input, leave them."""
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[str] = loop.create_future()
 
@@ -76,20 +71,13 @@ async def _asked(
             typed.set_result(line)
 
     def read() -> None:  # in a thread that nothing waits for: no signal ends a read
-        loop.call_soon_threadsafe(hear, sys.stdin.readline())
+        line = sys.stdin.readline()
+        with suppress(RuntimeError):  # the loop is closed, because the command ended before the user typed a line
+            loop.call_soon_threadsafe(hear, line)
 
     threading.Thread(target=read, daemon=True).start()
-    again = asyncio.ensure_future(interrupted.wait())
-    both: set[asyncio.Future[Any]] = {typed, again}
-    with held():
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    if again.done():
-        return Answer.DELETE
-    again.cancel()
-    word = typed.result().strip().lower()[:1]
-    if not typed.result():  # the input has ended
-        return Answer.DELETE
-    return Answer.LEAVE if word == Answer.LEAVE and can_leave else Answer.DELETE if word == Answer.DELETE else Answer.GO_ON
+    await _first(task, interrupted, typed)
+    return typed.done() and typed.result().strip().lower()[:1] == DELETE
 
 
 def end_by_sigterm() -> None:

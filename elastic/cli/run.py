@@ -18,10 +18,10 @@ import click
 from elastic.api.counting import counted
 from elastic.api.kinds import KINDS
 from elastic.api.rendezvous_choice import needs_own_etcd
-from elastic.cli import INTERRUPTED
+from elastic.cli import INTERRUPTED, run_environment
 from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG
 from elastic.cli.images import Images, image_option
-from elastic.cli.interrupts import Left, asking, cancelled_by_sigterm, end_by_sigterm
+from elastic.cli.interrupts import Left, cancelled_by_sigterm, end_by_sigterm, until_interrupted
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.found import how_to_define
 from elastic.cli.jobs.milestone import Milestone
@@ -34,7 +34,7 @@ from elastic.cli.run_script import NOT_RUN, CannotRun, ScriptCommand, report_of,
 from elastic.cli.script_options import AskedForScript, script_options
 from elastic.cli.silence import Silence
 from elastic.cli.validate import STDIN, Report, as_lines, examine
-from elastic.client.script_job import is_script
+from elastic.client.script_job import ScriptOptions, is_script
 from elastic.kube import connect
 from elastic.kube.access import AccessError
 from elastic.kube.client import Kube
@@ -86,9 +86,10 @@ def run(
 
     A SCRIPT (.py under torchrun, .sh) needs no YAML: elastic run train.py --workers 1:4 -- --epochs 3. Uses the cluster of --kubeconfig,
     --data-dir or $KUBECONFIG, in this order; without them the laptop cluster, which is started for the time of the run if it does not run.
-    Applies everything in the files; several jobs run side by side. On the laptop, programs start in the present folder. Ctrl-C deletes what
-    the command created; on a terminal it asks first. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job failed, 2 a
-    file could not be read, is invalid or was refused.
+    Applies everything in the files; several jobs run side by side. On the laptop, programs start in the present folder. On a terminal,
+    Ctrl-C leaves the jobs running and says how to come back; if the cluster was started for this run, it asks. Elsewhere it deletes what
+    the command created. Exit code: 0 all jobs succeeded (with --detach: were created), 1 a job failed, 2 a file could not be read, is
+    invalid or was refused, 130 interrupted.
     """
     if kubeconfig and data_dir:
         raise click.UsageError("--kubeconfig and --data-dir name two clusters; give one of them")
@@ -122,11 +123,14 @@ def run(
     try:
         with chosen(printer, kubeconfig=kubeconfig, data_dir=data_dir, shape=shape, can_start=not detach) as place:
             jobs = _placed(report, printer) if place.is_laptop else _elsewhere(report, place, has_script=has_script)
+            if words := _environment(jobs, place, options if has_script else None):
+                printer.say(words)
             wish = _Wish(
                 jobs=jobs,
                 namespace=namespace,
                 replace=replace,
-                replace_over=has_script,
+                is_script=has_script,
+                is_named=not has_script or options.name is not None,
                 create_namespace=create_namespace,
                 detach=detach,
             )
@@ -147,7 +151,9 @@ class _Wish:
     jobs: list[Object]
     namespace: str | None
     replace: bool
-    replace_over: bool
+    is_script: bool
+    is_named: bool
+    """Whether the user chose the job's name. Otherwise it gets a number if another job has it."""
     create_namespace: bool
     detach: bool
 
@@ -187,6 +193,15 @@ def _placed(report: Report, printer: Printer) -> list[Object]:
     return jobs
 
 
+def _environment(jobs: list[Object], place: Place, script: ScriptOptions | None) -> str | None:
+    """Let a script run in the user's Python environment; return the sentence about it if another one started the cluster."""
+    if place.data_dir is None:
+        return None
+    if script is None:
+        return run_environment.other(place.data_dir)
+    return run_environment.use(jobs[0], place.data_dir, says_path="PATH" in script.env or script.image is not None)
+
+
 def _elsewhere(report: Report, place: Place, *, has_script: bool) -> list[Object]:
     if has_script:
         raise SubmissionRefused(
@@ -205,7 +220,12 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
     async with connect(place.kubeconfig) as kube:
         namespace = wish.namespace or kube.access.namespace
         submission = Submission(
-            kube, namespace=namespace, replace=wish.replace, replace_over=wish.replace_over, how_to_define=how_to_define
+            kube,
+            namespace=namespace,
+            replace=wish.replace,
+            replace_over=wish.is_script,
+            numbers=not wish.is_named,
+            how_to_define=how_to_define,
         )
         try:
             if wish.create_namespace:
@@ -213,12 +233,17 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
             for document in report.others:
                 await submission.apply(document.value)
             jobs = [await submission.create(job, _waits(printer)) for job in wish.jobs]
+            for job, asked in zip(jobs, wish.jobs, strict=True):
+                if (name := asked["metadata"].get("name", job.name)) != job.name:
+                    printer.say(f"{job.kind.name} {name} is not over yet, so this one is {job.name}; --replace deletes {name} first")
             if wish.detach:
                 _leave(place, jobs, printer)
                 return SUCCEEDED
             following = _followed(kube, jobs, printer, data_dir=place.data_dir)
-            outcomes = await asking(following, can_leave=not place.is_own, say=printer.say, held=printer.held)
+            outcomes = await until_interrupted(following, asks=place.own is not None, say=printer.say, held=printer.held)
         except Left:
+            if place.own is not None:
+                place.own.leave()
             _leave(place, jobs, printer)
             return INTERRUPTED
         except SubmissionRefused:
@@ -238,8 +263,12 @@ async def _run_to_its_end(place: Place, report: Report, wish: _Wish, *, printer:
 def _leave(place: Place, jobs: list[FollowedJob], printer: Printer) -> None:
     for job in jobs:
         words = f"{job.kind.plural}/{job.name} -n {job.namespace}"
-        follow, wait = (_command(place, f"{verb} {words}") for verb in ("logs -f", "wait"))
-        printer.say(f"{job.kind.name} {job.name} goes on; `{follow}` shows what it prints, `{wait}` waits for its end")
+        follow, wait, delete = (_command(place, f"{verb} {words}") for verb in ("logs -f", "wait", "delete"))
+        printer.say(
+            f"{job.kind.name} {job.name} goes on; `{follow}` shows what it prints, `{wait}` waits for its end, `{delete}` deletes it"
+        )
+    if place.own is not None:
+        printer.say(f"the cluster goes on, too; `{_command(place, 'down')}` stops it")
 
 
 def _command(place: Place, words: str) -> str:

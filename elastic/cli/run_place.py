@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from types import MappingProxyType
 
 from elastic.cli.options import command
 from elastic.cli.run_printer import Printer
-from elastic.local import etcd
+from elastic.local import devices, etcd
 from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
 from elastic.local.dashboard import link
-from elastic.local.files import ClusterState, Layout, layout_of
+from elastic.local.files import Layout, layout_of
 from elastic.local.sandbox import Mode
 
 NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopback they do)"
@@ -22,11 +21,11 @@ NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopbac
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster to run in. data_dir: of a laptop cluster, whose containers see this machine's files; is_own: it ends with the run."""
+    """A cluster to run in. data_dir: of a laptop cluster, whose containers see this machine's files; own: it ends with the run."""
 
     kubeconfig: Path
     data_dir: Path | None = None
-    is_own: bool = False
+    own: LocalCluster | None = None
 
     @property
     def is_laptop(self) -> bool:
@@ -71,8 +70,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
         _refuse_shape(
             shape.options(running=state.sandbox, has=layout.read_shape().images), f"the one in {layout.root}, which runs already,"
         )
-        if words := _to_know(state):
-            printer.say(f"it runs on the laptop cluster in {layout.root}: {words}")
+        if state.sandbox == Mode.NETNS.value:
+            printer.say(f"it runs on the laptop cluster in {layout.root}: {NO_WAY_OUT}")
         yield Place(layout.kubeconfig, layout.root)
         return
     if data_dir is not None:
@@ -91,20 +90,16 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     try:
         closed = f": {NO_WAY_OUT}" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
+        if pretended := devices.words(cluster.state.gpus * cluster.state.nodes):
+            printer.say(pretended)
         printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
         if (url := link(Layout(cluster.data_dir))) is not None:
             printer.say(f"the dashboard: {url}")
-        yield Place(cluster.kubeconfig, cluster.data_dir, is_own=True)
-        printer.say("stopping the cluster")
+        yield Place(cluster.kubeconfig, cluster.data_dir, own=cluster)
+        if cluster.is_started:
+            printer.say("stopping the cluster")
     finally:
         cluster.stop()
-
-
-def _to_know(state: ClusterState) -> str:
-    """Return the facts about a running cluster by which a script fails there that works in this shell."""
-    other = bool(state.python) and state.python != sys.prefix
-    python = f"commands run in the Python environment {state.python}, which started it, not in {sys.prefix}" if other else ""
-    return "; ".join(filter(None, (NO_WAY_OUT if state.sandbox == Mode.NETNS.value else "", python)))
 
 
 def _without_etcd(job: str, found: str, running: Path | None) -> str:

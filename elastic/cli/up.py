@@ -13,6 +13,7 @@ from elastic.cli.images import image_option
 from elastic.cli.interrupts import end_by_sigterm
 from elastic.cli.options import DATA_DIR, SANDBOXES, command
 from elastic.cli.printing import as_data, output_option
+from elastic.local import devices
 from elastic.local.agent.roster import first_members, played
 from elastic.local.cluster import ClusterError, LocalCluster, stop_detached
 from elastic.local.dashboard import link
@@ -128,6 +129,8 @@ def _tell_how_to_use(cluster: LocalCluster, data_dir: Path, *, stop: str = "") -
         + stop,
         nl=False,
     )
+    if pretended := _pretended(state, layout):
+        click.echo(f"\nNote: {pretended}.")
     if (url := link(layout)) is not None:
         click.echo(f"\nThe dashboard, for one browser; `{command('dashboard', data_dir)}` prints a link for the next:\n\n  {url}\n")
     if state.control_plane:
@@ -162,6 +165,10 @@ def _nodes(state: ClusterState, layout: Layout) -> str:
     first = {member.name for member in first_members(state.nodes, state.gpus)}
     added = [member.name for member in members if member.name not in first]
     return f"{len(members)} node(s)" + (f", the added {', '.join(added)} among them" if added else "")
+
+
+def _pretended(state: ClusterState, layout: Layout) -> str:
+    return devices.words(sum(member.gpus for member in played(layout, state)))
 
 
 def _tell_of_stopped_jobs(kubeconfig: Path, data_dir: Path) -> None:
@@ -230,6 +237,8 @@ def status(output: str, data_dir: Path) -> None:
     click.echo(f"kubeconfig  {state.kubeconfig}")
     click.echo(f"sandbox     {state.sandbox}")
     click.echo(f"nodes       {_nodes(state, layout)}; `{command('node list', data_dir)}` shows them")
+    if pretended := _pretended(state, layout):
+        click.echo(f"GPUs        {pretended}")
     for image, folder in layout.read_shape().images.items():
         click.echo(f"image       {image}={folder}")
     for name, pid in processes.items():

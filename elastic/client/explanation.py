@@ -13,8 +13,8 @@ from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
-from rendezvous.engine.messages.doing import HangState
-from rendezvous.engine.words import tells_of_broken_communication
+from elastic_training.rendezvous.engine.messages.doing import HangState
+from elastic_training.rendezvous.engine.words import tells_of_broken_communication
 
 PHASES = {
     "notice": "until the workers that left were notified",

@@ -15,7 +15,7 @@ from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import CHARGED, FAILED_FIRST, FAULT, IN_WORLD, UNFOLLOWED, Cause, RdzvBackend
 from elastic.kube.resources import Object
 from elastic.membership.hang_status import hang_of, words_at
-from rendezvous.engine.messages.doing import HangState
+from elastic_training.rendezvous.engine.messages.doing import HangState
 
 PLAN = "plan"
 MOST = 2**53

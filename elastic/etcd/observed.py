@@ -10,8 +10,8 @@ from enum import Enum
 from elastic.etcd.records import Expected, Leaving, Member, Records, Seat, World, uid_of
 from elastic.membership import bounds, wire
 from elastic.membership.phases import WorldPhase
-from rendezvous.engine.messages.in_place import Rung
-from rendezvous.engine.restart_log import RestartLog, merged, unknown_to
+from elastic_training.rendezvous.engine.messages.in_place import Rung
+from elastic_training.rendezvous.engine.restart_log import RestartLog, merged, unknown_to
 
 NAMED = 3
 PLAN, USER, OUT_OF_MEMORY, DISRUPTION, HANG = "plan", "user", "outOfMemory", "disruption", "hang"

@@ -1,6 +1,7 @@
 """Define the records under a job's prefix in etcd, as the controller reads and writes them.
 
-elastic_worker.etcd.records defines the same JSON, but this package must not import it. tests/unit/test_etcd_mirrored.py compares the two.
+elastic_worker.etcd.records defines the same JSON, but this package must not import it. test_etcd_mirrored.py
+compares the two.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ from elastic.membership.bounds import (
     Step,
     Words,
 )
-from rendezvous.engine.messages.in_place import MOST_WORKERS
+from elastic_training.rendezvous.engine.messages.in_place import MOST_WORKERS
 
 VERSION = 1
 WORLD = "world"

@@ -23,6 +23,8 @@ Waits = Callable[[str], None]
 HowToDefine = Callable[[Kube], Awaitable[str]]
 GONE_S = 90.0
 LOOK_EVERY_S = 0.2
+MOST_NUMBERED = 100
+"""Names that are tried for a job whose own name is taken."""
 
 
 def _in_silence(words: str) -> None:
@@ -48,14 +50,23 @@ class _Made:
 class Submission:
     """Creates jobs. With `replace`, a job of the same name is deleted first; with `replace_over`, only a finished one.
 
+    With `numbers`, a job whose name an unfinished one has gets the next free name of NAME-2, NAME-3 and so on.
     `waits` hears again and again which deletion is not done yet. `how_to_define` says how to define kinds of jobs that a cluster does not
     know.
     """
 
     def __init__(
-        self, kube: Kube, *, namespace: str, replace: bool = False, replace_over: bool = False, how_to_define: HowToDefine | None = None
+        self,
+        kube: Kube,
+        *,
+        namespace: str,
+        replace: bool = False,
+        replace_over: bool = False,
+        numbers: bool = False,
+        how_to_define: HowToDefine | None = None,
     ) -> None:
         self._kube, self._namespace, self._replace, self._replace_over = kube, namespace, replace, replace_over
+        self._numbers = numbers
         self._how_to_define = how_to_define
         self._made: list[_Made] = []
         self._resources: dict[str, dict[str, Resource]] = {}
@@ -100,9 +111,11 @@ class Submission:
         metadata = document["metadata"]
         namespace = metadata.get("namespace") or self._namespace
         try:
+            if self._numbers and not self._replace:
+                metadata = {**metadata, "name": await self._unused_name(resource, metadata["name"], namespace=namespace)}
             if "name" in metadata:
                 await self._clear(resource, metadata["name"], namespace=namespace, waits=waits)
-            made = (await self._kube.create(resource, document, namespace=namespace))["metadata"]
+            made = (await self._kube.create(resource, {**document, "metadata": metadata}, namespace=namespace))["metadata"]
         except KubeError as error:
             raise SubmissionRefused(
                 f"{kind.name} {metadata.get('name', '')}: {error.words}{await self._remedy(error, kind.name)}"
@@ -122,6 +135,15 @@ class Submission:
             except KubeError as error:
                 left.append(f"{made.title}: {error.words}")
         return left
+
+    async def _unused_name(self, resource: Resource, name: str, *, namespace: str) -> str:
+        """Return the name, or the first numbered one that no unfinished job has."""
+        for number in range(1, MOST_NUMBERED + 1):
+            numbered = name if number == 1 else f"{name}-{number}"
+            found = await self._kube.find(resource, numbered, namespace=namespace)
+            if found is None or _is_over(found):
+                return numbered
+        raise SubmissionRefused(f"{name} and {MOST_NUMBERED - 1} numbered names belong to unfinished jobs; give this one a --name")
 
     async def _clear(self, resource: Resource, name: str, *, namespace: str, waits: Waits) -> None:
         found = await self._kube.find(resource, name, namespace=namespace)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +24,7 @@ from elastic.local.agent import roster
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
 from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_alive, take_folder
+from elastic.local.ownership import STAY
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
 
@@ -66,8 +69,9 @@ class LocalCluster:
         dashboard: bool = False,
         allow_changes: bool = False,
     ) -> None:
-        self._own_folder = TemporaryDirectory(prefix="elastic-") if data_dir is None else None
-        self._layout = Layout(Path(self._own_folder.name if self._own_folder else data_dir or "").resolve())
+        folder = data_dir or Path(mkdtemp(prefix="elastic-"))
+        self._removal = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True) if data_dir is None else None
+        self._layout = Layout(folder.resolve())
         last = self._layout.read_shape()
         shape = _changed(last, nodes=nodes, gpus=gpus, sandbox=sandbox, images=images)
         remembered = shape.images if images is None else {}
@@ -175,8 +179,22 @@ class LocalCluster:
             if self._supervisor.stdin is not None:
                 self._supervisor.stdin.close()
             self._supervisor = None
-        if self._own_folder is not None:
-            self._own_folder.cleanup()
+        if self._removal is not None:
+            self._removal()
+
+    @property
+    def is_started(self) -> bool:
+        """Return whether this object still has a cluster to stop."""
+        return self._supervisor is not None
+
+    def leave(self) -> None:
+        """Let the cluster outlive this process. `elastic down` stops it."""
+        if self._supervisor is not None and self._supervisor.stdin is not None:
+            self._supervisor.stdin.write(STAY)
+            self._supervisor.stdin.close()
+        self._supervisor = None
+        if self._removal is not None:
+            self._removal.detach()
 
     def processes(self) -> dict[str, int]:
         """Return the cluster's own processes, by name."""

@@ -11,7 +11,7 @@ from elastic.local.files import Layout
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 
-MODULE = "dashboard.running.main"
+MODULE = "elastic_training.dashboard.running.main"
 TOKEN = "token"
 
 

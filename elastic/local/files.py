@@ -168,6 +168,11 @@ class Layout:
     def pods(self) -> Path:
         return self.root / "nodes"
 
+    @property
+    def kept_logs(self) -> Path:
+        """Logs of pods that are gone."""
+        return self.root / "kept-logs"
+
     def log(self, process: str) -> Path:
         return self.root / f"{process}.log"
 

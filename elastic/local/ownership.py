@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from elastic.local.files import Layout, is_alive, take_folder
 
+STAY = b"stay"
+"""Written on the supervisor's standard input, it lets the cluster outlive the process that started it."""
 LAST_ONES_S, LOOK_EVERY_S = 15.0, 0.05
 """Seconds to wait for the processes of a killed supervisor, and between two looks."""
 

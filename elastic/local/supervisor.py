@@ -25,14 +25,15 @@ from elastic.kube import connect
 from elastic.kube.access import AccessError, from_kubeconfig
 from elastic.kube.errors import KubeError
 from elastic.local import etcd
-from elastic.local.agent.roster import NODE_GRACE_S, node_name
+from elastic.local.agent.roster import node_name
 from elastic.local.children import Child, ChildFailed
 from elastic.local.etcd.activation import start_when_called
 from elastic.local.files import ClusterState, FolderError, Layout, Shape
-from elastic.local.ownership import AlreadyRunning, sole_owner
+from elastic.local.ownership import STAY, AlreadyRunning, sole_owner
 from elastic.local.ports import free_port
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import RUNNING, ask, listen_inside
+from elastic.local.supervisor_arguments import arguments
 from elastic.logs import log_plainly
 from elastic.runtime.files import write_private
 
@@ -210,26 +211,26 @@ class Supervisor:
         await accounts.make(kube)
         self._keepers.append(asyncio.create_task(accounts.keep(), name="accounts"))
         given = ["--installation", str(folder), "--kubeconfig"]
-        await self._start("rendezvous", "rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
+        await self._start("rendezvous", "elastic_training.rendezvous.main", [*given, str(accounts.kubeconfig(RENDEZVOUS))])
         port = self._ports["rendezvous"]
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-endpoint", f"{SERVICE}:{port}"]
         if etcd_port := self._offer_etcd(folder):
             reach += ["--etcd-endpoint", f"{ETCD_SERVICE}:{etcd_port}", "--etcd-url", f"{HOST}:{etcd_port}", "--etcd-on-demand"]
-        signals = ["--signals", str(self._layout.signals)] if self._layout.signals.exists() else []
+        if layout.signals.exists():
+            reach += ["--signals", str(layout.signals)]
         reach += ["--trainjobs", "off" if options.join else "instead"]
-        controller = self._child("controller", "controller.running.main", [*given, str(accounts.kubeconfig(CONTROLLER)), *reach, *signals])
-        # An API server that we joined may be far away.
-        if not self._options.join:
+        arguments = [*given, str(accounts.kubeconfig(CONTROLLER)), *reach]
+        controller = self._child("controller", "elastic_training.controller.running.main", arguments)
+        if not options.join:  # an API server that we joined may be far away
             await furnishing.open_door(kube, f"https://{HOST}:{self._lent(controller, 'webhook')}")
         await self._begin(self._waiting(controller))
         reach = ["--rendezvous-url", f"https://{HOST}:{port}", "--rendezvous-token", str(folder / AUTOSCALER_TOKEN)]
-        arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt")]
-        arguments += [] if options.join else ["--pages-through-api"]
-        autoscaler = self._child("autoscaler", "autoscale.running.main", arguments)
-        if not self._options.join:
+        pages = [] if options.join else ["--pages-through-api"]
+        arguments = ["--kubeconfig", str(accounts.kubeconfig(AUTOSCALER)), *reach, "--rendezvous-ca", str(folder / "ca.crt"), *pages]
+        autoscaler = self._child("autoscaler", "elastic_training.autoscale.running.main", arguments)
+        if not options.join:
             await furnishing.offer_metrics(kube, HOST, self._lent(autoscaler, "metrics-api"))
-        # Nobody waits for these two: jobs start without them.
-        await self._begin(autoscaler)
+        await self._begin(autoscaler)  # nobody waits for this and for the dashboard: jobs start without them
         if options.dashboard:
             words = dashboard.arguments(layout, accounts.kubeconfig(DASHBOARD), self._kubeconfig, allow_changes=options.allow_changes)
             shown = self._child("dashboard", dashboard.MODULE, [*words, *reach, "--rendezvous-ca", str(folder / "ca.crt")])
@@ -344,26 +345,6 @@ def _listen(port: int, *, is_wish: bool) -> socket.socket:
         raise ChildFailed(f"port {port} on {HOST}: {os.strerror(error.errno or 0)}; choose another with --port") from error
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m elastic.local.supervisor", description="The laptop cluster and its control plane.")
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--autoscaler-period-s", type=float, default=15.0, help="how often each autoscaler is looked at")
-    parser.add_argument("--node-grace-s", type=float, default=NODE_GRACE_S, help="a node that is silent for so long is unreachable")
-    parser.add_argument("--sandbox", default="auto", choices=["auto", *(mode.value for mode in Mode)])
-    parser.add_argument("--cluster-only", action="store_true")
-    parser.add_argument("--dashboard", action="store_true", help="show the jobs to browsers")
-    parser.add_argument("--allow-changes", action="store_true", help="from the dashboard")
-    parser.add_argument("--cwd", type=Path, required=True, help="working folder of containers that name none")
-    parser.add_argument("--image", action="append", default=[], metavar="IMAGE=FOLDER", help="a folder with bin/ that stands for an image")
-    parser.add_argument("--join", type=Path, metavar="KUBECONFIG", help="bring nodes and control plane to this API server, start none")
-    parser.add_argument("--faults", type=int, metavar="SEED", help="let an administrator make the API server misbehave, for tests")
-    parser.add_argument("--lifeline", action="store_true", help="stop when standard input ends")
-    return parser.parse_args()
-
-
 async def _run(layout: Layout, options: argparse.Namespace, *, lock: int) -> None:
     stop = asyncio.Event()
     main = asyncio.current_task()
@@ -378,7 +359,14 @@ async def _run(layout: Layout, options: argparse.Namespace, *, lock: int) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told)
     if options.lifeline:
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told)
+
+        def hear() -> None:
+            if os.read(sys.stdin.fileno(), len(STAY)) == STAY:
+                asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            else:
+                told()
+
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), hear)
     with contextlib.suppress(asyncio.CancelledError):
         await Supervisor(layout, options, lock=lock).run(stop)
 

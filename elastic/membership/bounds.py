@@ -3,8 +3,16 @@
 from typing import Annotated
 
 from elastic.membership.codec import meta_of
-from rendezvous.engine.messages import bounds
-from rendezvous.engine.messages.bounds import MAX_ERROR, MAX_MEMBERS, MAX_WORDS, MOST_COUNTED, MOST_SECONDS, clipped, printable
+from elastic_training.rendezvous.engine.messages import bounds
+from elastic_training.rendezvous.engine.messages.bounds import (
+    MAX_ERROR,
+    MAX_MEMBERS,
+    MAX_WORDS,
+    MOST_COUNTED,
+    MOST_SECONDS,
+    clipped,
+    printable,
+)
 
 __all__ = [
     "MAX_ERROR",

@@ -17,10 +17,10 @@ from msgspec import Meta
 
 from elastic.api.book import PLAIN
 from elastic.membership.hosts import HostFacts, HostState
-from rendezvous.engine.messages.bounds import Bound
-from rendezvous.engine.messages.controller import Expectation, WorldReport
-from rendezvous.engine.messages.in_place import Change, Progressed
-from rendezvous.engine.messages.member import FromMember, Held, View
+from elastic_training.rendezvous.engine.messages.bounds import Bound
+from elastic_training.rendezvous.engine.messages.controller import Expectation, WorldReport
+from elastic_training.rendezvous.engine.messages.in_place import Change, Progressed
+from elastic_training.rendezvous.engine.messages.member import FromMember, Held, View
 
 Message = TypeVar("Message")
 

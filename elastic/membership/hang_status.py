@@ -7,8 +7,8 @@ import msgspec
 
 from elastic.api.book import Hang, HangPod, HangRanks
 from elastic.membership.bounds import MOST_SECONDS
-from rendezvous.engine.doing_words import sentence
-from rendezvous.engine.messages import doing
+from elastic_training.rendezvous.engine.doing_words import sentence
+from elastic_training.rendezvous.engine.messages import doing
 
 
 def hang_of(raw: object) -> Hang | None:

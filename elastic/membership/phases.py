@@ -1,3 +1,3 @@
 """Name the states of a job's world, for everybody who reads about worlds."""
 
-from rendezvous.engine.words import WorldPhase as WorldPhase
+from elastic_training.rendezvous.engine.words import WorldPhase as WorldPhase

@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from elastic.membership.bounds import Generation, Words
 from elastic.membership.codec import Decoder, convert, encode, meta_of, to_builtins
-from rendezvous.engine.messages import in_place
-from rendezvous.engine.messages.bounds import clipped
-from rendezvous.engine.messages.controller import (
+from elastic_training.rendezvous.engine.messages import in_place
+from elastic_training.rendezvous.engine.messages.bounds import clipped
+from elastic_training.rendezvous.engine.messages.controller import (
     LONGEST_RESTART_ID,
     MAX_CHARGES,
     MAX_HELD,
@@ -30,8 +30,8 @@ from rendezvous.engine.messages.controller import (
     StandingWorld,
     WorldReport,
 )
-from rendezvous.engine.messages.member import Beat, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.engine.words import WorldPhase
+from elastic_training.rendezvous.engine.messages.member import Beat, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
+from elastic_training.rendezvous.engine.words import WorldPhase
 
 __all__ = [
     "KEYS_A_MESSAGE",

@@ -15,7 +15,7 @@ from elastic.membership.bounds import Generation, Name
 from elastic.membership.codec import packed, struct_of, translated, unpacked
 from elastic.membership.phases import WorldPhase
 from elastic.membership.wire import MAX_UNSETTLED, Restart, Wire, WorldReport, unreadable
-from rendezvous.engine.messages.bounds import Bound
+from elastic_training.rendezvous.engine.messages.bounds import Bound
 
 MOST_RESTARTS = 256
 """Restarts of one line."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from elastic.kube.client import Kube
 from elastic.kube.resources import TOKEN_REVIEWS
 from elastic.membership.tokens import Role, is_valid
-from rendezvous.server.reviews import Reviewer, Reviews
+from elastic_training.rendezvous.server.reviews import Reviewer, Reviews
 
 AUDIENCE = "elastic-rendezvous"
 

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from elastic.membership.training import Report, ReportAnswer
 from elastic.membership.wire import View
-from rendezvous.engine import Event, JobState, leave_notice, view
-from rendezvous.engine.messages.in_place import Put
-from rendezvous.server.exchange import Exchange
-from rendezvous.server.fault import FaultLadder
-from rendezvous.server.metered import Rate
-from rendezvous.server.story import Story
-from rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told
+from elastic_training.rendezvous.engine import Event, JobState, leave_notice, view
+from elastic_training.rendezvous.engine.messages.in_place import Put
+from elastic_training.rendezvous.server.exchange import Exchange
+from elastic_training.rendezvous.server.fault import FaultLadder
+from elastic_training.rendezvous.server.metered import Rate
+from elastic_training.rendezvous.server.story import Story
+from elastic_training.rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told
 
 GATHER_S_A_MEMBER = 0.00002
 """Seconds, for each member, that values of the exchange are gathered: one message per value to all would keep the server busy."""

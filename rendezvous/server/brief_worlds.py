@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.wire import Wire
-from rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.engine import JobState, summary
 
 LONGEST = 64 * 1024
 """Bytes of the longest answer."""

@@ -12,8 +12,18 @@ from elastic.membership.hosts import HostFacts, HostList, HostState, LauncherRep
 from elastic.membership.limits import longest_json
 from elastic.membership.phases import WorldPhase
 from elastic.membership.training import TrainingProgress, TrainingSignal
-from rendezvous.hosts.listing import GRACE_S, HostJob, answer, decided, state, unproven, with_facts, with_proof, with_report
-from rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
+from elastic_training.rendezvous.hosts.listing import (
+    GRACE_S,
+    HostJob,
+    answer,
+    decided,
+    state,
+    unproven,
+    with_facts,
+    with_proof,
+    with_report,
+)
+from elastic_training.rendezvous.server.metered import BYTES_PER_MESSAGE, Rate
 
 log = logging.getLogger(__name__)
 

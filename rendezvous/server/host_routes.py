@@ -8,8 +8,8 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.hosts import LauncherReport, Uid
-from rendezvous.server.access import Gate
-from rendezvous.server.host_lists import LAUNCHER_REPORT_BODY, HostLists
+from elastic_training.rendezvous.server.access import Gate
+from elastic_training.rendezvous.server.host_lists import LAUNCHER_REPORT_BODY, HostLists
 
 WAIT_S = 10.0
 VERSION_HEADER = "Elastic-Version"

@@ -15,20 +15,20 @@ from elastic.membership import limits, protocol
 from elastic.membership.bounds import Name
 from elastic.membership.training import Forgotten, Report
 from elastic.membership.wire import Decoder, Expectation, encode
-from rendezvous.server.access import Gate
-from rendezvous.server.brief_worlds import BriefWorlds
-from rendezvous.server.failure_log import FailureLog
-from rendezvous.server.fault import Undecided
-from rendezvous.server.host_routes import HostRoutes
-from rendezvous.server.hub import Full, Hub
-from rendezvous.server.join_rates import JoinRates
-from rendezvous.server.members import serve_member
-from rendezvous.server.metered import Unread
-from rendezvous.server.reviews import Busy
-from rendezvous.server.tcp_info import answered_at
-from rendezvous.server.trainer_status import TrainerStatusRoute
-from rendezvous.server.versions import Versions
-from rendezvous.server.world_lines import WorldLines
+from elastic_training.rendezvous.server.access import Gate
+from elastic_training.rendezvous.server.brief_worlds import BriefWorlds
+from elastic_training.rendezvous.server.failure_log import FailureLog
+from elastic_training.rendezvous.server.fault import Undecided
+from elastic_training.rendezvous.server.host_routes import HostRoutes
+from elastic_training.rendezvous.server.hub import Full, Hub
+from elastic_training.rendezvous.server.join_rates import JoinRates
+from elastic_training.rendezvous.server.members import serve_member
+from elastic_training.rendezvous.server.metered import Unread
+from elastic_training.rendezvous.server.reviews import Busy
+from elastic_training.rendezvous.server.tcp_info import answered_at
+from elastic_training.rendezvous.server.trainer_status import TrainerStatusRoute
+from elastic_training.rendezvous.server.versions import Versions
+from elastic_training.rendezvous.server.world_lines import WorldLines
 
 log = logging.getLogger(__name__)
 

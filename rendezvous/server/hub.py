@@ -13,7 +13,7 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.hosts import HostFacts
 from elastic.membership.training import Report, ReportAnswer, TrainingProgress, TrainingSignal
 from elastic.membership.wire import Expectation, FromMember, Join, WorldReport
-from rendezvous.engine import (
+from elastic_training.rendezvous.engine import (
     Cut,
     Effect,
     Event,
@@ -35,16 +35,16 @@ from rendezvous.engine import (
     step_all,
     summary,
 )
-from rendezvous.engine.messages.in_place import Put
-from rendezvous.server.active_job import ActiveJob, Link
-from rendezvous.server.fault import RETRY_S, Remedy, Undecided
-from rendezvous.server.host_lists import HostLists
-from rendezvous.server.job_log import log_changes
-from rendezvous.server.news import News
-from rendezvous.server.progress_feed import ProgressFeed, progress_of, signals_of
-from rendezvous.server.signs import Signs
-from rendezvous.server.story import KEPT, in_short
-from rendezvous.server.trainer_status import TrainerStatus, told_now
+from elastic_training.rendezvous.engine.messages.in_place import Put
+from elastic_training.rendezvous.server.active_job import ActiveJob, Link
+from elastic_training.rendezvous.server.fault import RETRY_S, Remedy, Undecided
+from elastic_training.rendezvous.server.host_lists import HostLists
+from elastic_training.rendezvous.server.job_log import log_changes
+from elastic_training.rendezvous.server.news import News
+from elastic_training.rendezvous.server.progress_feed import ProgressFeed, progress_of, signals_of
+from elastic_training.rendezvous.server.signs import Signs
+from elastic_training.rendezvous.server.story import KEPT, in_short
+from elastic_training.rendezvous.server.trainer_status import TrainerStatus, told_now
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from rendezvous.engine import JobState
+from elastic_training.rendezvous.engine import JobState
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ number of members that the job has.
 from collections.abc import Callable
 
 from elastic.membership.bounds import MAX_MEMBERS
-from rendezvous.engine import JobState
-from rendezvous.engine.presented import members_of
-from rendezvous.server.metered import Use
+from elastic_training.rendezvous.engine import JobState
+from elastic_training.rendezvous.engine.presented import members_of
+from elastic_training.rendezvous.server.metered import Use
 
 SPARE = 64
 """Joins at once of a job without members. The controller announces members before it creates their pods."""

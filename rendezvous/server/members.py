@@ -12,10 +12,10 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.wire import Decoder, Failed, FromMember, Join, Keys, Refused, View, encode
-from rendezvous.server.exchange import Exchange
-from rendezvous.server.failure_log import FailureLog
-from rendezvous.server.hub import Full, Hub
-from rendezvous.server.metered import Rate, Unread, meter
+from elastic_training.rendezvous.server.exchange import Exchange
+from elastic_training.rendezvous.server.failure_log import FailureLog
+from elastic_training.rendezvous.server.hub import Full, Hub
+from elastic_training.rendezvous.server.metered import Rate, Unread, meter
 
 FIRST_MESSAGE_S = 10.0
 GOOD_BYE_S = 2.0

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.engine import JobState, summary
 
 
 class Membership(Collector):

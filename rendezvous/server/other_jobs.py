@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.membership.training import TrainingProgress
-from rendezvous.server.metered import Rate
-from rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told, TrainerStatus, told_now
+from elastic_training.rendezvous.server.metered import Rate
+from elastic_training.rendezvous.server.trainer_status import A_SECOND, AT_ONCE, Told, TrainerStatus, told_now
 
 KEPT_S = 3600.0
 MOST_JOBS = 20_000

@@ -11,10 +11,10 @@ import msgspec
 
 from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Report, TrainingProgress, TrainingSignal
-from rendezvous.engine import JobState, summary
-from rendezvous.server.news import News
-from rendezvous.server.other_jobs import OtherJobs
-from rendezvous.server.trainer_status import Told, TrainerStatus
+from elastic_training.rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.server.news import News
+from elastic_training.rendezvous.server.other_jobs import OtherJobs
+from elastic_training.rendezvous.server.trainer_status import Told, TrainerStatus
 
 LEAST_GAP_S = 5.0
 MOST_A_SECOND = 200.0

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from elastic.membership.bounds import MOST_SECONDS
 from elastic.membership.hosts import MAX_VALUES
-from rendezvous.server.access import Gate
+from elastic_training.rendezvous.server.access import Gate
 
 PATH = "/v1/jobs/{uid}/trainer-status"
 LONGEST_BODY = 16 * 2**10

@@ -11,8 +11,8 @@ from typing import Any
 from elastic.membership import limits
 from elastic.membership.wire import Decoder, WorldReport, encode, unreadable
 from elastic.membership.world_changes import WorldChange, changes
-from rendezvous.server.hub import Hub
-from rendezvous.server.metered import Use
+from elastic_training.rendezvous.server.hub import Hub
+from elastic_training.rendezvous.server.metered import Use
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ import yaml
 from control_plane import ROOT, SYSTEM, running
 from written_jobs import job, merged
 
-from controller.facts.keys import JOBS
 from elastic.api import webhook
 from elastic.certificates import Pair, issue
 from elastic.kube import connect
@@ -43,6 +42,7 @@ from elastic.kube.resources import (
 )
 from elastic.local.ports import free_port
 from elastic.runtime.certificate import LIFE
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -130,7 +130,15 @@ class Replica:
         folder.mkdir()
         self.port = free_port()
         ready = folder / "ready"
-        args = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), "--leader-elect", *flags]
+        args = [
+            "elastic_training.controller.running.main",
+            "--kubeconfig",
+            str(kubeconfig),
+            "--ready-file",
+            str(ready),
+            "--leader-elect",
+            *flags,
+        ]
         args += ["--webhook-port", str(self.port)]
         self._running = running("controller", args, folder=folder, ready=ready)
         self.log = folder / "controller.log"
@@ -337,7 +345,7 @@ async def test_a_namespaced_control_plane_without_mpi_runs_its_jobs_and_sees_not
         assert not await may(controller, "create", "pods/exec", namespace=namespace)
     ready = tmp_path / "ready"
     flags = [
-        "controller.running.main",
+        "elastic_training.controller.running.main",
         "--kubeconfig",
         str(account),
         "--ready-file",

@@ -4,7 +4,7 @@ from account_tokens import ONLY_THE_CONTROLLER_MAY, account_token, who_may_contr
 
 from elastic.kube.client import Kube
 from elastic.kube.resources import CONFIG_MAPS, NETWORK_POLICIES, PODS, SERVICES
-from rendezvous.c10d import C10dStore, store_network_policy, store_pod, store_service
+from elastic_training.rendezvous.c10d import C10dStore, store_network_policy, store_pod, store_service
 
 STRICT = {"fieldValidation": "Strict"}
 

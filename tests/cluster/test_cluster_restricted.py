@@ -11,11 +11,11 @@ import pytest
 from control_plane import running
 from rights_story import rendezvous
 
-from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, NAMESPACES, PODS, Object
 from elastic.local.installation import ensure_installation
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,7 +58,15 @@ async def test_jobs_of_every_kind_get_all_their_pods(served: str, kube: Kube, ku
     ensure_installation(tmp_path / "installation", addresses=())
     ready, wanted = tmp_path / "ready", restricted_jobs()
     with rendezvous(tmp_path / "installation", tmp_path) as address:
-        flags = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
+        flags = [
+            "elastic_training.controller.running.main",
+            "--kubeconfig",
+            str(kubeconfig),
+            "--namespace",
+            served,
+            "--ready-file",
+            str(ready),
+        ]
         flags += [
             "--installation",
             str(tmp_path / "installation"),
@@ -80,7 +88,7 @@ async def test_a_job_that_does_not_fit_says_why_in_its_condition(served: str, ku
     plain = restricted_job("PyTorchJob", "plain", "Worker")
     del plain["spec"][KINDS["PyTorchJob"].replica_key]["Worker"]["template"]["spec"]["containers"][0]["securityContext"]
     ready = tmp_path / "ready"
-    flags = ["controller.running.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
+    flags = ["elastic_training.controller.running.main", "--kubeconfig", str(kubeconfig), "--namespace", served, "--ready-file", str(ready)]
     with running("controller", flags, folder=tmp_path, ready=ready):
         await kube.create(JOBS["PyTorchJob"], plain, namespace=served)
         said = await _condition(kube, served, "plain", holds=lambda message: "violates PodSecurity" in message)

@@ -15,10 +15,10 @@ from pathlib import Path
 from rendezvous_members import Member, expecting
 from torch_agents import wait_until
 
-from controller.acting.leading import give_signs
 from elastic.local.installation import ensure_installation
 from elastic.membership.client import RendezvousClient, RendezvousError
 from elastic.membership.tokens import control_token, load_keys
+from elastic_training.controller.acting.leading import give_signs
 
 NEAR, FAR, PORT = "10.77.0.1", "10.77.0.2", 8443
 CUT_S = 24.0
@@ -115,7 +115,9 @@ def main(folder: Path) -> None:
     nodes, here, place = Nodes(folder), __file__, str(folder)
     with contextlib.closing(nodes):
         installation = str(folder / "installation")
-        nodes.start("near", "server", "-m", "rendezvous.main", "--installation", installation, "--listen", f"{NEAR}:{PORT}")
+        nodes.start(
+            "near", "server", "-m", "elastic_training.rendezvous.main", "--installation", installation, "--listen", f"{NEAR}:{PORT}"
+        )
         wait_until(lambda: "serving" in nodes.log("server"), what="the server serves", patience_s=BEHIND_S)
         nodes.start("near", "standby", here, place, "standby")
         nodes.start("far", "leader", here, place, "leader")

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from rendezvous import main
-from rendezvous.engine import Effect, Event, JobState, step_all
-from rendezvous.server import hub
+from elastic_training.rendezvous import main
+from elastic_training.rendezvous.engine import Effect, Event, JobState, step_all
+from elastic_training.rendezvous.server import hub
 
 
 def faulty(job: JobState, events: Iterable[Event], now: float) -> tuple[JobState, tuple[Effect, ...]]:

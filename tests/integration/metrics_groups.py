@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from real_servers import ControlPlane, machine_address
 
-from autoscale.serving.answers import VERSIONS
 from elastic.api import KINDS
 from elastic.api.crd import crd
 from elastic.kube.client import Kube
@@ -33,6 +32,7 @@ from elastic.kube.resources import (
 )
 from elastic.local import LocalCluster
 from elastic.runtime.cert_rotation import CertificateName
+from elastic_training.autoscale.serving.answers import VERSIONS
 
 PLACE = CertificateName(namespace="elastic-system", name="elastic-autoscaler-metrics")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False, kind="ClusterRole")

@@ -1,6 +1,6 @@
 """Run a rendezvous server that would wait ten minutes for the end of its connections when it is told to end."""
 
-from rendezvous import main
+from elastic_training.rendezvous import main
 
 main.STOP_S = 600.0
 

@@ -16,6 +16,6 @@ def ahead() -> float:
 time.monotonic = ahead
 
 if __name__ == "__main__":
-    from rendezvous import main
+    from elastic_training.rendezvous import main
 
     main.main()

@@ -8,10 +8,10 @@ import pytest
 from grounds import Ground
 from laptop import NAMESPACE, PATIENCE_S, Object, container, until
 
-from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.sandboxes("netns", "loopback")]
 

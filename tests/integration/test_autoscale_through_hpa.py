@@ -9,11 +9,11 @@ import pytest
 import yaml
 from laptop import NAMESPACE, get, until
 
-from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import API_SERVICES, HORIZONTAL_POD_AUTOSCALERS, NAMESPACES, Object
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 PYTORCH = JOBS["PyTorchJob"]

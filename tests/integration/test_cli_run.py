@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +137,81 @@ async def test_ctrl_c_removes_everything_that_the_run_has_made(cluster: LocalClu
         assert await get(kube, "endless", resource=JOBS) is None
         assert await get(kube, "endless-worker-0") is None
         assert await get(kube, "passing", resource=CONFIG_MAPS) is None
+
+
+def on_a_terminal(*words: str, home: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start `elastic run` as a user at a terminal does; return the process and our end of the terminal."""
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"HOME": str(home), "NO_COLOR": "1"}
+    process = subprocess.Popen([*ELASTIC, "run", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=home)
+    os.close(theirs)
+    return process, ours
+
+
+def read_until(terminal: int, words: str, *, within_s: float = 100) -> str:
+    seen, end = "", time.monotonic() + within_s
+    while words not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
+        assert ready, seen
+        seen += os.read(terminal, 65536).decode()
+    return seen
+
+
+def test_ctrl_c_on_a_terminal_leaves_the_job_and_says_how_to_come_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "long.sh").write_text("echo going; sleep 1000\n")
+    for name in ("long", "long-2"):
+        process, terminal = on_a_terminal(*at(cluster), "long.sh", home=tmp_path)
+        read_until(terminal, "| going")
+        process.send_signal(signal.SIGINT)
+        said = read_until(terminal, "deletes it")
+        assert process.wait(20) == 130
+        os.close(terminal)
+        assert f"PyTorchJob {name} goes on; `elastic logs -f pytorchjobs/{name} -n default --data-dir {cluster.data_dir}`" in said
+    again = elastic("run", *at(cluster), "--name", "long", str(tmp_path / "long.sh"))
+    assert (again.returncode, "PyTorchJob long is there already" in again.stderr) == (2, True)
+    assert elastic("delete", *at(cluster), "long", "long-2").returncode == 0
+
+
+def test_a_cluster_of_a_run_that_was_interrupted_stays_if_the_user_wants_it(tmp_path: Path) -> None:
+    (tmp_path / "long.sh").write_text("echo going; sleep 1000\n")
+    process, terminal = on_a_terminal("long.sh", home=tmp_path)
+    read_until(terminal, "| going")
+    process.send_signal(signal.SIGINT)
+    read_until(terminal, "Enter, or Ctrl-C again, leaves both running")
+    os.write(terminal, b"\n")
+    said = read_until(terminal, "stops it")
+    assert process.wait(20) == 130
+    os.close(terminal)
+    (stop,) = re.findall(r"`elastic (down --data-dir \S+)` stops it", said)
+    place = stop.split()[1:]
+    try:
+        assert re.search(r"^long +PyTorchJob +Running", elastic("get", *place).stdout, re.MULTILINE)
+    finally:
+        assert elastic(*stop.split()).returncode == 0
+
+
+async def test_logs_outlive_the_pods_that_a_suspension_deletes(cluster: LocalCluster, tmp_path: Path) -> None:
+    """They went with the pods, so that nobody could read what a job had printed before it was suspended."""
+    (tmp_path / "says.sh").write_text('echo "I am $HOSTNAME"; sleep 1000\n')
+    line = "says-worker-0 | I am says-worker-0\n"
+
+    def printed() -> str:
+        return elastic("logs", *at(cluster), "says").stdout
+
+    assert elastic("run", *at(cluster), "--detach", str(tmp_path / "says.sh")).returncode == 0
+    async with connect(cluster.kubeconfig) as kube:
+        await until(lambda: printed() == line, "the worker prints")
+        assert elastic("suspend", *at(cluster), "says").returncode == 0
+
+        async def is_gone() -> bool:
+            return await get(kube, "says-worker-0") is None
+
+        await until(is_gone, "the pod is gone")
+        await until(lambda: printed() == line, "its log is kept")
+        assert elastic("resume", *at(cluster), "says").returncode == 0
+        await until(lambda: printed() == line * 2, "the next pod prints")
+    assert elastic("logs", *at(cluster), "says", "--tail", "1").stdout == line
+    assert elastic("delete", *at(cluster), "says").returncode == 0
 
 
 async def test_sigterm_ends_a_run_in_a_scripts_background(cluster: LocalCluster, tmp_path: Path) -> None:

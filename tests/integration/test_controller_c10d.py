@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from grounds import Ground
 
-from controller.facts.keys import JOBS
 from elastic.api.names import JOB_NAME, REPLICA_TYPE
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import PODS, Object
 from elastic.local.cluster import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
 

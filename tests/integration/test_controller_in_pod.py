@@ -78,7 +78,9 @@ def test_the_controller_works_as_a_nameless_user_with_the_accounts_files_and_giv
             "KUBERNETES_SERVICE_PORT": str(server.port),
         }
         flags = ["--leader-elect", "--worker-image=own", "--mpi-kubectl-delivery-image=own", "--ready-file", str(ready)]
-        command = apart(POD, tmp_path / "account", sys.executable, "-m", "controller.running.main", *flags, environment=environment)
+        command = apart(
+            POD, tmp_path / "account", sys.executable, "-m", "elastic_training.controller.running.main", *flags, environment=environment
+        )
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
         try:

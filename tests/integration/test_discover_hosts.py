@@ -12,12 +12,12 @@ import pytest
 from job_builders import Cluster, job, replica
 from torch_agents import Server, serving, wait_until
 
-from controller.deciding.derivation import derive
-from controller.facts.settings import Rendezvous, Settings
-from controller.frameworks import mpi_discovery
 from elastic.membership.hosts import Host, HostFacts
 from elastic.membership.tokens import Role, job_token
 from elastic.membership.wire import Expectation
+from elastic_training.controller.deciding.derivation import derive
+from elastic_training.controller.facts.settings import Rendezvous, Settings
+from elastic_training.controller.frameworks import mpi_discovery
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

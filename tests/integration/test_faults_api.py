@@ -15,13 +15,13 @@ import aiohttp
 import pytest
 from laptop import NAMESPACE, get, gone, phase, until
 
-from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.api.names import JOB_NAME, pod_name
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import PODS, SERVICES
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 WITHIN_S = 200.0

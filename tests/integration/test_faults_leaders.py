@@ -17,11 +17,11 @@ from api_process import ApiProcess, running
 from control_plane import ROOT, install_crds, wait_for
 from laptop import get, until
 
-from controller.facts.keys import JOBS
-from controller.running.process import LEASE
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import LEASES
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.running.process import LEASE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 LEASE_S = "6"
@@ -37,7 +37,16 @@ class Candidate:
     def __init__(self, kubeconfig: Path, folder: Path, name: str, *, lease_s: str = LEASE_S) -> None:
         ready, self.log = folder / f"{name}.ready", folder / f"{name}.log"
         flags = ["--leader-elect", "--lease-namespace", NAMESPACE, "--lease-duration", lease_s, "--enable-kinds", "PyTorchJob"]
-        command = [sys.executable, "-m", "controller.running.main", "--kubeconfig", str(kubeconfig), "--ready-file", str(ready), *flags]
+        command = [
+            sys.executable,
+            "-m",
+            "elastic_training.controller.running.main",
+            "--kubeconfig",
+            str(kubeconfig),
+            "--ready-file",
+            str(ready),
+            *flags,
+        ]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
         wait_for(ready, self.process, self.log)

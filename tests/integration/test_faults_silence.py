@@ -13,10 +13,10 @@ from api_process import ApiProcess, running
 from control_plane import controller, install_crds
 from laptop import NAMESPACE, get, until
 
-from controller.facts.keys import JOBS
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.local.installation import ensure_installation
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 SILENT_JOBS = 6

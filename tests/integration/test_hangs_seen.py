@@ -11,8 +11,8 @@ import pytest
 from hanging_ranks import Fields, Ranks
 from torch_agents import wait_until
 
+from elastic_training.rendezvous.engine.messages.doing import STILL_LOOKS
 from elastic_worker.looking import dumping
-from rendezvous.engine.messages.doing import STILL_LOOKS
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
 

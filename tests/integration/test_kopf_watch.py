@@ -15,11 +15,11 @@ from api_process import ApiProcess, running
 from control_plane import controller, install_crds
 from laptop import NAMESPACE, get, until
 
-from controller.facts.keys import JOBS
-from controller.watching.fed_view import FedView
-from controller.watching.kopf_watch import KopfWatch
 from elastic.kube import connect
 from elastic.kube.client import Kube
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.watching.fed_view import FedView
+from elastic_training.controller.watching.kopf_watch import KopfWatch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 KIND = "PyTorchJob"

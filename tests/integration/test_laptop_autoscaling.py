@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from laptop import NAMESPACE, get, until
 
-from controller.facts.keys import JOBS
 from elastic.kube.client import Kube
 from elastic.kube.resources import EVENTS, HORIZONTAL_POD_AUTOSCALERS, Object
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

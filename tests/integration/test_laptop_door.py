@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from written_jobs import job
 
-from controller.facts.keys import JOBS
 from elastic.api import webhook
 from elastic.kube import connect
 from elastic.kube.client import Kube, Patch
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import VALIDATING_WEBHOOK_CONFIGURATIONS, Object, Resource
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = pytest.mark.integration
 

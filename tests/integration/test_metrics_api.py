@@ -21,14 +21,6 @@ from job_builders import snapshot
 from metrics_groups import JOBS, PLACE, PYTORCH, ROLES, api_server, available, clear, deleted, discovered, furnish, publish, until, withdraw
 from real_servers import machine_address
 
-from autoscale.deciding.cluster import PodSeen
-from autoscale.deciding.signals import Bounds
-from autoscale.figures import JobFigures, JobName
-from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
-from autoscale.serving.registration import Registration
-from autoscale.serving.server import MetricsApi
-from autoscale.watching.projections import pod_seen
-from controller.deciding.objects.hpa import autoscaler
 from elastic.api import parse
 from elastic.kube import connect
 from elastic.kube.client import Kube
@@ -40,6 +32,14 @@ from elastic.kube.resources import (
     Object,
     Resource,
 )
+from elastic_training.autoscale.deciding.cluster import PodSeen
+from elastic_training.autoscale.deciding.signals import Bounds
+from elastic_training.autoscale.figures import JobFigures, JobName
+from elastic_training.autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
+from elastic_training.autoscale.serving.registration import Registration
+from elastic_training.autoscale.serving.server import MetricsApi
+from elastic_training.autoscale.watching.projections import pod_seen
+from elastic_training.controller.deciding.objects.hpa import autoscaler
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -22,12 +22,12 @@ from control_plane import ROOT, wait_for
 from metrics_groups import JOBS, PLACE, api_server, available, clear, deleted, discovered, furnish, gone, leave, publish, until, withdraw
 from real_servers import machine_address
 
-from autoscale.running.process import LEASE
-from autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 from elastic.api.scaling import MANAGER
 from elastic.kube import connect
 from elastic.kube.client import Kube
 from elastic.kube.resources import LEASES, NAMESPACES, Object
+from elastic_training.autoscale.running.process import LEASE
+from elastic_training.autoscale.serving.answers import CUSTOM, EXTERNAL, VERSIONS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 LEASE_S = 30.0
@@ -46,7 +46,7 @@ class Replica:
             self.port = opened.getsockname()[1]
             flags = ["--leader-elect", "--lease-duration", str(LEASE_S), "--lease-namespace", PLACE.namespace, "--cluster-grows"]
             flags += ["--enable-kinds", "PyTorchJob", "--metrics-api-fd", str(opened.fileno()), "--ready-file", str(ready)]
-            command = [sys.executable, "-m", "autoscale.running.main", "--kubeconfig", str(kubeconfig), *flags]
+            command = [sys.executable, "-m", "elastic_training.autoscale.running.main", "--kubeconfig", str(kubeconfig), *flags]
             self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, pass_fds=(opened.fileno(),))
         wait_for(ready, self.process, self.log)
 

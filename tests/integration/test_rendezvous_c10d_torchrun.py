@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch_agents import Agents, Server, grow_and_lose_worker_0
 
-from rendezvous.c10d import C10dStore, c10d_env, store_pod
+from elastic_training.rendezvous.c10d import C10dStore, c10d_env, store_pod
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(480)]
 

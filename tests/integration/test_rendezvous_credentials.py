@@ -19,7 +19,7 @@ from elastic.kube import connect
 from elastic.local.installation import ensure_installation
 from elastic.membership.tokens import control_token, job_token
 from elastic.membership.wire import encode
-from rendezvous.server.access import AUDIENCE
+from elastic_training.rendezvous.server.access import AUDIENCE
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -9,11 +9,11 @@ import pytest
 from rendezvous_members import expecting, members
 from torch_agents import Server, wait_until
 
-from controller.acting.link import expectation as encoded
-from controller.acting.outbox import Outbox
-from controller.deciding.actions import Budget, SetExpectation
 from elastic.membership.client import RendezvousError
 from elastic.membership.wire import RankedMember
+from elastic_training.controller.acting.link import expectation as encoded
+from elastic_training.controller.acting.outbox import Outbox
+from elastic_training.controller.deciding.actions import Budget, SetExpectation
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -231,7 +231,7 @@ def test_a_listening_socket_can_be_handed_in(server: Server, tmp_path: Path) -> 
             str(ready),
         ]
         process = subprocess.Popen(
-            [sys.executable, "-m", "rendezvous.main", *arguments], pass_fds=[opened.fileno()], stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "elastic_training.rendezvous.main", *arguments], pass_fds=[opened.fileno()], stderr=subprocess.DEVNULL
         )
     try:
         wait_until(ready.exists, what="the second server serves")
@@ -247,7 +247,7 @@ def test_a_listening_socket_can_be_handed_in(server: Server, tmp_path: Path) -> 
 
 def test_a_missing_key_is_one_clear_error(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "rendezvous.main", "--installation", str(tmp_path), "--listen", "127.0.0.1:0"],
+        [sys.executable, "-m", "elastic_training.rendezvous.main", "--installation", str(tmp_path), "--listen", "127.0.0.1:0"],
         capture_output=True,
         text=True,
     )

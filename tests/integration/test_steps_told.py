@@ -11,12 +11,12 @@ from elastic_runs import NAMESPACE, ElasticRun, elastic_run
 from grounds import Ground
 from laptop import until
 
-from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
 from elastic.client.explanation import explained
 from elastic.client.summary import summary
 from elastic.kube.resources import EVENTS, PODS
 from elastic.local import LocalCluster
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(600)]
 PYTORCH = KINDS["PyTorchJob"]

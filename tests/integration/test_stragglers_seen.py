@@ -13,8 +13,8 @@ from throttled_group import NoGroup, limit, limited, python_in
 from torch_agents import Agents, Server, serving, wait_until
 
 from elastic.membership.wire import Budget, Expectation
-from rendezvous.engine.messages.pace import Slowness, Straggler
-from rendezvous.engine.pace_words import sentence
+from elastic_training.rendezvous.engine.messages.pace import Slowness, Straggler
+from elastic_training.rendezvous.engine.pace_words import sentence
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
 SCRIPT = Path(__file__).parent.parent / "fixtures" / "stragglers" / "train.py"

@@ -17,7 +17,7 @@ from training_changes import Changes
 from training_lab import forking, lab
 
 from elastic.membership.wire import Budget, Expectation
-from rendezvous.c10d import PROGRAM, C10dStore, c10d_env
+from elastic_training.rendezvous.c10d import PROGRAM, C10dStore, c10d_env
 
 PYTHON = os.environ.get("ELASTIC_TEST_TORCH_PYTHON", "")
 

@@ -16,10 +16,10 @@ from elastic.local.installation import ensure_installation
 from elastic.membership.tokens import Role, job_token, load_keys
 from elastic.membership.training import TrainingProgress
 from elastic.membership.wire import Expectation, Join
-from rendezvous.server.access import Gate
-from rendezvous.server.credentials import Credentials
-from rendezvous.server.http import Face
-from rendezvous.server.hub import Hub
+from elastic_training.rendezvous.server.access import Gate
+from elastic_training.rendezvous.server.credentials import Credentials
+from elastic_training.rendezvous.server.http import Face
+from elastic_training.rendezvous.server.hub import Hub
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch, pytest.mark.timeout(300)]
 WITHIN_S = 200

@@ -20,11 +20,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controller.webhook.judges import Judges, Verdict, command
-from controller.webhook.server import LARGEST_REVIEW, serving
 from elastic.api import KINDS
 from elastic.api.webhook import PATH
 from elastic.certificates import issue, make_ca
+from elastic_training.controller.webhook.judges import Judges, Verdict, command
+from elastic_training.controller.webhook.server import LARGEST_REVIEW, serving
 
 pytestmark = pytest.mark.integration
 HERE = Path(__file__).parent.parent
@@ -193,7 +193,7 @@ async def test_a_flood_keeps_neither_the_loop_nor_a_small_job_of_somebody_else_w
 def test_the_processes_end_with_a_controller_that_is_killed(tmp_path: Path):
     program = (
         "import asyncio, sys\n"
-        "from controller.webhook.judges import Judges\n"
+        "from elastic_training.controller.webhook.judges import Judges\n"
         "async def main():\n"
         "    judges = Judges(sys.argv[1:], limit_s=3600)\n"
         "    async with judges.running():\n"
@@ -232,6 +232,7 @@ def _until(found: Any) -> Any:
 
 def test_a_process_that_judges_loads_no_more_than_it_needs():
     program = (
-        "import sys, controller.webhook.judge; print(*sorted({'torch', 'aiohttp', 'kopf', 'asyncio', 'cryptography'} & set(sys.modules)))"
+        "import sys, elastic_training.controller.webhook.judge; "
+        "print(*sorted({'torch', 'aiohttp', 'kopf', 'asyncio', 'cryptography'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, env=os.environ).stdout == b"\n"

@@ -20,7 +20,7 @@ from elastic.local.ports import free_port
 from elastic.membership.client import RendezvousClient
 from elastic.membership.tokens import control_token, job_token, load_keys
 from elastic.membership.wire import Decoder, Expectation, WorldReport, encode
-from rendezvous.delivery import WRAPPER
+from elastic_training.rendezvous.delivery import WRAPPER
 
 PATIENCE_S = 120.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.2
@@ -79,7 +79,7 @@ def wait_until(holds: Callable[[], bool], *, what: str | Callable[[], str], pati
 class Server:
     """A rendezvous server as a process, on a port that stays the same over restarts."""
 
-    module = "rendezvous.main"
+    module = "elastic_training.rendezvous.main"
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self._flags = flags

@@ -11,8 +11,8 @@ from sim_rendezvous import REACH_S, SimHub, SimServer
 
 from elastic.membership.training import Report
 from elastic.membership.wire import Beat, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.delivery import REFUSED, UNREACHABLE
-from rendezvous.server.hub import Full, Hub
+from elastic_training.rendezvous.delivery import REFUSED, UNREACHABLE
+from elastic_training.rendezvous.server.hub import Full, Hub
 
 BEAT_S = 5.0
 SILENCE_S = 20.0

@@ -14,14 +14,14 @@ from sim_client import SimKube, Sky
 from sim_rendezvous import SimServer
 from sim_time import now
 
-from autoscale.acting.scaler import Scaler
-from autoscale.deciding.round import Setting
-from autoscale.running.book import Book
-from autoscale.running.metrics import Metrics
-from autoscale.running.rounds import Rounds
-from autoscale.watching.observer import Observer
 from elastic.api.scaling import MANAGER
 from elastic.membership.training import TrainingProgress
+from elastic_training.autoscale.acting.scaler import Scaler
+from elastic_training.autoscale.deciding.round import Setting
+from elastic_training.autoscale.running.book import Book
+from elastic_training.autoscale.running.metrics import Metrics
+from elastic_training.autoscale.running.rounds import Rounds
+from elastic_training.autoscale.watching.observer import Observer
 
 AUTOSCALER = MANAGER
 LEAST_GAP_S = 1.0

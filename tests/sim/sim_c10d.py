@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import dynamic_rendezvous as torch_ren
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 
 from elastic.kube.resources import PODS, Object
-from rendezvous.c10d import COMPONENT, COMPONENT_VALUE
+from elastic_training.rendezvous.c10d import COMPONENT, COMPONENT_VALUE
 
 TURN_S = 0.5
 BEGINS_S = 1.0, 4.0

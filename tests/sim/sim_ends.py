@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
-from rendezvous.delivery import USAGE
+from elastic_training.rendezvous.delivery import USAGE
 
 
 class Ended(Protocol):

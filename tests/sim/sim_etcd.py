@@ -21,13 +21,13 @@ from elastic.etcd.place import EtcdPlace
 from elastic.etcd.store import Away
 from elastic.membership.tokens import Role
 from elastic.membership.wire import Expectation, WorldReport
+from elastic_training.rendezvous.delivery import REFUSED, UNREACHABLE
 from elastic_worker.agent.view import View
 from elastic_worker.etcd.in_process import ChangingPresence
 from elastic_worker.etcd.records import WORLD, Seal
 from elastic_worker.etcd.records import World as Sealed
 from elastic_worker.etcd.settings import Settings, read
 from elastic_worker.settings import MEMBER, POD_IP, POD_UID, TOKEN
-from rendezvous.delivery import REFUSED, UNREACHABLE
 
 REACH_S = 0.01
 AWAY_RETRY_S = 0.5

@@ -10,8 +10,6 @@ from sim_api import Api, set_workers
 from sim_autoscaler import Autoscaler
 from sim_time import now
 
-from autoscale.figures import JobName
-from autoscale.jobs import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS, WORKER
 from elastic.api.names import REPLICA_TYPE
@@ -22,6 +20,8 @@ from elastic.local.controllers.autoscaling.decision import Scale, Seen, decide, 
 from elastic.local.controllers.autoscaling.limits import History
 from elastic.local.controllers.autoscaling.pods import Problem
 from elastic.local.controllers.autoscaling.sources import Answer
+from elastic_training.autoscale.figures import JobName
+from elastic_training.autoscale.jobs import JOBS
 
 HPA = "horizontal-pod-autoscaler"
 PERIOD_S = 15.0

@@ -9,10 +9,10 @@ import random
 import aiohttp
 from sim_client import SimKube
 
-from controller.watching.kopf_watch import Feed
 from elastic.kube.answers import WatchType
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import Object, Resource
+from elastic_training.controller.watching.kopf_watch import Feed
 
 PAUSE_S = 0.1
 HAND_ON_S = 0.005

@@ -18,9 +18,9 @@ from sim_pods import are_gates_met, ends, is_deleting, is_ready
 from sim_rendezvous import SimServer
 from sim_time import now, stamp
 
-from controller.facts.snapshot import GROUP
 from elastic.kube.resources import PODS, Object
-from rendezvous.delivery import ETCD_BACKEND, UNMET_PREFIX, USAGE
+from elastic_training.controller.facts.snapshot import GROUP
+from elastic_training.rendezvous.delivery import ETCD_BACKEND, UNMET_PREFIX, USAGE
 
 if TYPE_CHECKING:
     from sim_c10d import Stores, TorchAgent

@@ -17,7 +17,7 @@ from elastic.api.names import REPLICA_TYPE
 from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS
 from elastic.membership.hosts import LauncherReport
-from rendezvous.server.host_lists import HostLists
+from elastic_training.rendezvous.server.host_lists import HostLists
 
 COMMIT_S = 5.0
 """Until workers come to a commit, where they notice that the list has changed."""

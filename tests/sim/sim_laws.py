@@ -21,8 +21,6 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_time import START
 
-from controller.facts.keys import JOBS
-from controller.facts.snapshot import GROUP
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
@@ -33,7 +31,9 @@ from elastic.kube.resources import EVENTS, LEASES, NODES, PODS
 from elastic.signals.seen import on_node
 from elastic.signals.signal import Meaning
 from elastic.signals.table import BUILT_IN
-from rendezvous.engine.broken_communication import FREE
+from elastic_training.controller.facts.keys import JOBS
+from elastic_training.controller.facts.snapshot import GROUP
+from elastic_training.rendezvous.engine.broken_communication import FREE
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""

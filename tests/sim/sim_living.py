@@ -12,9 +12,9 @@ from sim_agent import Agent, Connection
 from sim_trainer import Save, Trainer
 
 from elastic.membership.wire import Failed, Finished, FromMember, Held, Join, Ready, Started, View, convert, to_builtins
+from elastic_training.rendezvous.engine.messages.controller import HeldRestarts
 from elastic_worker.agent import view as agent_view
 from elastic_worker.agent.change import LocalChange, LocalWorker
-from rendezvous.engine.messages.controller import HeldRestarts
 
 ASTRAY = "a world was formed in which its living workers were not asked to change"
 LOSS_SEEN_S = 1.1

@@ -1,7 +1,7 @@
 """Read the facts of a simulated pod."""
 
-from controller.deciding.objects.elsewhere import PREFERRED
 from elastic.kube.resources import Object
+from elastic_training.controller.deciding.objects.elsewhere import PREFERRED
 
 ENDLESS = {("mpijob-controller", "worker"), ("tfjob-controller", "ps"), ("mxjob-controller", "server")}
 

@@ -20,25 +20,25 @@ from sim_kopf import SimKopf
 from sim_rendezvous import SimServer, Unreachable
 from sim_time import now
 
-from controller.acting.apply import Applier
-from controller.acting.event_recorder import EventRecorder
-from controller.acting.fenced_link import FencedServer
-from controller.acting.leading import give_signs
-from controller.acting.link import RendezvousLink
-from controller.acting.links import Links
-from controller.acting.secrets import Secrets
-from controller.facts.keys import Key
-from controller.facts.settings import Rendezvous, Settings
-from controller.facts.snapshot import KeyPair
-from controller.running.metrics import Metrics
-from controller.running.reconcile import Reconciler
-from controller.watching.observe import Observer, resources_of
 from elastic.etcd.store import Away, StoreRefused
 from elastic.membership.wire import Expectation, WorldReport
 from elastic.runtime.election import Election, LeaseLost
 from elastic.runtime.fence import FencedWriter
 from elastic.runtime.terminating import ConsiderateWriter
 from elastic.runtime.workqueue import WorkQueue
+from elastic_training.controller.acting.apply import Applier
+from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.acting.fenced_link import FencedServer
+from elastic_training.controller.acting.leading import give_signs
+from elastic_training.controller.acting.link import RendezvousLink
+from elastic_training.controller.acting.links import Links
+from elastic_training.controller.acting.secrets import Secrets
+from elastic_training.controller.facts.keys import Key
+from elastic_training.controller.facts.settings import Rendezvous, Settings
+from elastic_training.controller.facts.snapshot import KeyPair
+from elastic_training.controller.running.metrics import Metrics
+from elastic_training.controller.running.reconcile import Reconciler
+from elastic_training.controller.watching.observe import Observer, resources_of
 
 SETTINGS = Settings(rendezvous=Rendezvous(endpoint="rdzv:8443", ca="CA"))
 

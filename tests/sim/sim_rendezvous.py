@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from sim_etcd import Etcds
 
 from elastic.membership.wire import Expectation, WorldReport
-from rendezvous.engine import Effect, Event, JobState, step_all
-from rendezvous.engine.invariants import broken
-from rendezvous.server.hub import ActiveJob, Hub
+from elastic_training.rendezvous.engine import Effect, Event, JobState, step_all
+from elastic_training.rendezvous.engine.invariants import broken
+from elastic_training.rendezvous.server.hub import ActiveJob, Hub
 
 if TYPE_CHECKING:
     from sim_agent import Agent, Connection

@@ -7,7 +7,6 @@ from sim_api import Api
 from sim_pods import is_deleting, is_ready
 from sim_rendezvous import SimServer
 
-from controller.frameworks import FRAMEWORKS
 from elastic.api import parse
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
@@ -16,6 +15,7 @@ from elastic.api.owners import controller_uid
 from elastic.api.words import CleanPodPolicy, Through
 from elastic.kube.resources import HORIZONTAL_POD_AUTOSCALERS, POD_DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
 from elastic.membership.wire import WorldReport
+from elastic_training.controller.frameworks import FRAMEWORKS
 from elastic_worker.etcd.records import World as Sealed
 
 AT_WORK = ("Pending", "Running")

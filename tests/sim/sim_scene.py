@@ -20,8 +20,8 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_worlds import LivingWorlds
 
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
+from elastic_training.controller.facts.keys import JOBS
 
 TICK_S = 0.5
 STEPS = 60

@@ -18,10 +18,10 @@ from sim_right import silences, wrongs
 from sim_scene import Options
 from sim_time import now
 
-from controller.facts.keys import Key
 from elastic.api.job import Object
 from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, LEASES, NODES
+from elastic_training.controller.facts.keys import Key
 
 QUIET_S = 75.0
 PATIENCE_S = 2400.0
@@ -196,7 +196,7 @@ def no_errors_logged() -> Iterator[None]:
             found.append(self.format(record))
 
     handler = Collecting(logging.ERROR)
-    loggers = [logging.getLogger(name) for name in ("controller", "elastic", "rendezvous")]
+    loggers = [logging.getLogger(name) for name in ("elastic", "elastic_training")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.addHandler(handler)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from elastic_training.rendezvous.engine.in_place import FORM_S, FORM_S_A_WORKER
 from elastic_worker.training.control import GOES_ON, PHASES
-from rendezvous.engine.in_place import FORM_S, FORM_S_A_WORKER
 
 if TYPE_CHECKING:
     from sim_living import LivingAgent

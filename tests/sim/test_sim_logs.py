@@ -13,11 +13,11 @@ from sim_jobs import NAME, job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.facts.keys import JOBS
 from elastic.api.kinds import KINDS
+from elastic_training.controller.facts.keys import JOBS
 
 KIND = "PyTorchJob"
-OF_ROUNDS = {"controller.running.reconcile", "controller.acting.event_recorder"}
+OF_ROUNDS = {"elastic_training.controller.running.reconcile", "elastic_training.controller.acting.event_recorder"}
 ONE_BUG_AT = 5
 
 
@@ -42,7 +42,7 @@ async def _life(uids: list[str]) -> None:
 
 def test_every_line_of_a_round_names_its_job_by_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
     uids: list[str] = []
-    with caplog.at_level(logging.DEBUG, logger="controller"):
+    with caplog.at_level(logging.DEBUG, logger="elastic_training.controller"):
         sim_time.run(_life(uids))
     lines = [record.__dict__ for record in caplog.records if record.name in OF_ROUNDS]
     assert {line["msg"] for line in lines} >= {"reconcile failed", "the state of a job changed"}

@@ -6,8 +6,8 @@ import pytest
 from sim_pods import is_deleting, is_running
 from test_sim_refusals import HOUR_S, HOW, Refused, played
 
-from controller.facts.keys import JOBS
 from elastic.kube.resources import PODS
+from elastic_training.controller.facts.keys import JOBS
 
 MOST_IN_THE_FIRST_MINUTE = 3 * (1 + 3 + 5)
 """Pods of three workers: the first ones, their immediate replacements, and then tries after 2, 4, 8, 16 and 32 s."""

@@ -4,10 +4,10 @@ import asyncio
 
 from test_sim_rest import KIND, Scene, named, played
 
-from controller.facts.keys import JOBS
 from elastic.api.names import REPLICA_TYPE
 from elastic.api.owners import controller_uid
 from elastic.kube.resources import PODS, SERVICES
+from elastic_training.controller.facts.keys import JOBS
 
 
 def test_a_job_made_again_under_its_name_takes_nothing_over_from_the_former() -> None:

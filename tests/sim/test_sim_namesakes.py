@@ -14,11 +14,11 @@ from sim_process import Controller
 from sim_rendezvous import SimServer
 from sim_storm import no_errors_logged
 
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.api.owners import controller_uid
 from elastic.kube.resources import CONFIG_MAPS, EVENTS, PODS, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, Resource
+from elastic_training.controller.facts.keys import JOBS
 
 MPI, TORCH = "MPIJob", "PyTorchJob"
 LAUNCHER = f"{NAME}-launcher"

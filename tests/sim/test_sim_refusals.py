@@ -11,10 +11,10 @@ from sim_jobs import NAME, job_of, replicas
 from sim_pods import is_running
 from test_sim_rest import Scene
 
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import PODS
+from elastic_training.controller.facts.keys import JOBS
 
 ELASTIC = {"minReplicas": 1, "maxReplicas": 4}
 HOW = {

@@ -16,10 +16,10 @@ from sim_jobs import job_of
 from sim_process import Controller
 from sim_rendezvous import SimServer
 
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import EVENTS, PODS
+from elastic_training.controller.facts.keys import JOBS
 
 pytestmark = pytest.mark.timeout(600)  # many examples, which a busy machine makes slow
 

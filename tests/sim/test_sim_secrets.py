@@ -10,12 +10,12 @@ from sim_api import Write
 from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, REST_S, Scene
 
-from controller.acting.status_debounce import PATIENCE_S
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.api.owners import controller_uid
 from elastic.kube.resources import EVENTS, PODS, SECRETS
+from elastic_training.controller.acting.status_debounce import PATIENCE_S
+from elastic_training.controller.facts.keys import JOBS
 
 SECRET = f"{NAME}-elastic"
 

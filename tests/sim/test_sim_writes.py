@@ -9,11 +9,11 @@ from sim_api import Write
 from sim_jobs import NAME, job_of
 from test_sim_rest import KIND, Scene
 
-from controller.acting.status_debounce import PATIENCE_S
-from controller.facts.keys import JOBS
 from elastic.api.job import Object
 from elastic.api.kinds import KINDS
 from elastic.kube.resources import PODS
+from elastic_training.controller.acting.status_debounce import PATIENCE_S
+from elastic_training.controller.facts.keys import JOBS
 
 PODS_OF_JOB = 5
 WORK_S = 60.0

@@ -15,19 +15,19 @@ import aiohttp
 from aiohttp import web
 from cli_api import job, pod, running
 
-from dashboard.history.book import Book
-from dashboard.serving.changes import Reclaims
-from dashboard.serving.guard import Guard
-from dashboard.serving.news import NODES, News
-from dashboard.serving.server import Server, ServingSettings
-from dashboard.serving.sessions import LaptopSessions, Sessions
-from dashboard.serving.stream import Streams
-from dashboard.serving.views import Views
-from dashboard.watching.observer import Observer
 from elastic.api.kinds import KINDS
 from elastic.kube.access import Access
 from elastic.kube.client import Kube
 from elastic.runtime.one_time import OneTimeToken
+from elastic_training.dashboard.history.book import Book
+from elastic_training.dashboard.serving.changes import Reclaims
+from elastic_training.dashboard.serving.guard import Guard
+from elastic_training.dashboard.serving.news import NODES, News
+from elastic_training.dashboard.serving.server import Server, ServingSettings
+from elastic_training.dashboard.serving.sessions import LaptopSessions, Sessions
+from elastic_training.dashboard.serving.stream import Streams
+from elastic_training.dashboard.serving.views import Views
+from elastic_training.dashboard.watching.observer import Observer
 
 Object = dict[str, Any]
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from rendezvous.engine import (
+from elastic_training.rendezvous.engine import (
     Cut,
     Event,
     Expected,
@@ -21,8 +21,8 @@ from rendezvous.engine import (
     step,
     summary,
 )
-from rendezvous.engine.invariants import broken
-from rendezvous.engine.messages.in_place import Able, Complains, Formed, Holds, Progressed, Stage
+from elastic_training.rendezvous.engine.invariants import broken
+from elastic_training.rendezvous.engine.messages.in_place import Able, Complains, Formed, Holds, Progressed, Stage
 
 BEAT_S = 5.0
 

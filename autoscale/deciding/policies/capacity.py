@@ -1,7 +1,7 @@
 """Policy `capacity`, the sponge: take all free room up to the maximum. The guard gives it back to its owners."""
 
-from autoscale.deciding.signals import Signals, Wish
-from autoscale.deciding.troubles import without_nodes
+from elastic_training.autoscale.deciding.signals import Signals, Wish
+from elastic_training.autoscale.deciding.troubles import without_nodes
 
 
 def wish(signals: Signals, replicas: int) -> Wish:

@@ -4,9 +4,9 @@ Prices come from a label of the nodes. A size without measurements is chosen by 
 errors of the measurements.
 """
 
-from autoscale.deciding.signals import Signals, Wish
-from autoscale.deciding.troubles import no_progress, without_price
 from elastic.api.counting import counted
+from elastic_training.autoscale.deciding.signals import Signals, Wish
+from elastic_training.autoscale.deciding.troubles import no_progress, without_price
 
 BETTER = 1.03
 """Factor of work for the money from which a change is worth it."""

@@ -1,8 +1,8 @@
 """Policy `deadline`: finish by the given time with the fewest worker-hours: the fewest workers that are fast enough."""
 
-from autoscale.deciding.signals import Bounds, Signals, Wish
-from autoscale.deciding.troubles import no_progress, without_samples
 from elastic.api.counting import counted
+from elastic_training.autoscale.deciding.signals import Bounds, Signals, Wish
+from elastic_training.autoscale.deciding.troubles import no_progress, without_samples
 
 FINE = 32
 """Number of workers up to which each number is considered. Above it, steps are one part in this number."""

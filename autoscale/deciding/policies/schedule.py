@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from autoscale.deciding.signals import Signals, Wish
 from elastic.api.scaling import Day, Window
+from elastic_training.autoscale.deciding.signals import Signals, Wish
 
 DAY_S, MINUTE_S = 86400, 60
 DAYS = tuple(Day)

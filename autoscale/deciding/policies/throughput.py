@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from autoscale.deciding import trials
-from autoscale.deciding.signals import Signals, Step, Wish
-from autoscale.deciding.trials import percent
-from autoscale.deciding.troubles import no_progress
 from elastic.api.counting import counted
+from elastic_training.autoscale.deciding import trials
+from elastic_training.autoscale.deciding.signals import Signals, Step, Wish
+from elastic_training.autoscale.deciding.trials import percent
+from elastic_training.autoscale.deciding.troubles import no_progress
 
 GROWS_BY = 4
 """A step is one worker, or one part in this number of the present workers if that is more."""

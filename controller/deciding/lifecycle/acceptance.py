@@ -1,12 +1,12 @@
 """Decide which jobs this controller leaves alone, and add the condition Created to the others."""
 
-from controller.deciding.actions import Plan
-from controller.deciding.events import in_words
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import reason_of, with_condition
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, JobStatus
 from elastic.api.words import ConditionType, ManagedBy
+from elastic_training.controller.deciding.actions import Plan
+from elastic_training.controller.deciding.events import in_words
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import reason_of, with_condition
+from elastic_training.controller.facts.snapshot import Snapshot
 
 
 def leave_alone(view: JobView) -> Plan | None:

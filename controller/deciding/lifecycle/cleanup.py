@@ -5,19 +5,19 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, Update, normal
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
-from controller.deciding.moments import after
-from controller.deciding.objects.differences import reconciled
-from controller.deciding.rendezvous.world_status import with_last_step
-from controller.deciding.replicas import missing_workers
-from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import Pod, PodPhase, Service, Snapshot
 from elastic.api.job import Job, JobStatus, ReplicaStatus
 from elastic.api.words import CleanPodPolicy, ConditionType
 from elastic.kube.resources import PODS, SERVICES
+from elastic_training.controller.deciding.actions import Action, Delete, DeleteJob, Forget, JobEvent, Plan, Update, normal
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import ENDS, holds, is_over, reason_of, with_condition
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.objects.differences import reconciled
+from elastic_training.controller.deciding.rendezvous.world_status import with_last_step
+from elastic_training.controller.deciding.replicas import missing_workers
+from elastic_training.controller.deciding.replicas.replica_statuses import replica_statuses
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.snapshot import Pod, PodPhase, Service, Snapshot
 
 ACTIVE_ONLY = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "PodGroup", "NetworkPolicy", "Pod", "Service")
 """Kinds of objects that serve a job only while it is active."""

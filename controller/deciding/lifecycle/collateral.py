@@ -11,24 +11,24 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding.actions import Plan, SetExpectation
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import end_reasons, usage_errors
-from controller.deciding.lifecycle.verdicts import Fate, Loss, Verdict
-from controller.deciding.moments import after
-from controller.deciding.rendezvous import host_list
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
-from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.facts.snapshot import Container, Pod, PodPhase
-from controller.frameworks import FRAMEWORKS
-from controller.frameworks.protocol import total
 from elastic.api.book import LastLoss
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.template import default_container
 from elastic.api.words import Cause
 from elastic.membership.bounds import printable
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.actions import Plan, SetExpectation
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import end_reasons, usage_errors
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate, Loss, Verdict
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous import host_list
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW
+from elastic_training.controller.deciding.replicas.replica_statuses import replica_statuses
+from elastic_training.controller.facts.snapshot import Container, Pod, PodPhase
+from elastic_training.controller.frameworks import FRAMEWORKS
+from elastic_training.controller.frameworks.protocol import total
 
 REPORTED_WITHIN_S = 60.0
 """The cluster shows a loss at most this many seconds after the end that follows from it.

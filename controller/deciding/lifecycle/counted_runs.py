@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from controller.deciding.status_room import with_counted
+from elastic_training.controller.deciding.status_room import with_counted
 
 MOST_DIGITS = 9
 

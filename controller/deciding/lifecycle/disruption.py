@@ -10,13 +10,13 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding.moments import LAST, after
-from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Announced, Leaving
 from elastic.api.job import Job
 from elastic.api.words import Cause
 from elastic.signals.seen import Sight, tolerated_for
 from elastic.signals.signal import Deadline, Meaning
+from elastic_training.controller.deciding.moments import LAST, after
+from elastic_training.controller.facts.snapshot import Pod, PodPhase, Snapshot
 
 GRACE_S = 30.0
 """Seconds that the cluster gives a pod that must go, unless something says otherwise."""

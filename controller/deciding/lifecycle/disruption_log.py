@@ -5,17 +5,17 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, normal, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.end_reasons import ended_by, is_refused
-from controller.deciding.moments import FIRST, after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import MOST_MILLISECONDS, Disruption, Leaving
 from elastic.api.counting import asked_to_save, counted
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import LEFT, TAKEN_BACK, Cause
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.actions import JobEvent, normal, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.end_reasons import ended_by, is_refused
+from elastic_training.controller.deciding.moments import FIRST, after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
 
 MOST = 16
 RESCALED_WITHIN_S = 60.0

@@ -8,15 +8,15 @@ the status names the leaving pods first.
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import Notice, asked_to_leave, termination_grace_s, with_notice
-from controller.deciding.moments import after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.status_room import with_leaving
-from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.disruption import Notice, asked_to_leave, termination_grace_s, with_notice
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.status_room import with_leaving
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
 
 
 @dataclass(frozen=True, slots=True)

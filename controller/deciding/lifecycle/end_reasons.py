@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.facts.snapshot import Container, Pod, PodPhase
 from elastic.api.words import Cause
 from elastic.signals.signal import DisruptionSignal, On
 from elastic.signals.table import BUILT_IN
-from rendezvous import delivery
+from elastic_training.controller.facts.snapshot import Container, Pod, PodPhase
+from elastic_training.rendezvous import delivery
 
 KILLED = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
 """Exit codes of a container whose first process got these signals: nothing within the container can send them to it to such effect."""

@@ -10,24 +10,24 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import collateral, counted_runs, end_reasons, restart_accounting, usage_errors
-from controller.deciding.lifecycle.conditions import reason_of
-from controller.deciding.lifecycle.counted_runs import Runs
-from controller.deciding.lifecycle.restart_accounting import uid_of
-from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import own_container
-from controller.deciding.rendezvous.expectation import accounted
-from controller.deciding.status_room import with_counted
-from controller.facts.snapshot import Container, Pod, PodPhase
-from controller.frameworks import FRAMEWORKS
 from elastic.api.book import MOST_TIMES
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container
 from elastic.api.words import CHARGED, Cause, RdzvBackend, RestartPolicy
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import collateral, counted_runs, end_reasons, restart_accounting, usage_errors
+from elastic_training.controller.deciding.lifecycle.conditions import reason_of
+from elastic_training.controller.deciding.lifecycle.counted_runs import Runs
+from elastic_training.controller.deciding.lifecycle.restart_accounting import uid_of
+from elastic_training.controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.c10d_agents import own_container
+from elastic_training.controller.deciding.rendezvous.expectation import accounted
+from elastic_training.controller.deciding.status_room import with_counted
+from elastic_training.controller.facts.snapshot import Container, Pod, PodPhase
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 REMEMBERED = 32
 """Number of ended pods to remember after they are deleted, because a controller with an outdated view may see such a pod again."""

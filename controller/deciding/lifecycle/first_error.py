@@ -8,17 +8,17 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import end_reasons, usage_errors
-from controller.deciding.lifecycle.verdicts import Fate
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import Container, Pod
 from elastic.api.template import default_container
 from elastic.api.words import FAILED_FIRST
 from elastic.membership.bounds import printable
-from rendezvous.delivery import has_failed, unmet
-from rendezvous.engine.exit_status import with_error
-from rendezvous.engine.peer_errors import tells_of_peer
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import end_reasons, usage_errors
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.facts.snapshot import Container, Pod
+from elastic_training.rendezvous.delivery import has_failed, unmet
+from elastic_training.rendezvous.engine.exit_status import with_error
+from elastic_training.rendezvous.engine.peer_errors import tells_of_peer
 
 _EXCEPTION = re.compile(r"\s*(?:\[(?:default|rank)?\d+\]: ?)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)")
 _SUMMARY = "ChildFailedError"

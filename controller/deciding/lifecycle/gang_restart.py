@@ -8,19 +8,19 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import WAITS, reason_of
-from controller.deciding.lifecycle.end_reasons import is_refused
-from controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
-from controller.deciding.pauses import next_pause_s, pause_end, start_of
-from controller.deciding.status_room import listed
-from controller.facts.snapshot import Pod, Snapshot
-from controller.frameworks import FRAMEWORKS
-from controller.frameworks.protocol import total
 from elastic.api.book import Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, RestartScope
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import WAITS, reason_of
+from elastic_training.controller.deciding.lifecycle.end_reasons import is_refused
+from elastic_training.controller.deciding.lifecycle.verdicts import FIRST_RETRYABLE_CODE, Fate, Verdict
+from elastic_training.controller.deciding.pauses import next_pause_s, pause_end, start_of
+from elastic_training.controller.deciding.status_room import listed
+from elastic_training.controller.facts.snapshot import Pod, Snapshot
+from elastic_training.controller.frameworks import FRAMEWORKS
+from elastic_training.controller.frameworks.protocol import total
 
 PAUSE = "pause"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10, 300

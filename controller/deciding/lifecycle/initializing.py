@@ -5,12 +5,12 @@ Two annotations of the job say so, which the controller writes for the TrainJob.
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Plan, normal
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup
-from controller.deciding.lifecycle.conditions import reason_of
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.names import INITIALIZER_FAILED, WAITS_FOR
+from elastic_training.controller.deciding.actions import Plan, normal
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import cleanup
+from elastic_training.controller.deciding.lifecycle.conditions import reason_of
 
 
 def waits(job: Job) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import DeleteJob, Plan, warning
-from controller.deciding.lifecycle.cleanup import due_at
-from controller.deciding.lifecycle.conditions import is_over, with_condition
 from elastic.api.errors import Problem
 from elastic.api.job import INT32, JobStatus
 from elastic.api.kinds import Kind
 from elastic.api.words import ConditionType, ManagedBy
+from elastic_training.controller.deciding.actions import DeleteJob, Plan, warning
+from elastic_training.controller.deciding.lifecycle.cleanup import due_at
+from elastic_training.controller.deciding.lifecycle.conditions import is_over, with_condition
 
 MOST_SHOWN = 10
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from controller.deciding.actions import Delete, Plan, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.moments import after
-from controller.facts.snapshot import Pod, Snapshot, pod_from
 from elastic.api.job import Job
 from elastic.kube.resources import PODS
+from elastic_training.controller.deciding.actions import Delete, Plan, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.facts.snapshot import Pod, Snapshot, pod_from
 
 PATIENCE_S = 60.0
 """Seconds after a pod's grace. By then its node has been silent for minutes: it counts as unreachable after 40 to 50 s, and the cluster

@@ -9,16 +9,16 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Budget
-from controller.deciding.lifecycle.stored_restarts import bounded, log_of, stored
-from controller.deciding.moments import of_timestamp
-from controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
-from controller.facts.snapshot import Pod, WorldSeen
 from elastic.api.book import MOST_TIMES, Charge
 from elastic.api.job import ElasticPolicy, ElasticStatus, Job, JobStatus
 from elastic.api.words import CHARGED, Cause
-from rendezvous.engine import restart_log, window
-from rendezvous.engine.restart_log import RestartLog
+from elastic_training.controller.deciding.actions import Budget
+from elastic_training.controller.deciding.lifecycle.stored_restarts import bounded, log_of, stored
+from elastic_training.controller.deciding.moments import of_timestamp
+from elastic_training.controller.deciding.status_room import COUNTED_BYTES, KEPT_FOR_PODS_BYTES, with_counted
+from elastic_training.controller.facts.snapshot import Pod, WorldSeen
+from elastic_training.rendezvous.engine import restart_log, window
+from elastic_training.rendezvous.engine.restart_log import RestartLog
 
 
 def with_restart_count(status: JobStatus | None) -> JobStatus | None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import msgspec
 
-from controller.deciding.status_room import OPEN_BYTES
 from elastic.api.book import MOST_GROUPED, Restart
 from elastic.api.job import ElasticStatus
 from elastic.membership import wire
-from rendezvous.engine.restart_log import RestartLog
+from elastic_training.controller.deciding.status_room import OPEN_BYTES
+from elastic_training.rendezvous.engine.restart_log import RestartLog
 
 ANY_POD = "*"
 """Stands for the pod's uid in the id of an entry that has `pods`."""

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import came_too_late, first_ends, is_down, own_container
-from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import Pod, PodPhase, Snapshot
-from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.rendezvous_choice import is_chosen_by_command
 from elastic.api.words import RestartPolicy
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.c10d_agents import came_too_late, first_ends, is_down, own_container
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.snapshot import Pod, PodPhase, Snapshot
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 
 def is_running(job: Job, counts: Mapping[str, Tally]) -> bool:

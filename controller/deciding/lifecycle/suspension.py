@@ -8,20 +8,20 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Forget, JobEvent, Plan, normal
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import disruption_log
-from controller.deciding.lifecycle.cleanup import everything_deleted
-from controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
-from controller.deciding.moments import after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.etcd import place
-from controller.deciding.rendezvous.world_status import record_restarts, with_last_step
-from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.deciding.replicas.tally import tally
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import ElasticStatus, Job, JobStatus, ReplicaStatus
 from elastic.api.words import ConditionType
+from elastic_training.controller.deciding.actions import Forget, JobEvent, Plan, normal
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import disruption_log
+from elastic_training.controller.deciding.lifecycle.cleanup import everything_deleted
+from elastic_training.controller.deciding.lifecycle.conditions import holds, reason_of, with_condition, without_condition
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.etcd import place
+from elastic_training.controller.deciding.rendezvous.world_status import record_restarts, with_last_step
+from elastic_training.controller.deciding.replicas.replica_statuses import replica_statuses
+from elastic_training.controller.deciding.replicas.tally import tally
+from elastic_training.controller.facts.snapshot import Snapshot
 
 ETCD_FORGETS_S = 60
 """Seconds for which a resumed job waits for its etcd."""

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Plan, normal, warning
-from controller.deciding.events import of_early_end
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import cleanup, collateral, failure, first_error, restart_accounting
-from controller.deciding.lifecycle.conditions import reason_of
-from controller.deciding.lifecycle.success import has_succeeded
-from controller.deciding.lifecycle.verdicts import Fate, Verdict
-from controller.deciding.rendezvous import c10d_recovery, etcd, world_status
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.replica_statuses import replica_statuses
-from controller.frameworks import FRAMEWORKS
 from elastic.api.job import ElasticStatus
+from elastic_training.controller.deciding.actions import Plan, normal, warning
+from elastic_training.controller.deciding.events import of_early_end
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import cleanup, collateral, failure, first_error, restart_accounting
+from elastic_training.controller.deciding.lifecycle.conditions import reason_of
+from elastic_training.controller.deciding.lifecycle.success import has_succeeded
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate, Verdict
+from elastic_training.controller.deciding.rendezvous import c10d_recovery, etcd, world_status
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas.replica_statuses import replica_statuses
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 NO_MORE_RESTARTS = "it has reached the specified backoff limit"
 NO_MORE_TIME = "it was active longer than specified deadline"

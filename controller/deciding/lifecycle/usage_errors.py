@@ -6,9 +6,9 @@ An agent that cannot reach its store ends with another code. Each message is cut
 
 import re
 
-from controller.facts.snapshot import Container
 from elastic.membership.bounds import printable
-from rendezvous.delivery import REFUSED, USAGE, unmet
+from elastic_training.controller.facts.snapshot import Container
+from elastic_training.rendezvous.delivery import REFUSED, USAGE, unmet
 
 ARGPARSE_CODE = 2
 _ARGPARSE = re.compile(r"[^\s:][^:]*: error: \S.*")

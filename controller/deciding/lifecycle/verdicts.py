@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
 
-from controller.facts.snapshot import Pod
 from elastic.api.words import Cause
+from elastic_training.controller.facts.snapshot import Pod
 
 FIRST_RETRYABLE_CODE = 128
 """Below it the program itself chose to end; from it on, a signal ended the program."""

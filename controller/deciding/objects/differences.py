@@ -6,11 +6,11 @@ Only fields that we write are compared. A field that an API server fills in is n
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from controller.deciding.actions import Action, Create, Delete, Update
-from controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import Object
 from elastic.kube.resources import Resource
+from elastic_training.controller.deciding.actions import Action, Create, Delete, Update
+from elastic_training.controller.facts.owned import OWNED_LABEL, RESOURCES, UNMARKED
+from elastic_training.controller.facts.snapshot import Snapshot
 
 
 def resource_of(item: Mapping[str, Any]) -> Resource:

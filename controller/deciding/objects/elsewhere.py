@@ -4,9 +4,9 @@ Most such nodes have a taint that keeps pods away; an annotation or a condition 
 come back, or be the only one.
 """
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.straggler_replacement import avoided_nodes
 from elastic.api.job import Object
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous.straggler_replacement import avoided_nodes
 
 WEIGHT = 100
 MOST_NODES = 20

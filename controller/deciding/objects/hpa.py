@@ -6,14 +6,14 @@ a Kueue queue has none: Kueue admits a number of workers, and suspends the whole
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import JobEvent, warning
-from controller.deciding.objects.ownership import owned_metadata
-from controller.facts.snapshot import Owned, Snapshot
 from elastic.api.job import Job, Object
 from elastic.api.kinds import API_VERSION
 from elastic.api.scaling import DESIRED, PolicyName, ScalingPolicy
 from elastic.api.words import Through
 from elastic.signals.table import QUEUE
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.facts.snapshot import Owned, Snapshot
 
 LONGEST_PERIOD_S = 1800
 """Kubernetes allows no longer period of a policy."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from controller.deciding.actions import JobEvent, warning
-from controller.deciding.objects.hpa import asking, has_metrics
-from controller.facts.snapshot import Snapshot, time_of
 from elastic.api.job import Job
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.deciding.objects.hpa import asking, has_metrics
+from elastic_training.controller.facts.snapshot import Snapshot, time_of
 
 PATIENCE = timedelta(seconds=120)
 """The metrics of new pods take a minute."""

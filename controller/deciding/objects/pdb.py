@@ -6,13 +6,13 @@ only if its node must be drained.
 
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.deciding.objects.ownership import owned_metadata
-from controller.frameworks import FRAMEWORKS
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_TYPE, job_labels
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 
 def disruption_budgets(view: JobView) -> Iterator[Object]:

@@ -5,19 +5,19 @@ An elastic job needs room only for its minimum number of workers. The others com
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import JobEvent, Plan, warning
-from controller.deciding.events import template_reason
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
-from controller.deciding.lifecycle.initializing import waits
-from controller.deciding.objects import quantities
-from controller.deciding.objects.differences import reconciled
-from controller.deciding.objects.ownership import owned_metadata
-from controller.facts.settings import Settings
-from controller.facts.snapshot import Snapshot
 from elastic.api.job import Job, Object, SchedulingPolicy
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable
+from elastic_training.controller.deciding.actions import JobEvent, Plan, warning
+from elastic_training.controller.deciding.events import template_reason
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
+from elastic_training.controller.deciding.lifecycle.initializing import waits
+from elastic_training.controller.deciding.objects import quantities
+from elastic_training.controller.deciding.objects.differences import reconciled
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.controller.facts.snapshot import Snapshot
 
 VOLCANO = "volcano"
 GROUP_ANNOTATION, TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"

@@ -5,22 +5,22 @@ The same job and settings always give the same bytes.
 
 from msgspec import json
 
-from controller.deciding.job_view import JobView
-from controller.deciding.objects.elsewhere import elsewhere
-from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.objects.pod_group import with_group
-from controller.deciding.rendezvous import trainer_status
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.worker_library import secret_name
-from controller.deciding.replicas import spare_workers
-from controller.deciding.replicas.pod_revision import group_of, marked
-from controller.frameworks import FRAMEWORKS
-from controller.frameworks.protocol import Replica
 from elastic.api import names
 from elastic.api.job import Job, Object, ReplicaSpec
 from elastic.api.kinds import WORKER
 from elastic.api.template import default_container, ports, with_default_port
 from elastic.api.words import RestartPolicy
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.objects.elsewhere import elsewhere
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.deciding.objects.pod_group import with_group
+from elastic_training.controller.deciding.rendezvous import trainer_status
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.worker_library import secret_name
+from elastic_training.controller.deciding.replicas import spare_workers
+from elastic_training.controller.deciding.replicas.pod_revision import group_of, marked
+from elastic_training.controller.frameworks import FRAMEWORKS
+from elastic_training.controller.frameworks.protocol import Replica
 
 
 def replica_name(job: Job, type: str, index: int) -> str:

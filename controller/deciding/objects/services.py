@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
-from controller.deciding.actions import Action, Create, Delete
-from controller.deciding.job_view import JobView
-from controller.deciding.objects.pods import replica_name, service_for
-from controller.deciding.rendezvous import readiness
 from elastic.kube.resources import SERVICES
+from elastic_training.controller.deciding.actions import Action, Create, Delete
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.objects.pods import replica_name, service_for
+from elastic_training.controller.deciding.rendezvous import readiness
 
 
 def services(view: JobView, places: Collection[tuple[str, int]]) -> Iterator[Action]:

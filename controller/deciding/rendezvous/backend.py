@@ -2,11 +2,11 @@
 
 from enum import Enum
 
-from controller.deciding.lifecycle.conditions import holds
-from controller.facts.settings import Settings
 from elastic.api.job import Job
 from elastic.api.rendezvous_choice import wanted_backend
 from elastic.api.words import ConditionType, RdzvBackend
+from elastic_training.controller.deciding.lifecycle.conditions import holds
+from elastic_training.controller.facts.settings import Settings
 
 
 class RendezvousBackend(Enum):

@@ -6,9 +6,9 @@ The first agent that ends with 0 closes the rendezvous for good. Every agent tha
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from controller.deciding.lifecycle import usage_errors
-from controller.facts.snapshot import Container, Pod, PodPhase
 from elastic.api.job import Job
+from elastic_training.controller.deciding.lifecycle import usage_errors
+from elastic_training.controller.facts.snapshot import Container, Pod, PodPhase
 
 WINDOW = timedelta(seconds=120)
 """From a loss, or a first end with 0, to the end of the last agent that may follow from it: a lost member's own grace, torch's time-outs,

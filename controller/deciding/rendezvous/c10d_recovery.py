@@ -11,20 +11,20 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Plan, normal
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.verdicts import Fate
-from controller.deciding.moments import after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_late, first_ends, gave_up, own_container
-from controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
-from controller.deciding.replicas import loss_backoff, pod_revision
-from controller.deciding.status_room import listed, with_leaving
-from controller.facts.snapshot import Container, Pod, PodPhase, Snapshot
 from elastic.api.book import Leaving, Rescale
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause, RdzvBackend
+from elastic_training.controller.deciding.actions import Plan, normal
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.verdicts import Fate
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.c10d_agents import SKEW, WINDOW, came_too_late, first_ends, gave_up, own_container
+from elastic_training.controller.deciding.rendezvous.c10d_store import store_deleted, store_seen
+from elastic_training.controller.deciding.replicas import loss_backoff, pod_revision
+from elastic_training.controller.deciding.status_room import listed, with_leaving
+from elastic_training.controller.facts.snapshot import Container, Pod, PodPhase, Snapshot
 
 REPORTED_WITHIN_S = 10.0
 """Seconds after an agent's end within which another kubelet may still report its cause."""

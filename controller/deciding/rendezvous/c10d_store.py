@@ -5,14 +5,14 @@ Its data ends with it, so each worker belongs to the run of the store for which 
 
 from collections.abc import Iterator
 
-from controller.deciding.actions import Delete, JobEvent, SeenVersion, warning
-from controller.deciding.objects.ownership import owner_reference
-from controller.facts.snapshot import Owned, PodPhase, Snapshot, pod_from
 from elastic.api.job import Job, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import job_labels
 from elastic.kube.resources import PODS
-from rendezvous.c10d import HAS_RUN_IDS, C10dStore, c10d_env, store_network_policy, store_pod, store_service
+from elastic_training.controller.deciding.actions import Delete, JobEvent, SeenVersion, warning
+from elastic_training.controller.deciding.objects.ownership import owner_reference
+from elastic_training.controller.facts.snapshot import Owned, PodPhase, Snapshot, pod_from
+from elastic_training.rendezvous.c10d import HAS_RUN_IDS, C10dStore, c10d_env, store_network_policy, store_pod, store_service
 
 
 def store_of(job: Job) -> C10dStore:

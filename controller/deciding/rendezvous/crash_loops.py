@@ -5,12 +5,12 @@ Their pods count as running, and no agent of ours counts such ends against maxRe
 
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import end_reasons
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.c10d_agents import own_container
-from controller.facts.snapshot import Container, Pod
 from elastic.membership.bounds import printable
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import end_reasons
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.c10d_agents import own_container
+from elastic_training.controller.facts.snapshot import Container, Pod
 
 FEWEST = 2
 """An agent that found no store yet has another try."""

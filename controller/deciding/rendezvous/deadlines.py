@@ -10,16 +10,16 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import termination_grace_s
-from controller.deciding.moments import after
-from controller.facts.snapshot import Pod, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.disruption import termination_grace_s
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.facts.snapshot import Pod, WorldSeen
 
 UNMEASURED_RESCALE_S = 5.0
 """Assumed seconds of an exchange or another rescale until one was measured."""

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import asked_to_leave, with_notice
-from controller.deciding.rendezvous.deadlines import Deadlines, deadlines
-from controller.deciding.status_room import with_leaving
-from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Leaving
 from elastic.api.words import Cause
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.disruption import asked_to_leave, with_notice
+from elastic_training.controller.deciding.rendezvous.deadlines import Deadlines, deadlines
+from elastic_training.controller.deciding.status_room import with_leaving
+from elastic_training.controller.facts.snapshot import Pod, PodPhase, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

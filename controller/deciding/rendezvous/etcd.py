@@ -6,19 +6,19 @@ part. Warnings for users come from here, and so does the fact that an agent has 
 
 import re
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import first_error, restart_accounting
-from controller.deciding.lifecycle.conditions import WAITS
-from controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
-from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.facts.settings import Settings
 from elastic.api.job import Job
 from elastic.api.names import RDZV_SECRET
 from elastic.api.rendezvous_choice import ETCDS, members_of, obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import EtcdPlace
 from elastic.membership.bounds import MOST_SECONDS
-from rendezvous.delivery import has_closed
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import first_error, restart_accounting
+from elastic_training.controller.deciding.lifecycle.conditions import WAITS
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend, backend_in_use
+from elastic_training.controller.deciding.rendezvous.expectation import allowed_sizes
+from elastic_training.controller.facts.settings import Settings
+from elastic_training.rendezvous.delivery import has_closed
 
 DEFAULT_PORT = 2379
 MOST_RESTARTS = 10**9

@@ -7,18 +7,18 @@ rounds itself.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from controller.deciding.actions import End, SetExpectation
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import end_reasons, restart_accounting
-from controller.deciding.lifecycle.stored_restarts import log_of
-from controller.deciding.lifecycle.verdicts import Verdict
-from controller.deciding.rendezvous import lost_state
-from controller.deciding.rendezvous.deadlines import waits_for_replacement
-from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Cause, Stragglers
-from rendezvous.delivery import USAGE, is_undeliverable, unmet
+from elastic_training.controller.deciding.actions import End, SetExpectation
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import end_reasons, restart_accounting
+from elastic_training.controller.deciding.lifecycle.stored_restarts import log_of
+from elastic_training.controller.deciding.lifecycle.verdicts import Verdict
+from elastic_training.controller.deciding.rendezvous import lost_state
+from elastic_training.controller.deciding.rendezvous.deadlines import waits_for_replacement
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
+from elastic_training.rendezvous.delivery import USAGE, is_undeliverable, unmet
 
 
 def expectation(view: JobView, *, staying: Sequence[Pod], coming: Collection[str], leaving: Sequence[Leaving]) -> SetExpectation:

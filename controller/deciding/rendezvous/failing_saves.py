@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, warning
-from controller.facts.snapshot import Snapshot
 from elastic.api.book import FailedSave
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
-from rendezvous.engine.failing_saves import sentence
-from rendezvous.engine.messages.saves import LASTING
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.facts.snapshot import Snapshot
+from elastic_training.rendezvous.engine.failing_saves import sentence
+from elastic_training.rendezvous.engine.messages.saves import LASTING
 
 
 def recorded(status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:

@@ -5,16 +5,16 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, normal, warning
-from controller.facts.hang_seen import HangSeen
-from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import Hang, HangPod, HangRanks
 from elastic.api.job import ElasticStatus, Job
 from elastic.membership.bounds import clipped
 from elastic.membership.hang_status import words_at
 from elastic.membership.phases import WorldPhase
-from rendezvous.engine.doing_words import sentence, spans
-from rendezvous.engine.messages.doing import HangState, RanksDoing
+from elastic_training.controller.deciding.actions import JobEvent, normal, warning
+from elastic_training.controller.facts.hang_seen import HangSeen
+from elastic_training.controller.facts.snapshot import Pod, Snapshot
+from elastic_training.rendezvous.engine.doing_words import sentence, spans
+from elastic_training.rendezvous.engine.messages.doing import HangState, RanksDoing
 
 RESUMED = "TrainingMoves"
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Budget, SetExpectation
-from controller.deciding.job_view import JobView
-from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.book import Leaving, Rescale
 from elastic.api.counting import counted
 from elastic.api.job import ElasticStatus
 from elastic.api.kinds import WORKER
 from elastic.api.words import Cause
 from elastic.membership.hosts import MAX_HOSTS, Host, HostFacts, Observed
+from elastic_training.controller.deciding.actions import Budget, SetExpectation
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
 
 
 def expectation(view: JobView, hosts: Sequence[Host]) -> SetExpectation:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from controller.deciding.job_view import JobView
-from controller.facts.world import WorldSeen
 from elastic.api.kinds import WORKER
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.world import WorldSeen
 
 LATE = timedelta(seconds=30)
 """Shorter delays are common, because Python and torch load."""

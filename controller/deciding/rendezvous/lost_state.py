@@ -6,15 +6,15 @@ when its pods are known to be gone, or when the time has passed.
 
 from datetime import datetime
 
-from controller.deciding.job_view import JobView
-from controller.deciding.moments import LAST, after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.deadlines import has_state
-from controller.deciding.status_room import listed
-from controller.facts.snapshot import Pod
 from elastic.api.job import Job
 from elastic.api.kinds import WORKER
 from elastic.signals.signal import Meaning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.moments import LAST, after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.deadlines import has_state
+from elastic_training.controller.deciding.status_room import listed
+from elastic_training.controller.facts.snapshot import Pod
 
 UNREACHABLE = "node-unreachable"
 """The signal of a node that may come back. Other nodes that are gone have lost the memory of their pods."""

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from controller.deciding.actions import SetCondition
-from controller.deciding.job_view import JobView
-from controller.deciding.moments import of_timestamp
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.expectation import allowed_sizes
-from controller.facts.snapshot import Container, Pod, Snapshot, WorldSeen
 from elastic.api import words
 from elastic.api.job import ElasticPolicy, Job, Object
 from elastic.api.words import HOLDER, IN_WORLD
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.actions import SetCondition
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.moments import of_timestamp
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.expectation import allowed_sizes
+from elastic_training.controller.facts.snapshot import Container, Pod, Snapshot, WorldSeen
 
 NO_WORLD = WorldSeen(generation=0, members=frozenset())
 

@@ -7,17 +7,17 @@ log of disruptions holds each attempt, and the limits follow from it.
 from collections.abc import Iterable
 from datetime import datetime
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.disruption import Notice
-from controller.deciding.moments import after
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import Pod, PodPhase, Snapshot
 from elastic.api.book import Disruption, Leaving
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import TAKEN_BACK, Stragglers
 from elastic.membership.phases import WorldPhase
 from elastic.signals.signal import Meaning
-from rendezvous.engine.messages.pace import Slowness
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.disruption import Notice
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.facts.snapshot import Pod, PodPhase, Snapshot
+from elastic_training.rendezvous.engine.messages.pace import Slowness
 
 SIGNAL = "Straggler"
 """The name of the notice in the status."""

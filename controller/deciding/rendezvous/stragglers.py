@@ -5,14 +5,14 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, normal, warning
-from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import Straggler
 from elastic.api.job import ElasticStatus, Job
 from elastic.api.words import Stragglers
 from elastic.membership.bounds import clipped
-from rendezvous.engine.messages import pace
-from rendezvous.engine.pace_words import sentence
+from elastic_training.controller.deciding.actions import JobEvent, normal, warning
+from elastic_training.controller.facts.snapshot import Pod, Snapshot
+from elastic_training.rendezvous.engine.messages import pace
+from elastic_training.rendezvous.engine.pace_words import sentence
 
 
 def recorded(job: Job, status: ElasticStatus, snapshot: Snapshot) -> ElasticStatus:

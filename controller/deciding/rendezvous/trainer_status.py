@@ -5,12 +5,12 @@ The variables and files are no reason to replace a pod: a pod without them stays
 
 from collections.abc import Iterator
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous.backend import RendezvousBackend
 from elastic.api.job import Object
 from elastic.api.names import REPORT, REPORT_OFF
 from elastic.api.template import default_container
-from rendezvous.delivery import CA_KEY
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.rendezvous.delivery import CA_KEY
 
 TOKEN_KEY = "status-token"
 VOLUME = "elastic-status"

@@ -9,19 +9,28 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import WAITS
-from controller.deciding.objects.ownership import owned_metadata
-from controller.deciding.rendezvous import etcd, trainer_status
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE
-from controller.facts.snapshot import Pod
 from elastic.api.job import ElasticStatus, Job, Object
 from elastic.api.rendezvous_choice import obstacle_to_library
 from elastic.api.words import RdzvBackend
 from elastic.etcd.place import user_of
-from rendezvous.delivery import CA_KEY, ETCD_BACKEND, ETCD_LOGIN, INIT_CONTAINER, TOKEN_KEY, Delivery, deliver, is_undeliverable
+from elastic_training.controller.deciding.actions import Forget, JobEvent, Plan, normal, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import WAITS
+from elastic_training.controller.deciding.objects.ownership import owned_metadata
+from elastic_training.controller.deciding.rendezvous import etcd, trainer_status
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas.creation_backoff import LONGEST_MESSAGE
+from elastic_training.controller.facts.snapshot import Pod
+from elastic_training.rendezvous.delivery import (
+    CA_KEY,
+    ETCD_BACKEND,
+    ETCD_LOGIN,
+    INIT_CONTAINER,
+    TOKEN_KEY,
+    Delivery,
+    deliver,
+    is_undeliverable,
+)
 
 LAUNCHER_TOKEN_KEY = "launcher-token"
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding.actions import Plan
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import restart_accounting
-from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.rendezvous import failing_saves, hangs, stragglers
-from controller.facts.snapshot import Snapshot, WorldSeen
 from elastic.api.book import Leaving
 from elastic.api.job import ElasticStatus, JobStatus
 from elastic.api.words import Cause, ConditionType
 from elastic.membership.phases import WorldPhase
+from elastic_training.controller.deciding.actions import Plan
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import restart_accounting
+from elastic_training.controller.deciding.lifecycle.conditions import holds
+from elastic_training.controller.deciding.rendezvous import failing_saves, hangs, stragglers
+from elastic_training.controller.facts.snapshot import Snapshot, WorldSeen
 
 MOST_RANKS = 1024
 WORKER_NAME = re.compile(r"-(worker|node-0)-[0-9]+$")

@@ -11,19 +11,19 @@ from datetime import datetime
 
 from msgspec import structs
 
-from controller.deciding.actions import Action, Create, Delete, JobEvent, warning
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
-from controller.deciding.lifecycle.end_reasons import is_refused
-from controller.deciding.moments import after
-from controller.deciding.pauses import next_pause_s, pause_end, start_of
-from controller.deciding.replicas import loss_backoff
-from controller.deciding.replicas.loss_backoff import STORE
-from controller.deciding.status_room import with_counted
-from controller.facts.snapshot import NotCreated, Pod, PodPhase, Snapshot, pod_from
 from elastic.api.book import MOST_TIMES, Refusal
 from elastic.api.job import ElasticStatus, Job, JobStatus
 from elastic.kube.resources import PODS
+from elastic_training.controller.deciding.actions import Action, Create, Delete, JobEvent, warning
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.conditions import WAITS, with_words_at_end
+from elastic_training.controller.deciding.lifecycle.end_reasons import is_refused
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.pauses import next_pause_s, pause_end, start_of
+from elastic_training.controller.deciding.replicas import loss_backoff
+from elastic_training.controller.deciding.replicas.loss_backoff import STORE
+from elastic_training.controller.deciding.status_room import with_counted
+from elastic_training.controller.facts.snapshot import NotCreated, Pod, PodPhase, Snapshot, pod_from
 
 FIRST_PAUSE_S = 2
 LONGEST_NODE_PAUSE_S = 300

@@ -10,18 +10,18 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle.end_reasons import is_refused
-from controller.deciding.moments import after
-from controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import LAUNCHER_INDEX, Pod, PodPhase, Snapshot, pod_from
 from elastic.api import names
 from elastic.api.book import MOST_KNOWN, MOST_TIMES, Made, Replacements
 from elastic.api.job import ElasticStatus, Job, JobStatus, Object
 from elastic.api.kinds import WORKER
 from elastic.api.names import REPLICA_INDEX, REPLICA_TYPE
 from elastic.api.words import RdzvBackend
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle.end_reasons import is_refused
+from elastic_training.controller.deciding.moments import after
+from elastic_training.controller.deciding.pauses import SKEW, next_pause_s, pause_end, start_of
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.facts.snapshot import LAUNCHER_INDEX, Pod, PodPhase, Snapshot, pod_from
 
 FREE_TRIES = 3
 """Number of consecutive losses of one replica that are replaced without delay."""

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import first_error
-from controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
-from controller.deciding.replicas import creation_backoff
-from controller.deciding.replicas.tally import Tally
-from controller.facts.snapshot import ORDINARY_WAITS, Pod
 from elastic.api.job import JobStatus
 from elastic.api.kinds import WORKER
 from elastic.membership.bounds import printable
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import first_error
+from elastic_training.controller.deciding.rendezvous import crash_loops, etcd, latecomers, lost_state
+from elastic_training.controller.deciding.replicas import creation_backoff
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.facts.snapshot import ORDINARY_WAITS, Pod
 
 
 def in_words(view: JobView, *, held: Collection[str]) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from controller.deciding.job_view import JobView
-from controller.facts.snapshot import PodPhase
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER, REPLICA_INDEX
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.facts.snapshot import PodPhase
 
 
 def numbered(view: JobView, made: Iterable[Object]) -> Iterator[Object]:

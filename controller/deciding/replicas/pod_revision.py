@@ -3,13 +3,13 @@
 The pods of a group meet at one rendezvous. If a framework tells its processes how many they are, a group also has one size.
 """
 
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import gang_restart
-from controller.deciding.rendezvous import c10d_store, etcd
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.facts.snapshot import GROUP, Pod
-from controller.frameworks.protocol import total
 from elastic.api.job import Object
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import gang_restart
+from elastic_training.controller.deciding.rendezvous import c10d_store, etcd
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.facts.snapshot import GROUP, Pod
+from elastic_training.controller.frameworks.protocol import total
 
 
 def group_of(view: JobView) -> str:

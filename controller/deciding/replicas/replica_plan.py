@@ -7,18 +7,18 @@ interchangeable workers may also have any indexes. For all other replicas, an in
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from controller.deciding.actions import SetExpectation
-from controller.deciding.job_view import JobView
-from controller.deciding.lifecycle import gang_restart
-from controller.deciding.objects.pods import replica_name
-from controller.deciding.rendezvous import c10d_recovery, departures, etcd, host_list
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.rendezvous.expectation import expectation
-from controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
-from controller.facts.snapshot import Pod
-from controller.frameworks import FRAMEWORKS
 from elastic.api.book import Leaving
 from elastic.api.kinds import WORKER
+from elastic_training.controller.deciding.actions import SetExpectation
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.lifecycle import gang_restart
+from elastic_training.controller.deciding.objects.pods import replica_name
+from elastic_training.controller.deciding.rendezvous import c10d_recovery, departures, etcd, host_list
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.rendezvous.expectation import expectation
+from elastic_training.controller.deciding.replicas import pod_revision, replica_slots, slot_assignment
+from elastic_training.controller.facts.snapshot import Pod
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 ReplicaSlot = tuple[str, int]
 """A replica type and an index."""

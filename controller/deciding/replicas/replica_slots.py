@@ -7,13 +7,13 @@ replaced in advance if a drain could not end otherwise.
 from collections.abc import Sequence
 from itertools import chain
 
-from controller.deciding.job_view import JobView
-from controller.deciding.rendezvous import departures
-from controller.deciding.rendezvous.backend import RendezvousBackend
-from controller.deciding.replicas import slot_assignment
-from controller.facts.snapshot import Pod, Snapshot
 from elastic.api.book import MOST_MEMBERS, Leaving
 from elastic.api.kinds import WORKER
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.rendezvous import departures
+from elastic_training.controller.deciding.rendezvous.backend import RendezvousBackend
+from elastic_training.controller.deciding.replicas import slot_assignment
+from elastic_training.controller.facts.snapshot import Pod, Snapshot
 
 
 def of_workers(view: JobView) -> slot_assignment.SlotAssignment:

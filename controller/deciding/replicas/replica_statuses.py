@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from controller.deciding.replicas.tally import Tally
-from controller.frameworks import FRAMEWORKS
 from elastic.api import names
 from elastic.api.job import Job, ReplicaStatus
 from elastic.api.kinds import WORKER
+from elastic_training.controller.deciding.replicas.tally import Tally
+from elastic_training.controller.frameworks import FRAMEWORKS
 
 
 def replica_statuses(job: Job, counts: Mapping[str, Tally]) -> dict[str, ReplicaStatus]:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from controller.deciding.moments import FIRST
-from controller.facts.snapshot import Pod, PodPhase
+from elastic_training.controller.deciding.moments import FIRST
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ written only when all workers work, and if they change.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from controller.deciding.actions import Update
-from controller.deciding.job_view import JobView
-from controller.deciding.replicas import slot_assignment
-from controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
 from elastic.api.book import Leaving
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER
 from elastic.kube.resources import PODS
+from elastic_training.controller.deciding.actions import Update
+from elastic_training.controller.deciding.job_view import JobView
+from elastic_training.controller.deciding.replicas import slot_assignment
+from elastic_training.controller.facts.snapshot import DELETION_COST, SAFE_TO_EVICT, Pod
 
 SPARE: dict[str, str] = {SAFE_TO_EVICT: "true", DELETION_COST: "-100"}
 """cluster-autoscaler does not remove a node whose pods have local storage unless they allow it. Karpenter and ReplicaSets read the cost."""

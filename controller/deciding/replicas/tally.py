@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from controller.facts.snapshot import Pod, PodPhase
 from elastic.api.job import Job
+from elastic_training.controller.facts.snapshot import Pod, PodPhase
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.lowering import lower, missing, runtime_key, without_mpi
-from controller.deciding.trainjobs.patches import FIELD
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
 from elastic.api.kinds import INITIALIZERS
 from elastic.api.trainer import train_job as api
+from elastic_training.controller.deciding.trainjobs import nodes
+from elastic_training.controller.deciding.trainjobs.lowering import lower, missing, runtime_key, without_mpi
+from elastic_training.controller.deciding.trainjobs.patches import FIELD
 
 ANCESTORS = {api.ANCESTOR_TRAINER: nodes.NODE} | {step: step for step in INITIALIZERS}
 """Container that a job of a runtime must have, by its label."""

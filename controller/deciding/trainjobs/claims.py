@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from controller.deciding.trainjobs.nodes import JOB_SET
 from elastic.api.errors import Path, Problem, shown
 from elastic.api.job import Object
 from elastic.api.names import DNS_1123_SUBDOMAIN, LONGEST
 from elastic.api.trainer.runtime import ReplicatedJob, VolumeClaim, VolumeClaimPolicy
+from elastic_training.controller.deciding.trainjobs.nodes import JOB_SET
 
 CLAIM = "PersistentVolumeClaim"
 FIELDS = ("labels", "annotations")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller.deciding.objects.pod_group import VOLCANO
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
 from elastic.api.trainer.runtime import PodGroupPolicy
+from elastic_training.controller.deciding.objects.pod_group import VOLCANO
 
 QUEUE = "scheduling.volcano.sh/queue-name"
 """Annotation of the template of a runtime's JobSet, or of a patch of it: the queue of Volcano."""

@@ -8,11 +8,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from controller.deciding.lifecycle.conditions import holds, is_over
-from controller.deciding.objects.differences import merge_patch
-from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.bounds import annotations_of
-from controller.deciding.trainjobs.patches import PATCHES
 from elastic.api import names, status_of
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
@@ -21,6 +16,11 @@ from elastic.api.names import INITIALIZER_FAILED, STOPPED, WAITS_FOR
 from elastic.api.trainer.runtime import ReplicatedJob
 from elastic.api.trainer.train_job import Source, TrainJobSpec
 from elastic.api.words import ConditionType
+from elastic_training.controller.deciding.lifecycle.conditions import holds, is_over
+from elastic_training.controller.deciding.objects.differences import merge_patch
+from elastic_training.controller.deciding.trainjobs import nodes
+from elastic_training.controller.deciding.trainjobs.bounds import annotations_of
+from elastic_training.controller.deciding.trainjobs.patches import PATCHES
 
 VOLUME = "initializer"
 """Name of the volume that an initializer shares with the nodes. Upstream requires it of an initializer that a TrainJob configures."""

@@ -5,12 +5,12 @@ The nodes themselves need none of them, because they meet at our rendezvous.
 
 from collections.abc import Iterator, Mapping
 
-from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.bounds import Bounds
-from controller.deciding.trainjobs.policies import NUMBER, TRAINER_PORT, first_node
 from elastic.api.errors import Path, Problem
 from elastic.api.job import Object
 from elastic.api.trainer.runtime import EnvInjection, ReplicatedJob, Runtime
+from elastic_training.controller.deciding.trainjobs import nodes
+from elastic_training.controller.deciding.trainjobs.bounds import Bounds
+from elastic_training.controller.deciding.trainjobs.policies import NUMBER, TRAINER_PORT, first_node
 
 RUNTIME_REF: Path = ("spec", "runtimeRef")
 KEYS = ("containers", "initContainers")

@@ -11,9 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.deciding.trainjobs import claims, gangs, initializers, injection, mpi, nodes, patches, policies, support
-from controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
-from controller.deciding.trainjobs.roles import Roles, limit, roles
 from elastic.api import names
 from elastic.api.errors import Path, Problem, SpecError
 from elastic.api.job import Object
@@ -23,6 +20,9 @@ from elastic.api.rules import report_mistakes
 from elastic.api.trainer import train_job as api
 from elastic.api.trainer.runtime import BatchJobSpec, Mpi, ReplicatedJob, Runtime, VolumeClaimPolicy
 from elastic.api.trainer.train_job import Trainer, TrainJobSpec
+from elastic_training.controller.deciding.trainjobs import claims, gangs, initializers, injection, mpi, nodes, patches, policies, support
+from elastic_training.controller.deciding.trainjobs.bounds import KNOWN, Bounds, annotations_of, bounds, unknown
+from elastic_training.controller.deciding.trainjobs.roles import Roles, limit, roles
 
 T = TypeVar("T", bound=msgspec.Struct)
 SNAPSHOT = f"{names.OWN_PREFIX}runtime"

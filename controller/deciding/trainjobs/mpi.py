@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.roles import Roles, limit
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import API_VERSION, WORKER
 from elastic.api.trainer.runtime import Mpi
 from elastic.api.trainer.train_job import ANCESTOR_TRAINER, Trainer
+from elastic_training.controller.deciding.trainjobs import nodes
+from elastic_training.controller.deciding.trainjobs.roles import Roles, limit
 
 LAUNCHER = "Launcher"
 """Replica type of an MPIJob."""

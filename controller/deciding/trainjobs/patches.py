@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from controller.deciding.trainjobs import nodes
 from elastic.api import names
 from elastic.api.errors import Path, Problem, shown
 from elastic.api.job import Object
 from elastic.api.kinds import DATASET_INITIALIZER, MODEL_INITIALIZER
 from elastic.api.trainer.runtime import JobTemplate, ReplicatedJob
 from elastic.api.trainer.train_job import ReplicatedJobPatch, RuntimePatch
+from elastic_training.controller.deciding.trainjobs import nodes
 
 KEYS = {
     "containers": "name",

@@ -12,15 +12,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from controller.deciding.actions import JobEvent, warning
-from controller.deciding.objects.differences import merge_patch
-from controller.deciding.trainjobs import initializers, nodes
-from controller.deciding.trainjobs import status as statuses
-from controller.deciding.trainjobs.bounds import annotations_of
-from controller.deciding.trainjobs.claims import CLAIM
-from controller.deciding.trainjobs.lowering import lower, wanted_now, without_mpi
-from controller.deciding.trainjobs.patches import PATCHES
-from controller.deciding.trainjobs.reports import next_write, trainer_status
 from elastic.api.errors import Problem
 from elastic.api.job import Object
 from elastic.api.kinds import WORKER, as_owned
@@ -29,6 +20,15 @@ from elastic.api.owners import controller_uid
 from elastic.api.trainer.modes import Mode, serves
 from elastic.api.trainer.train_job import TrainJobStatus
 from elastic.membership.training import TrainingProgress
+from elastic_training.controller.deciding.actions import JobEvent, warning
+from elastic_training.controller.deciding.objects.differences import merge_patch
+from elastic_training.controller.deciding.trainjobs import initializers, nodes
+from elastic_training.controller.deciding.trainjobs import status as statuses
+from elastic_training.controller.deciding.trainjobs.bounds import annotations_of
+from elastic_training.controller.deciding.trainjobs.claims import CLAIM
+from elastic_training.controller.deciding.trainjobs.lowering import lower, wanted_now, without_mpi
+from elastic_training.controller.deciding.trainjobs.patches import PATCHES
+from elastic_training.controller.deciding.trainjobs.reports import next_write, trainer_status
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from controller.deciding.trainjobs import nodes
 from elastic.api.job import Object
 from elastic.api.names import NODE_NUMBER
 from elastic.api.trainer.runtime import MLPolicy
+from elastic_training.controller.deciding.trainjobs import nodes
 
 TORCH, MPI, JAX, XGBOOST, FLUX, PLAIN = "torch", "mpi", "jax", "xgboost", "flux", "plain"
 OPEN_MPI = ("orte_default_hostfile", "plm_rsh_args", "orte_keep_fqdn_hostnames", "orte_set_default_slots")

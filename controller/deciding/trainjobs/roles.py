@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from controller.deciding.trainjobs import nodes, support
 from elastic.api.errors import Path, Problem, shown
 from elastic.api.kinds import INITIALIZERS
 from elastic.api.trainer.runtime import ReplicatedJob, Runtime
 from elastic.api.trainer.train_job import ANCESTOR, ANCESTOR_TRAINER
+from elastic_training.controller.deciding.trainjobs import nodes, support
 
 JOBS = ("spec", "template", "spec", "replicatedJobs")
 BACKOFF_LIMIT = 6

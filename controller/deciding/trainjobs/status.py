@@ -8,12 +8,6 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from controller.deciding.lifecycle.conditions import holds
-from controller.deciding.lifecycle.termination import NO_MORE_TIME
-from controller.deciding.trainjobs import nodes
-from controller.deciding.trainjobs.bounds import annotations_of
-from controller.deciding.trainjobs.mpi import LAUNCHER
-from controller.deciding.trainjobs.nodes import NODE
 from elastic.api import status_of as status_of_job
 from elastic.api.errors import Problem
 from elastic.api.job import JobStatus, Object
@@ -21,6 +15,12 @@ from elastic.api.kinds import INITIALIZERS, WORKER
 from elastic.api.names import WAITS_FOR
 from elastic.api.trainer.train_job import NOT_SUPPORTED, ChildStatus, Condition, TrainJobStatus
 from elastic.api.words import ConditionType
+from elastic_training.controller.deciding.lifecycle.conditions import holds
+from elastic_training.controller.deciding.lifecycle.termination import NO_MORE_TIME
+from elastic_training.controller.deciding.trainjobs import nodes
+from elastic_training.controller.deciding.trainjobs.bounds import annotations_of
+from elastic_training.controller.deciding.trainjobs.mpi import LAUNCHER
+from elastic_training.controller.deciding.trainjobs.nodes import NODE
 
 SUSPENDED, COMPLETE, FAILED = "Suspended", "Complete", "Failed"
 DEADLINE = "DeadlineExceeded"

@@ -32,12 +32,13 @@ TIMEOUT = click.option(
 
 
 @click.command()
-@JOB
-@click.option("--workers", "--replicas", "workers", type=click.IntRange(min=0), required=True, help="How many workers there should be.")
+@click.argument("words", nargs=-1, required=True, metavar="[KIND] JOB [COUNT]", shell_complete=completion.jobs)
+@click.option("--workers", "--replicas", "count", type=click.IntRange(min=0), help="COUNT: how many workers there should be.")
 @OUTPUT
 @cluster_options
-def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -> None:
-    """Change how many workers a job has. Its spec says within which bounds."""
+def scale(words: tuple[str, ...], count: int | None, output: str, cluster: Cluster) -> None:
+    """Change how many workers a job has: `elastic scale train 3`. Its spec says within which bounds."""
+    words, workers = _with_count(words, count)
 
     async def write(kube: Kube, namespace: str) -> None:
         job = await found.one(kube, namespace, words)
@@ -54,6 +55,15 @@ def scale(words: tuple[str, ...], workers: int, output: str, cluster: Cluster) -
 
     with outcomes_of(output) as outcomes:
         cluster.ask(write)
+
+
+def _with_count(words: tuple[str, ...], count: int | None) -> tuple[tuple[str, ...], int]:
+    """Return the words that name a job, and how many workers it should have."""
+    if count is not None:
+        return words, count
+    if len(words) > 1 and words[-1].isdecimal():
+        return words[:-1], int(words[-1])
+    raise click.UsageError(f"how many workers should {words[-1]} have? Give a number: elastic scale {' '.join(words)} 3")
 
 
 @click.command()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import click
 
+from elastic.api.kinds import WORKER, as_owned
+from elastic.api.names import pod_name as pod_name_of
+from elastic.api.template import default_container
 from elastic.cli.arguments import JOB, cluster_options
 from elastic.cli.cluster_choice import Cluster
 from elastic.cli.jobs import found
@@ -24,7 +30,10 @@ from elastic.client.verbs import Found
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
 from elastic.kube.following import Happening, Line, Ranks
+from elastic.kube.lines import Lines
 from elastic.kube.resources import Object
+from elastic.local.files import Layout
+from elastic.local.kept_logs import KeptLog, KeptLogs
 
 
 @click.command()
@@ -63,32 +72,74 @@ def logs(
                 raise NotFound(f"{job.title} has no pods of ours, and so no logs; it has ended or was deleted")
             job = begun
         pods = await verbs.pods_of(kube, job)
+        former = {} if previous else _former(cluster, job)
         if follows:
             wanted = _wanted(job, pods, rank=rank, index=index, pod_name=pod_name)
-            printer.know(*(pod["metadata"]["name"] for pod in pods))
+            printer.know(*former, *(pod["metadata"]["name"] for pod in pods))
+            for name, runs in former.items() if tail is None else ():
+                if wanted.has(name):
+                    for text in chain.from_iterable(map(_texts, runs)):
+                        printer.line(name, text)
             await followed(kube, job.key, tell=lambda happening: printer.tell(happening, wanted), say=_aside, ahead=_next_line, tail=tail)
             return
-        pods = chosen(job, pods, rank=rank, index=index, pod_name=pod_name)
-        printer.know(*(pod["metadata"]["name"] for pod in pods))
-        if not pods and (awaited := waits_for(summary(job.kind, job.object), pods)):
+        shown = chosen(job, pods, former, rank=rank, index=index, pod_name=pod_name)
+        printer.know(*shown)
+        if not shown and (awaited := waits_for(summary(job.kind, job.object), pods)):
             raise NotFound(f"{job.title} has no pods yet, and so no logs; it waits for {awaited}")
-        if not pods:
+        if not shown:
             raise NotFound(f"{job.title} has no pods, and so no logs; runPolicy.cleanPodPolicy says whether a job that is over keeps them")
-        for pod in pods:
-            await _print(kube, job, pod, printer, tail=tail, previous=previous)
+        for name, pod in shown.items():
+            lines = deque[str](chain.from_iterable(map(_texts, former.get(name, ()))), maxlen=tail)
+            is_whole = cluster.data_dir is not None and not previous and pod is not None and _was_restarted(pod, job)
+            await _print(kube, job, name, pod, lines, printer, tail=tail, runs=(True, False) if is_whole else (previous,))
 
     cluster.ask(read)
 
 
-def chosen(job: Found, pods: list[Object], *, rank: int | None, index: int | None, pod_name: str | None) -> list[Object]:
+def _former(cluster: Cluster, job: Found) -> dict[str, list[KeptLog]]:
+    """Return the logs of runs that the API does not show any more, by the names of their pods. The laptop cluster keeps them."""
+    if cluster.data_dir is None:
+        return {}
+    by_pod: dict[str, list[KeptLog]] = {}
+    container = job.kind.container if job.kind.container_required else None
+    for log in KeptLogs(Layout(cluster.data_dir).kept_logs).of(job.key.uid, container):
+        by_pod.setdefault(log.pod, []).append(log)
+    return by_pod
+
+
+def _texts(log: KeptLog) -> Iterator[str]:
+    lines = Lines()
+    for piece in log.pieces():
+        yield from (line.text for line in lines.of(piece) if not line.is_passing)
+    yield from (line.text for line in lines.last())
+
+
+def chosen(
+    job: Found,
+    pods: list[Object],
+    former: Mapping[str, list[KeptLog]],
+    *,
+    rank: int | None,
+    index: int | None,
+    pod_name: str | None,
+) -> dict[str, Object | None]:
+    """Return the pods to show by name; of pods that are gone, only the name."""
+    there: dict[str, Object | None] = {pod["metadata"]["name"]: pod for pod in pods}
+    if (
+        index is not None
+        and (name := pod_name_of(as_owned(job.kind, job.object["metadata"]), job.key.name, WORKER, index)) in former
+        and name not in there
+    ):
+        return {name: None}
     if rank is not None or index is not None:
-        return [verbs.worker(job, pods, index=index, rank=rank)]
+        pod = verbs.worker(job, pods, index=index, rank=rank)
+        return {pod["metadata"]["name"]: pod}
+    shown = {**dict.fromkeys(former), **there}
     if pod_name is None:
-        return pods
-    named = [pod for pod in pods if pod["metadata"]["name"] == pod_name]
-    if not named:
-        raise NotFound(f"{job.title} has no pod {pod_name}; pods: {', '.join(pod['metadata']['name'] for pod in pods) or 'none'}")
-    return named
+        return shown
+    if pod_name not in shown:
+        raise NotFound(f"{job.title} has no pod {pod_name}; pods: {', '.join(shown) or 'none'}")
+    return {pod_name: shown[pod_name]}
 
 
 @dataclass(slots=True)
@@ -115,7 +166,7 @@ def _wanted(job: Found, pods: list[Object], *, rank: int | None, index: int | No
         return Wanted()
     if rank is not None and not ranks(job.object) and summary(job.kind, job.object).world is not None:
         return Wanted("", rank)  # its workers have not met yet
-    return Wanted(chosen(job, pods, rank=rank, index=index, pod_name=pod_name)[0]["metadata"]["name"], rank)
+    return Wanted(next(iter(chosen(job, pods, {}, rank=rank, index=index, pod_name=pod_name))), rank)
 
 
 async def _next_line(job: Found) -> Wait:
@@ -127,19 +178,43 @@ async def _next_line(job: Found) -> Wait:
     )
 
 
-async def _print(kube: Kube, job: Found, pod: Object, printer: Printer, *, tail: int | None, previous: bool) -> None:
-    name = pod["metadata"]["name"]
-    if pod["status"].get("phase") == "Pending":
+async def _print(
+    kube: Kube, job: Found, name: str, pod: Object | None, lines: deque[str], printer: Printer, *, tail: int | None, runs: tuple[bool, ...]
+) -> None:
+    """Print the lines of former pods, and those of the pod if it is still there; with `tail` only the last ones of both together.
+
+    `runs` are the runs of the pod's container to ask the API for, as values of `previous`.
+    """
+    remark = ""
+    if pod is not None and pod["status"].get("phase") == "Pending":
         why = waits_for(summary(job.kind, job.object), [pod]) or pod_state(pod)
-        _aside(f"{name} has printed nothing, for it has not started; it waits for {why}")
-        return
-    try:
-        async for lines in verbs.log_of(kube, pod, job.kind, tail=tail, previous=previous):
-            for text in lines:
-                printer.line(name, text)
-    except KubeError as error:
-        later = f"; what it printed since its start is in `elastic logs {job.key.name}`" if previous and error.code == 400 else ""
-        _aside(f"{name}: {error.message}{later}")
+        remark = f"{name} has printed nothing, for it has not started; it waits for {why}" if not lines else ""
+    elif pod is not None:
+        try:
+            for previous in runs:
+                async for more in verbs.log_of(kube, pod, job.kind, tail=tail, previous=previous):
+                    lines.extend(more)
+                    if tail is None:
+                        _flush(name, lines, printer)
+        except KubeError as error:
+            later = (
+                f"; what it printed since its start is in `elastic logs {job.key.name}`" if runs == (True,) and error.code == 400 else ""
+            )
+            remark = f"{name}: {error.message}{later}"
+    _flush(name, lines, printer)
+    if remark:
+        _aside(remark)
+
+
+def _was_restarted(pod: Object, job: Found) -> bool:
+    name = default_container(pod, job.kind)["name"]
+    statuses = pod["status"].get("containerStatuses") or ()
+    return any(status.get("name") == name and status.get("restartCount") for status in statuses)
+
+
+def _flush(name: str, lines: deque[str], printer: Printer) -> None:
+    while lines:
+        printer.line(name, lines.popleft())
 
 
 class Printer:

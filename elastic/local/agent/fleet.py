@@ -24,6 +24,7 @@ from elastic.local.agent.names import Directory, NamedPod, NamedService, named_p
 from elastic.local.agent.node import NodeAgent, NodeFacts, hosts_text
 from elastic.local.agent.pod import PodRunner, Surroundings
 from elastic.local.agent.records import PodFolder
+from elastic.local.kept_logs import KeptLogs
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
@@ -35,9 +36,10 @@ GONE_S, GONE_POLL_S = 10.0, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The folder with the pods of all nodes, and the DNS names under which pods find the control plane."""
+    """The folders of the pods of all nodes and of the logs of former pods, and the DNS names under which pods find the control plane."""
 
     folder: Path
+    kept: KeptLogs
     fixed_names: Mapping[tuple[str, str], str]
 
 
@@ -156,6 +158,7 @@ class Fleet:
             devices=_devices(facts, folder),
             registered=self._registered.set,
             clock=self._clock,
+            kept=self._place.kept,
         )
         agent = NodeAgent(facts, around=around, pods=self._pods, folder=folder)
         self._agents[facts.name] = agent

@@ -129,7 +129,7 @@ class NodeAgent:
             if run.startswith(f"{uid}/"):
                 await self._around.channel.signal(run, signal.SIGKILL)
         await self._around.channel.destroy(uid)
-        folder.remove()
+        folder.remove(self._around.kept)
 
     def _changed(self, change: ViewChange[Object]) -> None:
         for pod in (change.old, change.new):

@@ -26,9 +26,10 @@ from elastic.local.agent.handlers import Target
 from elastic.local.agent.launch import Preparation, Settings
 from elastic.local.agent.logtimes import LogClock
 from elastic.local.agent.names import hostname_of
-from elastic.local.agent.records import PodFolder, PodNote
+from elastic.local.agent.records import PodFolder, note_of
 from elastic.local.agent.runs import Ending, Run, Seen
 from elastic.local.agent.status import status
+from elastic.local.kept_logs import KeptLogs
 from elastic.local.sandbox import Launch, Record, SandboxError
 from elastic.local.sandbox.channel import Channel, HolderGone
 
@@ -55,6 +56,7 @@ class Surroundings:
     registered: Callable[[], None]
     """Called when the node is in the API."""
     clock: LogClock
+    kept: KeptLogs
 
 
 class PodRunner:
@@ -256,7 +258,7 @@ class PodRunner:
         """Give the pod its folder, volumes, address and names."""
         metadata = self._pod["metadata"]
         if self._folder.note() is None:
-            self._folder.write_note(PodNote(metadata["uid"], metadata["namespace"], metadata["name"], self._started_at))
+            self._folder.write_note(note_of(self._pod, self._started_at))
         try:
             await self._preparation.make_volumes(self._pod)
             ip = await self._around.channel.create(metadata["uid"], hostname=hostname_of(self._pod))
@@ -301,7 +303,7 @@ class PodRunner:
             self._problems[name] = str(error)
             return False
         self._problems.pop(name, None)
-        self._folder.forget_old_logs(name, attempt=attempt)
+        self._folder.keep_old_logs(self._around.kept, name, attempt=attempt)
         self._around.events.pod(self._pod, reason="Started", message=f"Started container {name}", container=name)
         return True
 
@@ -365,7 +367,7 @@ class PodRunner:
                 # The pod is gone, or another pod has its name now. After other errors we try again, because nobody else deletes the object.
                 if error.code not in (404, 409):
                     raise
-        self._folder.remove()
+        self._folder.remove(self._around.kept)
         return None
 
     async def _tell(self, told: Object) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from elastic.api.owners import controller_uid
 from elastic.local.agent.environment import Object
+from elastic.local.agent.lifecycle import main_containers
 from elastic.local.agent.logtimes import beside
 from elastic.local.agent.runs import Run
+from elastic.local.kept_logs import KeptLogs
 from elastic.local.sandbox import Record
 
 MOST_MESSAGE = 4096
@@ -26,6 +29,16 @@ class PodNote(msgspec.Struct, frozen=True):
     started_at: float
     gpus: dict[str, list[int]] = {}
     """Numbers of the GPUs that its containers hold."""
+    owner: str = ""
+    """The uid of its controller."""
+    main: list[str] = []
+    """Its containers except init containers. Their logs outlive it."""
+
+
+def note_of(pod: Object, started_at: float) -> PodNote:
+    metadata, main = pod["metadata"], [container["name"] for container in main_containers(pod)]
+    names = metadata["uid"], metadata["namespace"], metadata["name"]
+    return PodNote(*names, started_at, owner=controller_uid(metadata), main=main)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +135,22 @@ class PodFolder:
         shutil.rmtree(self.scratch, ignore_errors=True)
         shutil.rmtree(self.path / "volumes", ignore_errors=True)
 
-    def remove(self) -> None:
+    def remove(self, kept: KeptLogs) -> None:
+        """Remove the folder of a pod that is gone; its logs stay in `kept`."""
+        for log in sorted(self.path.glob("containers/*/*.log"), key=lambda log: int(log.stem)):
+            self._keep(log, kept)
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def forget_old_logs(self, container: str, *, attempt: int) -> None:
+    def keep_old_logs(self, kept: KeptLogs, container: str, *, attempt: int) -> None:
+        """Move logs of runs before the last ones, which no request for logs of the pod can name."""
         for old in range(attempt - KEPT_LOGS + 1):
-            for path in (self.log(container, old), beside(self.log(container, old))):
-                path.unlink(missing_ok=True)
+            self._keep(self.log(container, old), kept)
+            beside(self.log(container, old)).unlink(missing_ok=True)
+
+    def _keep(self, log: Path, kept: KeptLogs) -> None:
+        if (note := self.note()) is not None and log.parent.name in note.main:
+            kept.keep(log, owner=note.owner, pod=note.name, container=log.parent.name, attempt=int(log.stem))
+        log.unlink(missing_ok=True)
 
 
 def tail(path: Path, *, lines: int, most: int) -> str:

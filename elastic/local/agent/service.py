@@ -20,6 +20,8 @@ from elastic.local.agent.launch import Settings
 from elastic.local.agent.nodes import HOST_IP, Nodes
 from elastic.local.agent.roster import NODE_GRACE_S, Member
 from elastic.local.agent.usage import Usage
+from elastic.local.files import Layout
+from elastic.local.kept_logs import KeptLogs
 from elastic.local.sandbox import Mode
 from elastic.local.sandbox.channel import Channel
 
@@ -60,7 +62,9 @@ async def start(group: asyncio.TaskGroup, kube: Kube, pods: "Cache[Object]", opt
         limits_memory=described["limits_memory"],
         images=options.images,
     )
-    place = Place(options.data_dir / "nodes", {API_SERVER: gateway, RENDEZVOUS: gateway, ETCD: gateway})
+    place = Place(
+        options.data_dir / "nodes", KeptLogs(Layout(options.data_dir).kept_logs), {API_SERVER: gateway, RENDEZVOUS: gateway, ETCD: gateway}
+    )
     fleet = Fleet(kube, channel, settings=settings, place=place, pods=pods)
     group.create_task(fleet.run())
     group.create_task(_follow(channel))
