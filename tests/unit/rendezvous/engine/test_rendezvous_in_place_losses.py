@@ -6,9 +6,10 @@ from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Budget, Ready, Started
-from elastic_training.rendezvous.engine import in_place, summary
+from elastic_training.rendezvous.engine import in_place
 from elastic_training.rendezvous.engine.broken_communication import FREE, LONGEST_PAUSE_S, PAUSE_S
 from elastic_training.rendezvous.engine.messages.in_place import Rung, Stage, Unformed
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_after_a_loss_the_others_go_on_in_process() -> None:
