@@ -10,11 +10,13 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import JobState, Tick, Wake, step
 from elastic_worker._engine.choose import target
+from elastic_worker._engine.events import Tick
 from elastic_worker._engine.in_place import RECEIVE_S
 from elastic_worker._engine.messages.in_place import Stage
+from elastic_worker._engine.state.job import JobState
 from elastic_worker._engine.state.membership import pod_of
+from elastic_worker._engine.step import Wake, step
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd import changes, findings
 from elastic_worker.etcd.change_records import FORM, HOLD, RESTART, STOP
@@ -117,7 +119,7 @@ def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
     records, world, now = group.records, group.world, after.membership.world
     if after.accounting.closed and world is not None:
         is_now = ("generation", "seats", "store", "reason", "cause")
-        closed = World(**{name: getattr(world, name) for name in is_now}, closed=clipped(_named(group, after.accounting.closed)))
+        closed = World(**{name: getattr(world, name) for name in is_now}, closed=clipped(after.accounting.closed))
         return Step("", _sealed(group, after, closed, names=tuple(group.those(Standing.BACK))), _all_here(group))
     if now is not None and (world is None or now.generation != world.generation):
         if records.is_foreign and not any(member.entered for member in group.members.values()):
@@ -281,11 +283,6 @@ def _call(
         change = changes.restarting(group, after)
     world = dataclasses.replace(group.world, round=round, change=change)
     return Step("a new world forms: {}".format(round.reason), Write(world, unchanged), _awake(group))
-
-
-def _named(group: Group, words: str) -> str:
-    """Return the words with the name that the limit of restarts has for the user: without a controller, it is torchrun's option."""
-    return words if group.expected is not None else words.replace("maxRestarts allows", "max_restarts allows")
 
 
 def _awake(group: Group) -> typing.Tuple[str, ...]:

@@ -7,9 +7,10 @@ import dataclasses
 import json
 import typing
 
-from elastic_worker._engine import JobState, failing_saves, hang, stragglers
+from elastic_worker._engine import failing_saves, hang, stragglers
 from elastic_worker._engine.doing_words import sentence
 from elastic_worker._engine.messages.doing import STILL_LOOKS, HangState
+from elastic_worker._engine.state.job import JobState
 from elastic_worker.etcd.group import Group, Standing
 from elastic_worker.etcd.news_records import Findings
 

@@ -5,8 +5,9 @@ A member's news lies in the etcd for as long as it is true, so it counts as hear
 
 import typing
 
-from elastic_worker._engine import JobState, failing_saves, hang, stragglers
+from elastic_worker._engine import failing_saves, hang, stragglers
 from elastic_worker._engine.state.hang_watch import HangWatch
+from elastic_worker._engine.state.job import JobState
 from elastic_worker._engine.values import replace
 from elastic_worker.etcd.news_records import News
 from elastic_worker.etcd.records import Records

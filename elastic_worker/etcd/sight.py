@@ -3,8 +3,9 @@
 import dataclasses
 import typing
 
-from elastic_worker._engine import JobState, view
 from elastic_worker._engine.messages.in_place import Change, Stage
+from elastic_worker._engine.state.job import JobState
+from elastic_worker._engine.views import view
 from elastic_worker.etcd import changes
 from elastic_worker.etcd.change_records import PLAIN, RUN
 from elastic_worker.etcd.group import Group

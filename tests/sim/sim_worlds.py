@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sim_trainer import At, Trainer
 
-from elastic_training.rendezvous.engine import JobState, MemberPhase
 from elastic_training.rendezvous.engine.in_place import ATTEMPTS, FORM_S, FORM_S_A_WORKER, HELLO_S, PLANNED_S, RECEIVE_S
 from elastic_training.rendezvous.engine.messages.in_place import Stage
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.state.membership import MemberPhase
 
 if TYPE_CHECKING:
     from sim_living import LivingAgent
@@ -126,6 +127,7 @@ class SimWorld:
         if self.is_broken or not self._are_all_here():
             return
         if self.worlds.draw.random() < self.worlds.blips:
+            self.worlds.troubles += 1
             self.breaks()
             return
         for member in members:
@@ -155,6 +157,8 @@ class LivingWorlds:
         self.server, self.draw = server, draw
         self.blips = 0.003
         """The share of steps in which the communication breaks although nobody is lost."""
+        self.troubles = 0
+        """The number of times that communication broke although nobody was lost, and that a process could not enter a world."""
         self.breaches: list[str] = []
         self.failures = 0
         """Processes that ended because nobody told them why their communication broke."""
