@@ -23,7 +23,7 @@ from elastic.cli.cluster_choice import Cluster
 from elastic.cli.documents import as_json
 from elastic.cli.failures import said
 from elastic.cli.installing import looking_trainer
-from elastic.cli.installing.command import carry_out, release, serving
+from elastic.cli.installing.carrying_out import carry_out, release, serving
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.installing.obstacles import OUR_LABEL, overlay_of, version_of
 from elastic.cli.installing.trainer import TrainerSeen, mode_of, of_ours

@@ -38,16 +38,21 @@ async def apply(kube: Kube, item: Object, *, force: bool, dry_run: bool = False)
     await _apply(kube, manifests.resource(item), item, title=manifests.name(item), force=force, dry_run=dry_run)
 
 
+async def tried(kube: Kube, item: Object, *, force: bool) -> Object:
+    """Return the object as it would be after it was applied."""
+    return await _apply(kube, manifests.resource(item), item, title=manifests.name(item), force=force, dry_run=True)
+
+
 async def define(kube: Kube) -> None:
     """Apply the kinds. Nobody else has a say in their fields, so conflicts are ours to win."""
     for kind in KINDS.values():
         await _apply(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(kind), title=f"definition {kind.crd_name}", force=True)
 
 
-async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, force: bool, dry_run: bool = False) -> None:
+async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, force: bool, dry_run: bool = False) -> Object:
     metadata = item["metadata"]
     try:
-        await kube.patch(
+        return await kube.patch(
             resource,
             metadata["name"],
             item,
