@@ -13,8 +13,8 @@ from elastic.api.kinds import KINDS
 from elastic.api.trainer.modes import Mode
 from elastic.cli.installing import changing, differences, looking, looking_trainer, manifests, obstacles, rights, shared_secret, trainer
 from elastic.cli.installing.components import NAMESPACED, STANDALONE, TRAIN_JOBS, chosen_by, groups_needed, misplaced, problems
-from elastic.cli.installing.options import Options
-from elastic.cli.installing.values.given import BadValues, Values, complete
+from elastic.cli.installing.options import IMAGE, Options
+from elastic.cli.installing.values.given import BadValues, Values, complete, without
 from elastic.cli.jobs.found import check_namespace
 from elastic.cli.printing import plain
 from elastic.kube.client import Kube
@@ -43,7 +43,8 @@ def check(options: Options, given: Mapping[str, Any]) -> None:
 def objects(options: Options, given: Mapping[str, Any], values: Mapping[str, Any]) -> list[Object]:
     """Return the objects of the control plane, with the labels and annotations that a later run needs."""
     made = manifests.objects(options.overlay, values, namespace=options.namespace)
-    return [obstacles.marked(item, release(), given) for item in made]
+    kept = without(given, IMAGE)
+    return [obstacles.marked(item, release(), kept) for item in made]
 
 
 def outside_objects(options: Options, values: Mapping[str, Any]) -> list[Object]:
@@ -90,7 +91,8 @@ async def carry_out(kube: Kube, options: Options) -> None:
 
 def _given(options: Options, controller: Object | None, was: Mode) -> Values:
     try:
-        return options.given(obstacles.given_of(controller) if controller is not None else {}, was)
+        remembered = obstacles.given_of(controller) if controller is not None and options.files is None else {}
+        return options.given(remembered, was)
     except BadValues as error:
         raise click.ClickException(f"{error}; give all values again with --values FILE") from error
 
