@@ -116,7 +116,10 @@ async def _is_agreed(kube: Kube, options: Options, items: list[Object], surplus:
     if options.shows_changes:
         click.echo("Nothing was changed." if lines else "Nothing differs.")
         return False
-    return not lines or click.confirm("Make these changes?")
+    if not lines or click.confirm("Make these changes?"):
+        return True
+    click.echo("Nothing was changed.")
+    return False
 
 
 def _next(options: Options) -> str:

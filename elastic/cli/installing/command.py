@@ -17,7 +17,7 @@ from elastic.api.trainer.modes import Mode
 from elastic.cli.cluster_choice import KUBECONFIG, Cluster, choose
 from elastic.cli.installing import shared_secret
 from elastic.cli.installing.carrying_out import BUILD, carry_out, check, objects, outside_objects
-from elastic.cli.installing.components import BY_NAME, COMPONENTS, NAMESPACED, NONE, OVERLAYS, STANDALONE, in_order
+from elastic.cli.installing.components import BY_NAME, NAMESPACED, NONE, OVERLAYS, STANDALONE, in_order
 from elastic.cli.installing.options import Options
 from elastic.cli.installing.values import given, page
 from elastic.cli.installing.values.table import IMAGE as IMAGE_PATTERN
@@ -25,7 +25,6 @@ from elastic.cli.options import Seconds
 from elastic.cli.printing import as_data, plain
 
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-CHOICES = "; ".join(f"{name}: {COMPONENTS[name].what}" for name in BY_NAME)
 CONTEXT = click.option("--context", help="Context of the kubeconfig.  [default: its current one]")
 HOME = click.option(
     "--namespace", "-n", help=f"Where the control plane is.  [default: {SYSTEM}; with --overlay {NAMESPACED} it must be given]"
@@ -74,7 +73,8 @@ TIMEOUT = click.option(
     multiple=True,
     metavar="NAME",
     type=click.Choice([*BY_NAME, NONE]),
-    help=f"Again for each. {CHOICES}; {NONE}: without all of them.  [default: those that are installed]",
+    help=f"Component to install, again for each: {', '.join(BY_NAME)}; {NONE}: without all of them. Short for --set etcd.enabled=true and "
+    "the like.  [default: those that are installed]",
 )
 @click.option(
     "--trainjobs",

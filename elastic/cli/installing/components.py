@@ -19,7 +19,6 @@ TRAIN_JOBS = "trainjobs"
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    what: str
     overlays: tuple[str, ...] = (STANDALONE, NAMESPACED)
     needs: tuple[str, ...] = ()
     group: str = ""
@@ -28,15 +27,13 @@ class Component:
 
 
 COMPONENTS = {
-    "without-mpi": Component("no MPIJobs, and none of the rights that only they need"),
-    "etcd": Component("an etcd for jobs with rdzvBackend: etcd"),
-    "autoscaler": Component("elastic-autoscaler", (STANDALONE,)),
-    "autoscaler-metrics-api": Component("its figures for HorizontalPodAutoscalers", (STANDALONE,), ("autoscaler",)),
-    "dashboard": Component("elastic-dashboard", (STANDALONE,)),
-    TRAIN_JOBS: Component("TrainJobs, which --trainjobs chooses", (STANDALONE,)),
-    "monitoring": Component(
-        "monitors, alerts and a Grafana dashboard", group="monitoring.coreos.com", brought_by="the Prometheus operator"
-    ),
+    "without-mpi": Component(),
+    "etcd": Component(),
+    "autoscaler": Component((STANDALONE,)),
+    "autoscaler-metrics-api": Component((STANDALONE,), ("autoscaler",)),
+    "dashboard": Component((STANDALONE,)),
+    TRAIN_JOBS: Component((STANDALONE,)),
+    "monitoring": Component(group="monitoring.coreos.com", brought_by="the Prometheus operator"),
 }
 
 _SWITCH_OF = {
