@@ -48,7 +48,7 @@ def test_the_table_of_traffic_names_every_port_of_the_control_plane() -> None:
 
 def test_the_values_that_the_page_shows_are_valid() -> None:
     files = [item for item in shown() if "kind" not in item]
-    assert len(files) == 2
+    assert len(files) == 4
     for values in files:
         assert list(given.problems(values)) == []
 

@@ -88,7 +88,7 @@ def _tables() -> Iterator[str]:
     for section in SECTIONS:
         own = [value for value in section.values if section.name == GLOBAL or value not in SHARED]
         if section.name:
-            yield f"\n**`{section.name}`**: {_lowered(section.what)}\n"
+            yield f"\n**`{section.name}`.** {section.what}\n"
         yield "\n| value | default | meaning |\n|---|---|---|\n"
         yield from (_row(section, value) for value in own)
         if section.name in COMPONENTS:
@@ -97,16 +97,12 @@ def _tables() -> Iterator[str]:
     yield "\n"
 
 
-def _lowered(text: str) -> str:
-    return text[0].lower() + text[1:]
-
-
 def _row(section: Section, value: Value) -> str:
     path = f"{section.name}.{value.name}" if section.name else value.name
     choice = ""
     match value.kind:
         case Whole(least, most):
-            choice = f" {least} to {most}."
+            choice = f" From {least} to {most}."
         case Word(choices) if "" in choices or value.name in ("failurePolicy", "issuerKind"):
             choice = " One of " + ", ".join(f"`{one}`" for one in choices if one) + "."
         case Switch() | Text() | _:

@@ -98,7 +98,7 @@ SHARED = (
 )
 """Values that are both global and of each component."""
 
-BUDGET = "Keep pods from voluntary disruptions, such as a drain, with a PodDisruptionBudget"
+BUDGET = "Let a drain take only one pod at a time, by a PodDisruptionBudget"
 
 
 def _resources(cpu: str, memory: str, limit: str) -> Value:
@@ -123,7 +123,7 @@ SECTIONS = (
                 "image",
                 Text(IMAGE, "give the name of an image: REGISTRY/elastic-training:TAG"),
                 "",
-                "Image of the control plane, REGISTRY/elastic-training:TAG, of the same release as this file.",
+                "Image of the control plane, REGISTRY/elastic-training:TAG, of the same release as the chart or command.",
             ),
             Value("mpi", Switch(), True, "Serve MPIJobs. Without them, the controller lacks the right to pods/exec."),
             Value(
@@ -148,7 +148,7 @@ SECTIONS = (
         "The controller: it makes the pods of jobs. One replica works, the others are standbys.",
         (
             Value("replicas", Whole(1, 5), 2, "Number of pods."),
-            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. There is none with one replica."),
+            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica there is none."),
             _resources("100m", "192Mi", "1Gi"),
             _flags("elastic-controller", "--gang-scheduler-name=volcano"),
             *_shared(CONTROLLER),
@@ -166,7 +166,7 @@ SECTIONS = (
             Value("enabled", Switch(), False, "Install the autoscaler."),
             Value("metricsApi", Switch(), False, "Serve its figures to HorizontalPodAutoscalers. Needs autoscaler.enabled."),
             Value("replicas", Whole(1, 5), 2, "Number of pods."),
-            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. There is none with one replica."),
+            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica there is none."),
             _resources("100m", "128Mi", "1Gi"),
             _flags("elastic-autoscaler", "--cluster-grows"),
             *_shared(AUTOSCALER),
