@@ -1,4 +1,4 @@
-"""What values change in the manifests. test_chart shows that Helm and `elastic install` make the same of them."""
+"""Check how each value changes the manifests. test_chart shows that Helm and `elastic install` make the same of them."""
 
 from __future__ import annotations
 
