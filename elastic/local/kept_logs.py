@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_OF_ONE = 16 * 1024 * 1024
-"""Bytes that are kept of one run of a container. Of a longer log, the end is kept."""
+"""Bytes that are kept of one run of a container. The beginning of a longer log is dropped."""
 MOST_OF_ALL = 512 * 1024 * 1024
 PIECE = 1024 * 1024
 LONGEST_NOTE = 64
@@ -27,7 +27,7 @@ _NAME = re.compile(r"(?P<ended>\d{20})~(?P<pod>[^~/]+)~(?P<container>[^~/]+)~(?P
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """What one run of a container printed."""
+    """The output of one run of a container."""
 
     pod: str
     container: str
