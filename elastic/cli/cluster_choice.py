@@ -16,8 +16,7 @@ import click
 from click.core import ParameterSource
 
 from elastic.cli.options import command
-from elastic.local.cluster import default_data_dir
-from elastic.local.files import Layout, layout_of
+from elastic.local.files import Layout, default_data_dir, layout_of
 
 T = TypeVar("T")
 MOST_LISTED = 64 * 1024 * 1024

@@ -32,8 +32,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.following import resource_of
 from elastic.kube.resources import LEASES, NODES, VALIDATING_WEBHOOK_CONFIGURATIONS, Object
 from elastic.local.agent.roster import played
-from elastic.local.cluster import default_data_dir
-from elastic.local.files import LEAST_FREE, ClusterState, Layout, is_alive, layout_of
+from elastic.local.files import LEAST_FREE, ClusterState, Layout, default_data_dir, is_alive, layout_of
 from elastic.runtime.signal_file import table_of
 
 LEASE = "elastic-controller"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from elastic.local.cluster import default_data_dir
-from elastic.local.files import layout_of
+from elastic.local.files import default_data_dir, layout_of
 
 DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s?)?\Z", re.ASCII)
 SANDBOXES = ("auto", "netns", "loopback")

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from elastic.cli.options import command
 from elastic.cli.run_printer import Printer
 from elastic.local import devices, etcd
-from elastic.local.cluster import ClusterError, LocalCluster, default_data_dir
+from elastic.local.cluster import ClusterError, LocalCluster
 from elastic.local.dashboard import link
-from elastic.local.files import Layout, layout_of
+from elastic.local.files import Layout, default_data_dir, layout_of
 from elastic.local.sandbox import Mode
 
 NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopback they do)"
@@ -90,7 +90,8 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     try:
         closed = f": {NO_WAY_OUT}" if cluster.sandbox == Mode.NETNS.value else ""
         printer.say(f"cluster ready, sandbox {cluster.sandbox}{closed}")
-        if pretended := devices.words(cluster.state.gpus * cluster.state.nodes):
+        state = Layout(cluster.data_dir).read_state()
+        if state is not None and (pretended := devices.words(state.gpus * state.nodes)):
             printer.say(pretended)
         printer.say(f"watch it: {command('top --watch', cluster.data_dir)} (or get, logs, explain)")
         if (url := link(Layout(cluster.data_dir))) is not None:

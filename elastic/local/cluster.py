@@ -39,10 +39,6 @@ class ClusterError(Exception):
     """The cluster did not start or stop; the text says why, in the words of the process that knows."""
 
 
-def default_data_dir() -> Path:
-    return Path.home() / ".elastic"
-
-
 class LocalCluster:
     """`with LocalCluster() as cluster: ...` runs a cluster in a new folder or in `data_dir`, and leaves nothing running.
 

@@ -6,8 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from elastic.local.cluster import default_data_dir
-from elastic.local.files import Layout
+from elastic.local.files import Layout, default_data_dir
 from elastic.runtime import signed_cookie
 from elastic.runtime.one_time import OneTimeToken
 

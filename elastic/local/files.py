@@ -19,6 +19,10 @@ LEAST_FREE = 32 << 20
 SQLITE = b"SQLite format 3\0"
 
 
+def default_data_dir() -> Path:
+    return Path.home() / ".elastic"
+
+
 class FolderError(Exception):
     """A folder in which no cluster can live; the text says why and what to do."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_OF_ONE = 16 * 1024 * 1024
-"""Bytes that are kept of one run of a container. A longer log keeps its end."""
+"""Bytes that are kept of one run of a container. The beginning of a longer log is dropped."""
 MOST_OF_ALL = 512 * 1024 * 1024
 PIECE = 1024 * 1024
 LONGEST_NOTE = 64

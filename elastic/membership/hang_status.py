@@ -6,9 +6,9 @@ from datetime import datetime
 import msgspec
 
 from elastic.api.book import Hang, HangPod, HangRanks
-from elastic.membership.bounds import MOST_SECONDS
 from elastic_training.rendezvous.engine.doing_words import sentence
 from elastic_training.rendezvous.engine.messages import doing
+from elastic_training.rendezvous.engine.messages.bounds import MOST_SECONDS
 
 
 def hang_of(raw: object) -> Hang | None:

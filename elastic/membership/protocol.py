@@ -5,7 +5,7 @@ that exchange. A minor version only adds fields with defaults and forms of messa
 refuses a major version that it does not know, in words. `elastic_worker.settings` holds the same facts for agents.
 
 1.2: a controller gets the changes of worlds (world_changes). A member says whether its processes live, which step they hold, and whether
-they can enter another world (AtBarrier, Join).
+they can enter another world (Ready, Join).
 1.3: members say what their workers do (doing).
 1.4: members say how long their workers need for their steps (pace).
 1.5: members say which workers fail to save (saves), and that a worker has left its training loop early (Unable). A controller hears of

@@ -10,9 +10,9 @@ store becomes the world's. `workers.LocalWorkers` then follows the processes tha
 calls about once a second, returns 1 if the view asks for another round. torchrun then stops the processes and calls `next_rendezvous`
 again.
 
-An eviction: SIGTERM reaches the agent. `_on_signal` says goodbye first (`Leave`), so the server need not wait for the connection to
-break. torchrun ends the workers within their grace. The agents of the other workers see a view that asks for a round, and go the way
-above.
+An eviction: SIGTERM reaches the agent. `handler.ElasticHandler._on_signal` sends `Leave` first, so the server need not wait for the
+connection to break. torchrun ends the workers within their grace. The agents of the other workers see a view that asks for a round, and
+go the way above.
 
 From 3 workers to 2 in process: the view carries a `Change`, and `num_nodes_waiting` stays 0, so torchrun notices nothing.
 `change.LocalChange` turns the stages of the change into messages to the workers, and their answers into messages to the server. The same

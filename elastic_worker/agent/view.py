@@ -5,7 +5,10 @@ import typing
 
 
 class Change:
-    """The present change of worlds in process. elastic/membership/wire.py describes the fields."""
+    """The present change of worlds in process.
+
+    `Change` of rendezvous/engine/messages/in_place.py describes the fields; `phase` is its `stage`.
+    """
 
     def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
         if not isinstance(fields, dict):
@@ -25,7 +28,7 @@ class Change:
 
 
 class View:
-    """One member's knowledge of its rendezvous. elastic/membership/wire.py describes the fields."""
+    """One member's knowledge of its rendezvous. `View` of rendezvous/engine/messages/member.py describes the fields."""
 
     def __init__(self, fields: typing.Mapping[str, typing.Any]) -> None:
         self.generation = int(fields.get("generation", 0))

@@ -9,10 +9,10 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import JobState
 from elastic_worker._engine.in_place import FORM_S, FORM_S_A_WORKER, PLANNED_S
 from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.state.in_place import InPlace
+from elastic_worker._engine.state.job import JobState
 from elastic_worker._engine.state.membership import Member as Placed
 from elastic_worker._engine.state.membership import MemberPhase, Round
 from elastic_worker._engine.values import replace

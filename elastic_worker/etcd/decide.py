@@ -10,11 +10,14 @@ import dataclasses
 import math
 import typing
 
-from elastic_worker._engine import JobState, Tick, Wake, step, view
 from elastic_worker._engine.choose import target
+from elastic_worker._engine.events import Tick
 from elastic_worker._engine.in_place import RECEIVE_S
 from elastic_worker._engine.messages.in_place import Change, Stage
+from elastic_worker._engine.state.job import JobState
 from elastic_worker._engine.state.membership import pod_of
+from elastic_worker._engine.step import Wake, step
+from elastic_worker._engine.views import view
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd import changes
 from elastic_worker.etcd.change_records import FORM, HOLD, PLAIN, RESTART, RUN, STOP

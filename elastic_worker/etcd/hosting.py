@@ -7,16 +7,18 @@ for how long this member has watched a fact hold. The engine goes one step, and 
 import math
 import typing
 
-from elastic_worker._engine import JobState, Limits, begin, in_place
+from elastic_worker._engine import in_place
 from elastic_worker._engine.messages.controller import Budget, Expectation, LeaveOrder
 from elastic_worker._engine.messages.in_place import Stage
 from elastic_worker._engine.restart_log import RestartLog
 from elastic_worker._engine.state import accounting
 from elastic_worker._engine.state.accounting import Accounting, Loss, PendingFailure
 from elastic_worker._engine.state.in_place import InPlace
+from elastic_worker._engine.state.job import JobState
 from elastic_worker._engine.state.membership import CurrentWorld, LeaveNotice, Member, MemberPhase, Membership, Round, pod_of, ranks_of
 from elastic_worker._engine.state.progress import Progress
-from elastic_worker._engine.state.timings import Phases
+from elastic_worker._engine.state.timings import Limits, Phases
+from elastic_worker._engine.step import begin
 from elastic_worker._engine.values import replace
 from elastic_worker._engine.words import Cause
 from elastic_worker.etcd import changes

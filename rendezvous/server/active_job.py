@@ -7,8 +7,11 @@ from typing import Protocol
 
 from elastic.membership.training import Report, ReportAnswer
 from elastic.membership.wire import View
-from elastic_training.rendezvous.engine import Event, JobState, leave_notice, view
+from elastic_training.rendezvous.engine.choose import leave_notice
+from elastic_training.rendezvous.engine.events import Event
 from elastic_training.rendezvous.engine.messages.in_place import Put
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.views import view
 from elastic_training.rendezvous.server.exchange import Exchange
 from elastic_training.rendezvous.server.fault import FaultLadder
 from elastic_training.rendezvous.server.metered import Rate

@@ -14,7 +14,8 @@ import msgspec
 from aiohttp import web
 
 from elastic.membership.wire import Wire
-from elastic_training.rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.views import summary
 
 LONGEST = 64 * 1024
 """Bytes of the longest answer."""

@@ -6,8 +6,8 @@ The server passes them on and decides nothing by them. The bytes of a job are li
 from collections import Counter
 
 from elastic.membership.wire import KEYS_A_MESSAGE, Keys, Values
-from elastic_training.rendezvous.engine import JobState
 from elastic_training.rendezvous.engine.messages.in_place import VALUE_LENGTH, Put, Stage
+from elastic_training.rendezvous.engine.state.job import JobState
 
 MOST_VALUES = 16
 """Values that a member may give for one round, for each of its workers. Its agent has the same limit."""

@@ -13,29 +13,14 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.hosts import HostFacts
 from elastic.membership.training import Report, ReportAnswer, TrainingProgress, TrainingSignal
 from elastic.membership.wire import Expectation, FromMember, Join, WorldReport
-from elastic_training.rendezvous.engine import (
-    Cut,
-    Effect,
-    Event,
-    Expected,
-    JobState,
-    Limits,
-    Lost,
-    Publish,
-    Refuse,
-    Resumed,
-    Said,
-    SendView,
-    Stepped,
-    Tick,
-    Wake,
-    begin,
-    is_retired,
-    is_stale,
-    step_all,
-    summary,
-)
+from elastic_training.rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
+from elastic_training.rendezvous.engine.handlers.arrivals import is_retired
+from elastic_training.rendezvous.engine.handlers.expectations import is_stale
 from elastic_training.rendezvous.engine.messages.in_place import Put
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.state.timings import Limits
+from elastic_training.rendezvous.engine.step import Cut, Effect, Publish, Refuse, SendView, Wake, begin, step_all
+from elastic_training.rendezvous.engine.views import summary
 from elastic_training.rendezvous.server.active_job import ActiveJob, Link
 from elastic_training.rendezvous.server.fault import RETRY_S, Remedy, Undecided
 from elastic_training.rendezvous.server.host_lists import HostLists

@@ -2,7 +2,7 @@
 
 import logging
 
-from elastic_training.rendezvous.engine import JobState
+from elastic_training.rendezvous.engine.state.job import JobState
 
 log = logging.getLogger(__name__)
 

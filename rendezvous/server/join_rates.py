@@ -7,8 +7,8 @@ number of members that the job has.
 from collections.abc import Callable
 
 from elastic.membership.bounds import MAX_MEMBERS
-from elastic_training.rendezvous.engine import JobState
 from elastic_training.rendezvous.engine.presented import members_of
+from elastic_training.rendezvous.engine.state.job import JobState
 from elastic_training.rendezvous.server.metered import Use
 
 SPARE = 64

@@ -8,7 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from elastic_training.rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.views import summary
 
 
 class Membership(Collector):

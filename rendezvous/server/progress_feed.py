@@ -11,7 +11,8 @@ import msgspec
 
 from elastic.membership.hosts import MAX_VALUES
 from elastic.membership.training import Report, TrainingProgress, TrainingSignal
-from elastic_training.rendezvous.engine import JobState, summary
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.views import summary
 from elastic_training.rendezvous.server.news import News
 from elastic_training.rendezvous.server.other_jobs import OtherJobs
 from elastic_training.rendezvous.server.trainer_status import Told, TrainerStatus

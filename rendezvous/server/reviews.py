@@ -1,8 +1,8 @@
 """Ask the API server which account a token belongs to, without letting unknown callers delay others.
 
-The API server is asked about few tokens at once, so unknown callers wait. They wait in two lanes: tokens that claim an account of the control
-plane wait apart from all others. Any caller can claim such an account, so each address has few places in either lane. A token that a review
-has confirmed for such an account never waits.
+The API server is asked about few tokens at once, so unknown callers wait. They wait in two lanes: tokens that claim an account of the
+control plane wait apart from all others. Any caller can claim such an account, so each address has few places in either lane. A token that
+a review has confirmed for such an account never waits.
 """
 
 import asyncio

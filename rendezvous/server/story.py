@@ -6,7 +6,7 @@ Each event gets an id. A line holds no free text of a member: its words may be s
 from collections import deque
 
 from elastic.membership.wire import Beat, Failed, Finished, Join, Ready, Started
-from elastic_training.rendezvous.engine import Event, Expected, Lost, Resumed, Said, Stepped, Tick
+from elastic_training.rendezvous.engine.events import Event, Expected, Lost, Resumed, Said, Stepped, Tick
 
 KEPT = 64
 """Number of events that a story keeps."""

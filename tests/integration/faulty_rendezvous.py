@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from elastic_training.rendezvous import main
-from elastic_training.rendezvous.engine import Effect, Event, JobState, step_all
+from elastic_training.rendezvous.engine.events import Event
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.step import Effect, step_all
 from elastic_training.rendezvous.server import hub
 
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from sim_etcd import Etcds
 
 from elastic.membership.wire import Expectation, WorldReport
-from elastic_training.rendezvous.engine import Effect, Event, JobState, step_all
+from elastic_training.rendezvous.engine.events import Event
 from elastic_training.rendezvous.engine.invariants import broken
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.step import Effect, step_all
 from elastic_training.rendezvous.server.hub import ActiveJob, Hub
 
 if TYPE_CHECKING:

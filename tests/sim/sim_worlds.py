@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sim_trainer import At, Trainer
 
-from elastic_training.rendezvous.engine import JobState, MemberPhase
 from elastic_training.rendezvous.engine.in_place import ATTEMPTS, FORM_S, FORM_S_A_WORKER, HELLO_S, PLANNED_S, RECEIVE_S
 from elastic_training.rendezvous.engine.messages.in_place import Stage
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.state.membership import MemberPhase
 
 if TYPE_CHECKING:
     from sim_living import LivingAgent

@@ -2,8 +2,8 @@
 
 from rendezvous_group import Group, group_of
 
-from elastic_training.rendezvous.engine import summary
 from elastic_training.rendezvous.engine.messages.in_place import Stage
+from elastic_training.rendezvous.engine.views import summary
 
 
 def living(count: int, *, trained: int | None = 5, **fields: object) -> Group:

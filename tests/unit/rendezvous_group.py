@@ -4,25 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elastic.membership.wire import Beat, Expectation, Failed, Finished, FromMember, Held, Join, Leave, Ready, Started, View
-from elastic_training.rendezvous.engine import (
-    Cut,
-    Event,
-    Expected,
-    JobState,
-    Limits,
-    Lost,
-    Publish,
-    Refuse,
-    Said,
-    SendView,
-    Tick,
-    Wake,
-    begin,
-    step,
-    summary,
-)
+from elastic_training.rendezvous.engine.events import Event, Expected, Lost, Said, Tick
 from elastic_training.rendezvous.engine.invariants import broken
 from elastic_training.rendezvous.engine.messages.in_place import Able, Complains, Formed, Holds, Progressed, Stage
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.state.timings import Limits
+from elastic_training.rendezvous.engine.step import Cut, Publish, Refuse, SendView, Wake, begin, step
+from elastic_training.rendezvous.engine.views import summary
 
 BEAT_S = 5.0
 

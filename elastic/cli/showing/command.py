@@ -12,9 +12,8 @@ from elastic.cli.cluster_choice import DATA_DIR, KUBECONFIG, Cluster, choose
 from elastic.cli.interrupts import end_by_sigterm
 from elastic.cli.options import command
 from elastic.kube.client import Kube
-from elastic.local.cluster import default_data_dir
 from elastic.local.dashboard import link
-from elastic.local.files import Layout
+from elastic.local.files import Layout, default_data_dir
 
 OPEN = """The dashboard of namespace {namespace}, for one browser; Ctrl-C closes it:
 

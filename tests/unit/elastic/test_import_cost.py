@@ -37,3 +37,18 @@ def test_import_elastic_alone_loads_none_of_its_parts():
 def test_a_command_that_needs_no_cluster_loads_no_client(command):
     loaded = imported_by(f"from elastic.cli import main; import elastic.cli.{command}")
     assert {name.partition(".")[0] for name in loaded} & (HEAVY - {"yaml", "click", "asyncio"}) == set()
+
+
+def test_get_loads_no_part_of_the_laptop_cluster_and_no_engine() -> None:
+    """`elastic get` took twice its present CPU time, most of it for modules that it did not use."""
+    loaded = imported_by("from elastic.cli import main; import elastic.cli.jobs.look")
+    local = {name for name in loaded if name.startswith("elastic.local")}
+    assert local == {"elastic.local", "elastic.local.files"}
+    engine = {name.removeprefix("elastic_training.rendezvous.engine") for name in loaded if name.startswith("elastic_training")}
+    assert {name for name in engine if not name.startswith((".messages", ".values", ".words"))} == {
+        "elastic_training",
+        "elastic_training.rendezvous",
+        "",
+        ".doing_words",
+    }
+    assert {name.partition(".")[0] for name in loaded} & HEAVY == {"aiohttp", "asyncio", "click", "yaml"}

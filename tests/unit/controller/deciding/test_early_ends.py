@@ -13,7 +13,7 @@ from rendezvous_group import group_of
 from elastic.client.explanation import Finding, findings
 from elastic.client.summary import summary as summary_of
 from elastic_training.controller.facts.snapshot import PodPhase, WorldSeen
-from elastic_training.rendezvous.engine import summary
+from elastic_training.rendezvous.engine.views import summary
 
 WORDS = "w1 ended with status 0, and then a worker of w0 ended with status 1 (rank 0: RuntimeError: Connection closed by peer)"
 

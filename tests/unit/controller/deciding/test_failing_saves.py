@@ -14,10 +14,10 @@ from elastic.client.explanation import findings
 from elastic.client.summary import summary as summary_of
 from elastic.membership import wire
 from elastic_training.controller.facts.snapshot import PodPhase, WorldSeen
-from elastic_training.rendezvous.engine import summary
 from elastic_training.rendezvous.engine.failing_saves import sentence
 from elastic_training.rendezvous.engine.messages import saves
 from elastic_training.rendezvous.engine.messages.saves import FailedSave, FailingRank, Saves
+from elastic_training.rendezvous.engine.views import summary
 from elastic_worker.agent import saves as agent_saves
 from elastic_worker.agent.saves import LocalSaves
 from elastic_worker.training.save_news import SaveNews

@@ -20,7 +20,8 @@ from elastic.membership.wire import LeaveOrder
 from elastic_training.controller.acting.link import expectation
 from elastic_training.controller.deciding.actions import SetExpectation
 from elastic_training.controller.facts.snapshot import InWorld, Node, PodPhase, WorldSeen
-from elastic_training.rendezvous.engine import Stepped, summary
+from elastic_training.rendezvous.engine.events import Stepped
+from elastic_training.rendezvous.engine.views import summary
 
 SILENT, OFF = "node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"
 BOTH, NEW = ("train-worker-0", "train-worker-1"), ("w2", "w3")

@@ -21,8 +21,8 @@ from elastic_training.controller.acting.link import _rescale
 from elastic_training.controller.deciding.actions import JobEvent
 from elastic_training.controller.facts.snapshot import WorldSeen
 from elastic_training.dashboard.watching.seen import job_seen
-from elastic_training.rendezvous.engine import Stepped
-from elastic_training.rendezvous.engine import summary as seen
+from elastic_training.rendezvous.engine.events import Stepped
+from elastic_training.rendezvous.engine.views import summary as seen
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 LOST = "continues at step 0 after step 10,722: no worker had the state"

@@ -17,8 +17,7 @@ from dashboard_scene import node, owned, pod
 
 from elastic.kube import connect
 from elastic.local import dashboard
-from elastic.local.cluster import default_data_dir
-from elastic.local.files import ClusterState, Layout
+from elastic.local.files import ClusterState, Layout, default_data_dir
 from elastic.runtime.one_time import OneTimeToken
 from elastic_training.dashboard.running.main import main
 from elastic_training.dashboard.running.options import Options

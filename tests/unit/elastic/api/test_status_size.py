@@ -24,8 +24,9 @@ from elastic_training.controller.deciding.lifecycle.stored_restarts import GROUP
 from elastic_training.controller.deciding.replicas import pod_revision
 from elastic_training.controller.deciding.status_room import COUNTED_BYTES, LEAVING_BYTES, OPEN_BYTES, with_leaving
 from elastic_training.controller.facts.snapshot import GROUP, Container, Pod, PodPhase, WorldSeen
-from elastic_training.rendezvous.engine import begin, restart_budget
+from elastic_training.rendezvous.engine import restart_budget
 from elastic_training.rendezvous.engine.restart_log import RestartLog, unknown_to
+from elastic_training.rendezvous.engine.step import begin
 
 pytestmark = pytest.mark.slow
 LONGEST_NAME = "j" * (63 - len("-worker-8191"))

@@ -12,9 +12,10 @@ from rendezvous_group import Group
 
 from elastic.membership import wire
 from elastic.membership.wire import Budget, Expectation
-from elastic_training.rendezvous.engine import Cause, Stepped
 from elastic_training.rendezvous.engine.choose import absent, state_holders
+from elastic_training.rendezvous.engine.events import Stepped
 from elastic_training.rendezvous.engine.state.membership import MemberPhase
+from elastic_training.rendezvous.engine.words import Cause
 from elastic_worker.etcd.hosting import job_of
 from elastic_worker.etcd.records import MEMBERS, Leaving, World
 

@@ -10,7 +10,7 @@ from elastic.membership.wire import Budget, Charge, Ended, Expectation
 from elastic_training.controller.deciding.lifecycle import restart_accounting
 from elastic_training.controller.deciding.lifecycle.stored_restarts import log_of
 from elastic_training.controller.facts.snapshot import Pod, WorldSeen
-from elastic_training.rendezvous.engine import summary
+from elastic_training.rendezvous.engine.views import summary
 
 
 class Controller:

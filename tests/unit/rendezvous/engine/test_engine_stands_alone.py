@@ -18,7 +18,10 @@ from elastic_worker.startup.deliver import deliver
 ENGINE = Path(__file__).resolve().parents[4] / "rendezvous" / "engine"
 STORY = """
 import sys
-from elastic_worker._engine import Expected, Lost, Said, Tick, begin, invariants, step, summary
+from elastic_worker._engine import invariants
+from elastic_worker._engine.events import Expected, Lost, Said, Tick
+from elastic_worker._engine.step import begin, step
+from elastic_worker._engine.views import summary
 from elastic_worker._engine.messages.controller import Expectation
 from elastic_worker._engine.messages.member import Join, Ready
 

@@ -4,7 +4,8 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Charge, Ended, Ready
-from elastic_training.rendezvous.engine import Stepped, summary
+from elastic_training.rendezvous.engine.events import Stepped
+from elastic_training.rendezvous.engine.views import summary
 
 
 def crash(group: Group, name: str = "w1") -> None:

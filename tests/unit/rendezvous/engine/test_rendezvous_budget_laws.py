@@ -9,7 +9,8 @@ from rendezvous_controller import Controller
 from rendezvous_group import Group
 
 from elastic.membership.wire import Budget
-from elastic_training.rendezvous.engine import Stepped, summary
+from elastic_training.rendezvous.engine.events import Stepped
+from elastic_training.rendezvous.engine.views import summary
 from elastic_training.rendezvous.engine.window import PARTS
 
 WINDOW_S, MOST, FRUITLESS = 200.0, 2, 3

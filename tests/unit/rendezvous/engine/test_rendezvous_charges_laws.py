@@ -12,7 +12,7 @@ from rendezvous_controller import Controller
 from rendezvous_group import Group
 
 from elastic.membership.wire import Budget, Ended
-from elastic_training.rendezvous.engine import summary
+from elastic_training.rendezvous.engine.views import summary
 
 
 class Life:

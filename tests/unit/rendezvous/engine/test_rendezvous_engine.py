@@ -6,7 +6,10 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Join, LeaveOrder, Ready
-from elastic_training.rendezvous.engine import Limits, Resumed, Said, Tick, step, summary
+from elastic_training.rendezvous.engine.events import Resumed, Said, Tick
+from elastic_training.rendezvous.engine.state.timings import Limits
+from elastic_training.rendezvous.engine.step import step
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_a_round_closes_the_moment_everyone_expected_is_there() -> None:

@@ -6,7 +6,8 @@ import pytest
 from rendezvous_group import group_of
 
 from elastic.membership.wire import Budget, Ended, Leave, Ready
-from elastic_training.rendezvous.engine import Said, Stepped, summary
+from elastic_training.rendezvous.engine.events import Said, Stepped
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_the_first_failure_is_the_cause_and_its_peers_are_collateral() -> None:

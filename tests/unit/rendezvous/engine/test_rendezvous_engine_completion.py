@@ -6,7 +6,9 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Budget, Leave
-from elastic_training.rendezvous.engine import Limits, Stepped, summary
+from elastic_training.rendezvous.engine.events import Stepped
+from elastic_training.rendezvous.engine.state.timings import Limits
+from elastic_training.rendezvous.engine.views import summary
 
 
 def phase(group: Group) -> str:

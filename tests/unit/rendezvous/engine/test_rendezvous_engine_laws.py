@@ -9,9 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rendezvous_group import Group
 
 from elastic.membership.wire import Budget, LeaveOrder, Ready
-from elastic_training.rendezvous.engine import MemberPhase, Said, Stepped, Tick
 from elastic_training.rendezvous.engine.choose import leave_notice
+from elastic_training.rendezvous.engine.events import Said, Stepped, Tick
 from elastic_training.rendezvous.engine.messages.in_place import Formed, Stage, Unable, Unformed
+from elastic_training.rendezvous.engine.state.membership import MemberPhase
 
 NAMES = tuple(f"w{index}" for index in range(5))
 some = st.sampled_from(NAMES)

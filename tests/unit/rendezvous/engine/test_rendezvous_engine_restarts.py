@@ -6,7 +6,9 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Ended, LeaveOrder
-from elastic_training.rendezvous.engine import Said, Stepped, Tick, step, summary
+from elastic_training.rendezvous.engine.events import Said, Stepped, Tick
+from elastic_training.rendezvous.engine.step import step
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_a_restarted_server_finds_the_world_as_its_members_present_it() -> None:

@@ -4,9 +4,10 @@ import pytest
 from rendezvous_group import Group
 
 from elastic.membership.wire import Budget, Decoder, Started, WorldReport, encode
-from elastic_training.rendezvous.engine import Stepped, summary
 from elastic_training.rendezvous.engine.doing_words import sentence
+from elastic_training.rendezvous.engine.events import Stepped
 from elastic_training.rendezvous.engine.messages.doing import LOOK_S, Doing, DoingKind, Doings, Hang, HangState, Watch
+from elastic_training.rendezvous.engine.views import summary
 
 IN_ALL_REDUCE = Doing(kind=DoingKind.COLLECTIVE, does="waits in all_reduce", place="train.py:44", code="dist.all_reduce(g)")
 ASLEEP = Doing(kind=DoingKind.OTHER, does="sleeps", place="train.py:41", code="time.sleep(1e6)")

@@ -3,8 +3,8 @@
 from living_group import is_restarting, living, reason, restarts, told
 
 from elastic.membership.wire import Budget
-from elastic_training.rendezvous.engine import summary
 from elastic_training.rendezvous.engine.messages.in_place import Stage, Unable
+from elastic_training.rendezvous.engine.views import summary
 
 RAISED = Unable(words="the program of rank 1 raised an error", early=True, rank=1, error="ValueError: bad batch")
 

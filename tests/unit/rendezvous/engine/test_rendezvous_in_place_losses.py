@@ -6,8 +6,8 @@ from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Budget, Ready, Started
-from elastic_training.rendezvous.engine import summary
 from elastic_training.rendezvous.engine.messages.in_place import Rung, Stage
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_after_a_loss_the_others_go_on_in_process() -> None:

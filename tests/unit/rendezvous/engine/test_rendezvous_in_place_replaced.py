@@ -3,8 +3,8 @@
 from living_group import generation, is_restarting, living, reason, restarts, told
 
 from elastic.membership.wire import Budget
-from elastic_training.rendezvous.engine import summary
 from elastic_training.rendezvous.engine.messages.in_place import Formed, Stage, Unable
+from elastic_training.rendezvous.engine.views import summary
 
 
 def test_a_member_whose_lost_worker_is_replaced_goes_on_with_the_state_of_the_others() -> None:

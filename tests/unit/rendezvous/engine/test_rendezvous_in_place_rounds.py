@@ -5,8 +5,9 @@ from living_group import generation, living, newcomer, restarts, told
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Ready
-from elastic_training.rendezvous.engine import MemberPhase, Said
+from elastic_training.rendezvous.engine.events import Said
 from elastic_training.rendezvous.engine.messages.in_place import Formed, Holds, Receives, Stage, Unformed
+from elastic_training.rendezvous.engine.state.membership import MemberPhase
 
 # --- when forming fails
 

@@ -8,10 +8,10 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import Restart
-from elastic_training.rendezvous.engine import JobState, MemberPhase
 from elastic_training.rendezvous.engine.invariants import broken
 from elastic_training.rendezvous.engine.state.accounting import Loss
-from elastic_training.rendezvous.engine.state.membership import CurrentWorld, Round
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.state.membership import CurrentWorld, MemberPhase, Round
 
 Change = Callable[[JobState], JobState]
 

@@ -7,11 +7,12 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import MAX_HELD, Held, Join, Leave, Restart, encode
-from elastic_training.rendezvous.engine import Said, summary
+from elastic_training.rendezvous.engine.events import Said
 from elastic_training.rendezvous.engine.presented import GENERATIONS_AHEAD, KEEPERS, MAX_CLAIMED_BYTES, share_of
 from elastic_training.rendezvous.engine.restart_log import RestartLog, merged, unknown_to
 from elastic_training.rendezvous.engine.state import accounting
 from elastic_training.rendezvous.engine.state.membership import ranks_of
+from elastic_training.rendezvous.engine.views import summary
 
 
 def restarts(count: int, *, generation: int = 1, cause: str = "plan", first: int = 0) -> tuple[Restart, ...]:

@@ -6,11 +6,12 @@ from rendezvous_group import Group
 
 from elastic.membership.codec import Decoder, encode
 from elastic.membership.wire import Budget, FromMember, WorldReport
-from elastic_training.rendezvous.engine import begin, summary
 from elastic_training.rendezvous.engine.messages.pace import MOST_STRAGGLERS, Pace, Paces, Slowness, Straggler
 from elastic_training.rendezvous.engine.pace_words import sentence
+from elastic_training.rendezvous.engine.step import begin
 from elastic_training.rendezvous.engine.stragglers import CALM_WINDOWS, STALE_S, WINDOWS, window_s
 from elastic_training.rendezvous.engine.values import replace
+from elastic_training.rendezvous.engine.views import summary
 
 WINDOW_S = 10.0
 FAST = {"compute": 0.2, "data": 0.01}

@@ -7,7 +7,7 @@ from rendezvous_group import Group, group_of
 from elastic.membership import wire
 from elastic.membership.world_changes import applied, changes
 from elastic_training.controller.acting.link import _world
-from elastic_training.rendezvous.engine import summary
+from elastic_training.rendezvous.engine.views import summary
 
 
 def silent(group: Group) -> list[str]:

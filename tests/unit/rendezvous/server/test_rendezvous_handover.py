@@ -7,7 +7,7 @@ import pytest
 from rendezvous_group import Group, group_of
 
 from elastic.membership.wire import LeaveOrder
-from elastic_training.rendezvous.engine import Stepped
+from elastic_training.rendezvous.engine.events import Stepped
 from elastic_training.rendezvous.server.active_job import ActiveJob
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from elastic.membership.wire import Beat, Expectation, Held, Join, Ready, View
-from elastic_training.rendezvous.engine import Effect, Event, Expected, JobState, Lost, Said, Tick, step_all
+from elastic_training.rendezvous.engine.events import Event, Expected, Lost, Said, Tick
+from elastic_training.rendezvous.engine.state.job import JobState
+from elastic_training.rendezvous.engine.step import Effect, step_all
 from elastic_training.rendezvous.server.fault import Undecided
 from elastic_training.rendezvous.server.hub import Hub
 

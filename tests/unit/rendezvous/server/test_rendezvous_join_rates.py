@@ -11,7 +11,7 @@ from elastic.membership.bounds import MAX_MEMBERS
 from elastic.membership.limits import MEMBER_MESSAGE
 from elastic.membership.tokens import job_token
 from elastic.membership.wire import Expectation
-from elastic_training.rendezvous.engine import JobState
+from elastic_training.rendezvous.engine.state.job import JobState
 from elastic_training.rendezvous.server import metered
 from elastic_training.rendezvous.server.access import Gate
 from elastic_training.rendezvous.server.http import Face

@@ -8,7 +8,7 @@ import pytest
 from rendezvous_group import BEAT_S, Group
 
 from elastic.membership.wire import Beat, Budget, Expectation, Held
-from elastic_training.rendezvous.engine import Tick
+from elastic_training.rendezvous.engine.events import Tick
 from elastic_training.rendezvous.engine.reach import DOUBT_S
 from elastic_training.rendezvous.engine.views import summary
 from elastic_training.rendezvous.server.hub import Hub
