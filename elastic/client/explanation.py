@@ -96,7 +96,7 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     if job.state == "Failed":
         yield Finding(f"It failed: {job.message}", _cause_of_end(job), is_end=True)
     elif job.state == "Succeeded":
-        yield Finding("It is over: it has succeeded.")
+        yield Finding("It has succeeded.")
     else:
         reason, waits = awaited(job, pods, now)
         if waits:

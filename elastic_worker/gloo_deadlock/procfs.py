@@ -105,7 +105,7 @@ def worker_of(pid: int) -> int:
         return pid
     worker = int(stub.group(1))
     if not read("/proc/{}/cmdline".format(stat(worker).parent)).encode("latin-1").startswith(SERVER):
-        raise Unreadable("process {}, which {} names as its worker, is none".format(worker, pid))
+        raise Unreadable("process {}, which {} names as its worker, does not exist".format(worker, pid))
     return worker
 
 
