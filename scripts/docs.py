@@ -20,19 +20,13 @@ from enum import Enum, auto
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import click
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from docs_reference import TROUBLES, generated
 from links import ROOT, links, slug
 
 STAGED = ROOT / "build" / "pages"
-COMMANDS = "docs/commands.md"
-"""Page that is generated from the options of the command `elastic`."""
-REASONS = "docs/reasons.md"
-TROUBLES = "docs/troubleshooting.md"
-"""Page with generated tables of reasons, which the site shows on REASONS, a page of its reference."""
-TABLES = re.compile(r"^<!-- reasons: begin[^\n]*-->\n(.*)^<!-- reasons: end -->\n", re.MULTILINE | re.DOTALL)
 AS_THEY_ARE = {".svg", ".png", ".ipynb"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".txt": "text", ".json": "json"}
 
@@ -133,8 +127,7 @@ class Stage:
         self.copies: set[str] = set()
         for page in sources():
             self.pages[page] = self.staged(page)
-        self.pages[COMMANDS] = commands_page()
-        self.pages[REASONS], self.pages[TROUBLES] = without_tables(self.pages[TROUBLES])
+        self.pages |= generated(self.pages[TROUBLES])
 
     def staged(self, page: str) -> str:
         """Return the text of a page with the links that the site needs. Add the pages that they lead to."""
@@ -199,40 +192,11 @@ class Stage:
         shutil.copytree(ROOT / "scripts" / "docs_assets", folder / "assets")
 
 
-def without_tables(page: str) -> tuple[str, str]:
-    """Return the page of reasons, and the page on troubles that links to it instead of showing the same tables."""
-    tables = TABLES.search(page)
-    if tables is None:
-        raise ValueError(f"{TROUBLES} has no tables of reasons")
-    intro = "# Reasons\n\nLook up a word that `-o json`, a condition or an Event shows, and find out what to do about it.\n\n"
-    shown_there = tables[1].replace("](#", f"]({PurePosixPath(TROUBLES).name}#").replace("\n###", "\n##")
-    return intro + shown_there, TABLES.sub(f"[All words and their meanings]({PurePosixPath(REASONS).name}).\n", page)
-
-
 def shown(path: Path) -> list[str]:
     """Return a file as a block of code."""
     text = path.read_text()
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", text) or [""]))
     return [f"{fence}{LANGUAGES.get(path.suffix, 'text')}", text.rstrip("\n"), fence]
-
-
-def commands_page() -> str:
-    """Return a page with the help of each command, as the program prints it."""
-    from elastic.cli import main as elastic
-
-    def described(command: click.Command, words: str) -> Iterator[str]:
-        context = click.Context(command, info_name=words, terminal_width=88, max_content_width=88)
-        yield from (f"## `{words}`", "", "```text", command.get_help(context), "```", "")
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                part = command.get_command(context, name)
-                if part is not None and not part.hidden:
-                    yield from described(part, f"{words} {name}")
-
-    intro = (
-        "Look up any command and its options, as `elastic COMMAND --help` prints them. To learn what to use when, read [this page](cli.md)."
-    )
-    return "\n".join(["# All commands and options", "", intro, "", *described(elastic, "elastic")])
 
 
 def build() -> int:

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
+from docs_reference import COMMANDS, FIELDS, REASONS  # noqa: E402
 from links import anchors, links, problems  # noqa: E402
 
 from docs import Stage, as_mkdocs_wants, configured, navigation, sources  # noqa: E402
@@ -22,8 +23,7 @@ def stage() -> Stage:
 
 def test_each_page_is_in_the_navigation_exactly_once(stage: Stage) -> None:
     listed = list(navigation(configured()["nav"]))
-    generated = {"docs/commands.md", "docs/reasons.md"}
-    assert sorted(listed) == sorted({*sources(), *generated})
+    assert sorted(listed) == sorted({*sources(), COMMANDS, FIELDS, REASONS})
     assert set(listed) <= set(stage.pages)
 
 
@@ -48,9 +48,11 @@ def test_an_example_is_a_page_that_shows_its_files(stage: Stage) -> None:
     assert "../examples/pytorch-in-process/index.md#trainpy" in stage.pages["docs/examples.md"] + stage.pages["docs/in-process.md"]
 
 
-def test_the_reference_has_each_command_and_each_reason(stage: Stage) -> None:
-    assert "## `elastic node reclaim`" in stage.pages["docs/commands.md"]
-    assert "| `outOfMemory` |" in stage.pages["docs/reasons.md"]
+def test_the_reference_has_each_command_field_and_reason(stage: Stage) -> None:
+    assert "## `elastic node reclaim`" in stage.pages[COMMANDS]
+    assert "| `minGainPercent` | number |" in stage.pages[FIELDS].partition("## `spec.elasticPolicy.scalingPolicy`")[2]
+    assert "| `mpiTransport` | `Exec`, `SSH` |" in stage.pages[FIELDS].partition("## MPIJob: other fields")[2]
+    assert "| `outOfMemory` |" in stage.pages[REASONS]
     assert "| `outOfMemory` |" not in stage.pages["docs/troubleshooting.md"]
 
 
