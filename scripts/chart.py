@@ -55,7 +55,8 @@ metricsApi: false
 dashboard: false
 # Monitors and alerts for the Prometheus operator, and a dashboard for Grafana.
 monitoring: false
-# The TrainJobs that the controller serves: "off", "instead" (all, in place of Kubeflow Trainer's controller) or "beside" (those that ask for it).
+# The TrainJobs that the controller serves: "off", "instead" (all, in place of Kubeflow Trainer's controller), or
+# "beside" (those that ask for it).
 # Helm would overwrite definitions and runtimes of Kubeflow Trainer's names, so the chart has none: see docs/deploy.md.
 trainjobs: "off"
 """

@@ -1,9 +1,8 @@
 """Check the English of docstrings, comments, messages, pages and commit subjects.
 
-A new or changed module must have imperative docstrings (ruff's D401) and no banned opening or word (docs/style.md). Its messages, such as help
-texts and errors, and the pages must have no banned word. scripts/prose.toml
-lists the older modules by the hash of their content: they are excused until somebody changes them. For each package it holds the number of
-findings in these modules, which may only fall.
+A new or changed module must have imperative docstrings (ruff's D401) and no banned opening or word (docs/style.md). Its messages, such as
+help texts and errors, and the pages must have no banned word. scripts/prose.toml lists the older modules by the hash of their content: they
+are excused until somebody changes them. For each package it holds the number of findings in these modules, which may only fall.
 
     python scripts/prose.py             check the tree and the commit subjects
     python scripts/prose.py FILE...     check only these modules and pages, also if they are excused
@@ -89,7 +88,7 @@ OPENINGS = (
 """Patterns at the beginning of a sentence, and the remedy."""
 
 FRAGMENTS = (
-    "Above After Against Among At Before Behind Below Beside Between Beyond By Despite During For From In Inside Into Like On Out Outside"
+    "Above After Against Among At Before Behind Below Between Beyond By Despite During For From In Inside Into Like On Out Outside"
     " Over Since Through Till Towards Under Unlike Until Unless Upon When With Within Without"
 )
 """Words that begin a fragment or an inversion, unless a comma ends the first clause."""
@@ -203,7 +202,7 @@ def new_findings(source: str) -> list[Finding]:
 
 def page_findings(page: str) -> list[Finding]:
     """Return the banned words in the prose of a page."""
-    words = _CODE.sub(lambda found: re.sub(r"[^\n]", "`", found[0]), page)
+    words = re.sub(r"^ +", "", _CODE.sub(lambda found: re.sub(r"[^\n]", "`", found[0]), page), flags=re.MULTILINE)
     found = [
         Finding(page.count("\n", 0, one.start()) + 1, "word", f'"{" ".join(one[0].split())}": {remedy}')
         for pattern, remedy in WORDS

@@ -33,7 +33,9 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--rendezvous-ca", type=FILE, help="File with the CA of that server.")
 @click.option("--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where browsers connect.")
 @click.option("--dashboard-fd", "listen_fd", type=int, help="Like --listen, on a listening socket inherited from the parent.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name, in addition to localhost, by which browsers call it. Repeatable.")
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="A name, in addition to localhost, by which browsers call it. Repeatable."
+)
 @click.option("--tls", type=FOLDER, help="Folder with tls.crt and tls.key, read again when they change.")
 @click.option("--tls-elsewhere", is_flag=True, help="A proxy before us speaks TLS; cookies are sent by https only.")
 @click.option("--laptop", type=FOLDER, help="Laptop: folder of the dashboard's own files; one-time tokens in links, for one user.")

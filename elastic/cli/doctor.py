@@ -78,7 +78,9 @@ def _of_machine() -> Iterator[Finding]:
     try:
         yield Finding(OK, "torch", metadata.version("torch"))
     except metadata.PackageNotFoundError:
-        words = "is not installed in the environment of elastic; PyTorch jobs on the laptop need it: pip install torch, or --image IMAGE=FOLDER"
+        words = (
+            "is not installed in the environment of elastic; PyTorch jobs on the laptop need it: pip install torch, or --image IMAGE=FOLDER"
+        )
         yield Finding(NOTE, "torch", words)
 
 
@@ -199,7 +201,8 @@ async def _controller(kube: Kube, laptop: ClusterState | None) -> Finding:
             return Finding(NOTE, "controller", "you may not look at Leases, which say whether it runs")
         raise
     if not leases and laptop is not None:
-        words = f"no control plane runs, because the cluster was started with --cluster-only: it runs pods, but no jobs; {WITHOUT_ONLY} starts one"
+        cause = "the cluster was started with --cluster-only: it runs pods, but no jobs"
+        words = f"no control plane runs, because {cause}; {WITHOUT_ONLY} starts one"
         return Finding(BAD, "controller", words)
     if not leases:
         return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all (`elastic install`)")

@@ -21,11 +21,13 @@ NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopbac
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster to run in. data_dir: of a laptop cluster, whose containers see this machine's files; own: it ends with the run."""
+    """A cluster to run in."""
 
     kubeconfig: Path
     data_dir: Path | None = None
+    """Data folder of a laptop cluster, whose containers see this machine's files."""
     own: LocalCluster | None = None
+    """The cluster, if it ends with the run."""
 
     @property
     def is_laptop(self) -> bool:

@@ -31,17 +31,16 @@ class Unreadable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """A process at one moment.
-
-    began: tells it from a later process with its number. ticks: CPU time of the process and of its children that were waited for.
-    faults: page faults of the process.
-    """
+    """A process at one moment."""
 
     state: str
     parent: int
     began: int
+    """Its start time, which differs if another process gets the same number."""
     ticks: int
+    """CPU time of the process and of its children that were waited for."""
     faults: int
+    """Number of page faults of the process."""
 
 
 def stat(pid: int) -> Stat:

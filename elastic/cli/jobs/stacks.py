@@ -50,11 +50,12 @@ MISSING = "its container has no Python with elastic_worker.stacks; use a worker 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The answer of one pod. trouble: why it has none."""
+    """The answer of one pod."""
 
     pod: str
     workers: Sequence[dict[str, Any]] = ()
     trouble: str = ""
+    """Why the pod has no answer."""
 
 
 @click.command()
