@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 REMEMBERED = 1000
 """Events of one job."""
 LONGEST_MESSAGE = 1000
+AT_ONCE, EVERY_S = 50, 10.0
+"""Events of one reason of a job: how many at once, and in how many seconds another one. A worker can make news as often as it likes."""
 COMPONENT = "elastic-controller"
 
 
@@ -31,18 +33,31 @@ class EventRecorder:
     def __init__(self, kube: Writer) -> None:
         self._kube = kube
         self._told: dict[str, OrderedDict[str, None]] = {}
+        self._spent: dict[str, dict[str, tuple[float, datetime]]] = {}
+        """By job and reason, how many Events were written that count at this time."""
 
     async def tell(self, job: Object, news: Iterable[JobEvent], *, now: datetime) -> None:
         uid = job["metadata"]["uid"]
         told = self._told.get(uid, OrderedDict[str, None]())
         fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in told}
         for digests in _sorts(fresh):
+            if not self._has_room(uid, fresh[digests[0]].reason, now):
+                continue
             event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now)
             if await self._is_written(event):
                 self._remember(uid, digests)
 
     def forget(self, job_uid: str) -> None:
         self._told.pop(job_uid, None)
+        self._spent.pop(job_uid, None)
+
+    def _has_room(self, uid: str, reason: str, now: datetime) -> bool:
+        by_reason = self._spent.setdefault(uid, {})
+        spent, at = by_reason.get(reason, (0.0, now))
+        spent = max(0.0, spent - max(0.0, (now - at).total_seconds()) / EVERY_S)
+        has_room = spent + 1.0 <= AT_ONCE
+        by_reason[reason] = (spent + 1.0 if has_room else spent, now)
+        return has_room
 
     async def _is_written(self, event: Object) -> bool:
         metadata = event["metadata"]

@@ -217,7 +217,7 @@ def _world(heard: wire.WorldReport, known: WorldSeen | None, *, now: datetime) -
         ranked=tuple(member.name for member in sorted(heard.members, key=lambda member: member.rank)),
         size=standing.size if standing is not None else None,
         incarnations={member.name: member.incarnation for member in heard.members},
-        waiting=frozenset(heard.waiting) if heard.members else frozenset(),
+        waiting=frozenset(heard.waiting),
         since=_since(heard, known, now=now),
         has_stepped=standing is not None and standing.has_stepped,
         reason=heard.reason,

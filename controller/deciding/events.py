@@ -19,6 +19,8 @@ from elastic_training.controller.deciding.replicas.tally import Tally
 from elastic_training.controller.facts.settings import Settings
 from elastic_training.controller.facts.snapshot import ORDINARY_WAITS, Container, Pod, Snapshot
 from elastic_training.controller.frameworks import FRAMEWORKS
+from elastic_training.rendezvous.engine.messages.in_place import Rung
+from elastic_training.rendezvous.engine.words import tells_of_broken_communication
 
 MOST_REMARKS = 3
 
@@ -94,6 +96,9 @@ def of_rescale(job: Job, *, known: ElasticStatus, new: ElasticStatus) -> Iterato
     if rescale.killed:
         words = f"{name}: {killed_late(rescale.killed)}; raise scaleInGraceSeconds (rescale {rescale.id})"
         yield warning("WorkersKilled", words, about=rescale.id)
+    if tells_of_broken_communication(rescale.reason) and rescale.rung != Rung.IN_PROCESS:
+        words = f"{name}: its workers could not reach each other, though nobody was lost: {rescale.reason} (rescale {rescale.id})"
+        yield warning("BrokenCommunication", words, about=rescale.id)
     reached = "" if rescale.step_before is None else f"; it {steps}" if steps else f"; it had reached step {rescale.step_before:,}"
     words = f"{name} trains with {workers}{before}: {rescale.reason} (cause {rescale.cause}, rescale {rescale.id}){reached}"
     yield normal("Rescaled", words, about=rescale.id)

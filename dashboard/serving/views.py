@@ -70,7 +70,7 @@ class Views:
             state=told.state,
             message=told.message[:300],
             waits_for=told.awaits()[:MOST_WORDS],
-            still_since="" if told.is_over or told.waits_for else str(told.hang.get("since") or "")[:64],
+            still_since=str(told.hang.get("since") or "")[:64] if told.awaits() == told.next_step() else "",
             is_over=told.is_over,
             is_suspended=job.is_suspended,
             running=told.running,

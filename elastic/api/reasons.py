@@ -177,6 +177,13 @@ REASONS: tuple[Reason, ...] = (
         "[Look at the kind of its slowness](#the-job-is-slow).",
     ),
     Reason(
+        "BrokenCommunication",
+        (_F, _W),
+        "Workers could not reach each other, though no worker was lost or failed. "
+        "Five such restarts in a row without a further step are free; further ones count as `user`.",
+        "Look at network policies, at the network of the nodes, and at `GLOO_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME`.",
+    ),
+    Reason(
         "EndedEarly",
         (_F, _W),
         "A worker ended with status 0, and another one failed after it. The job counts as complete.",

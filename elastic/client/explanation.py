@@ -13,6 +13,8 @@ from elastic.api.words import CHARGED, GPU, TAKEN_BACK, WORLD_STANDS, Cause
 from elastic.client.ages import age
 from elastic.client.summary import Summary, budget_used, in_world_reason, pod_state, unscheduled
 from elastic.kube.resources import Object
+from elastic_training.rendezvous.engine.messages.doing import HangState
+from elastic_training.rendezvous.engine.words import tells_of_broken_communication
 
 PHASES = {
     "notice": "until the workers that left were notified",
@@ -98,10 +100,9 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     elif job.state == "Succeeded":
         yield Finding("It has succeeded.")
     else:
-        reason, waits = awaited(job, pods, now)
-        if waits:
+        for reason, waits in awaited(job, pods, now):
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)
-        if job.hang and not job.waits_for:
+        if job.hang:
             yield Finding(f"`elastic stacks {job.name}` shows the stacks of its ranks.")
         for one in job.stragglers:
             since = f" It has been slow for {age(one['since'], now)}." if one.get("since") else ""
@@ -153,7 +154,12 @@ def _since(job: Summary, now: datetime) -> Iterator[Finding]:
         what = f"The last change of its size {ago},{sizes}" if before != after else f"Its last restart {ago}, with {after}"
         if cause == Cause.START:
             what = f"Its group {ago.replace('was', 'was formed', 1)}, with {after}"
-        yield Finding(f"{what}: {job.rescale.get('reason', '')} (cause {cause}).{_rung(job)}", cause)
+        reason = str(job.rescale.get("reason", ""))
+        yield Finding(f"{what}: {reason} (cause {cause}).{_rung(job)}", cause)
+        if tells_of_broken_communication(reason) and job.rescale.get("rung") != "in-process":
+            yield Finding(
+                "All processes restarted, because workers could not reach each other, though nobody was lost.", "BrokenCommunication"
+            )
         if steps := continued(_step(job, "stepBefore"), _step(job, "stepAfter"), state_lost=job.rescale.get("stateLost") is True):
             yield Finding(f"After it, training {_past(steps)}.", "StepsLost" if job.rescale.get("stepsLost") else "")
         killed = job.rescale.get("killed")
@@ -246,12 +252,22 @@ def unreported(job: Summary, pods: Sequence[Object]) -> str:
 
 
 def waits_for(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> str:
-    """Return the first thing that a job waits for; empty if it waits for nothing that the API shows. Without now, it has no times."""
-    return awaited(job, pods, now)[1]
+    """Return what a job waits for; empty if it waits for nothing that the API shows. Without now, it has no times."""
+    return "; ".join(words.rstrip(".") for _, words in awaited(job, pods, now))
 
 
-def awaited(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> tuple[str, str]:
-    """Return why a job waits, as a word for programs, and the first thing that it waits for; both are empty if it waits for nothing."""
+def awaited(job: Summary, pods: Sequence[Object], now: datetime | None = None) -> Sequence[tuple[str, str]]:
+    """Return what a job waits for, each with a word for programs: what keeps workers away, and what keeps its world from a step.
+
+    A suspected hang is first, because the workers that are away help nobody.
+    """
+    workers, steps = _awaited(job, pods), (str(job.hang.get("state", "")), "" if job.state == "Suspended" else job.next_step(now))
+    both = (steps, workers) if steps[0] == HangState.SUSPECTED else (workers, steps)
+    return [one for one in both if one[1]]
+
+
+def _awaited(job: Summary, pods: Sequence[Object]) -> tuple[str, str]:
+    """Return the first thing that keeps workers away; both are empty if nothing does."""
     if job.is_over:
         return "", ""
     if job.state == "Suspended":
@@ -279,10 +295,10 @@ def awaited(job: Summary, pods: Sequence[Object], now: datetime | None = None) -
         return "BelowMinimum", job.message.removeprefix("Waiting for ").rstrip(".")
     if job.state in ("Pending", "Created"):
         return "SettingUp", "its pods to run"
-    return _of_world(job, now)
+    return _of_world(job)
 
 
-def _of_world(job: Summary, now: datetime | None) -> tuple[str, str]:
+def _of_world(job: Summary) -> tuple[str, str]:
     """Return what a job waits for whose pods run. Whether their processes train together is another question."""
     if not job.is_elastic or job.world is None:
         return "", ""
@@ -290,8 +306,7 @@ def _of_world(job: Summary, now: datetime | None) -> tuple[str, str]:
         return "NotMet", f"the rendezvous of its {counted(job.running, 'worker')}"
     if job.world < job.running:
         return "NotMet", f"the rendezvous: {job.world} of {job.running} running workers train together"
-    words = job.next_step(now)
-    return (str(job.hang.get("state", "")), words) if words else ("", "")
+    return "", ""
 
 
 def _cost(job: Summary) -> Iterator[str]:

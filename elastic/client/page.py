@@ -23,7 +23,7 @@ def row(job: Summary, sample: Sample | None = None) -> tuple[str, ...]:
     newest = sample or Sample(uid="")
     world = job.world if newest.world is None or job.is_over else newest.world
     causes = ", ".join(f"{number} {cause}" for cause, number in sorted(job.restarts.items()) if number)
-    restarts = f"{job.restart_count} ({causes})" if causes else "0"
+    restarts = f"{job.restart_count} ({causes})" if causes and job.restart_count else str(job.restart_count)
     said = job.message if job.state == "Failed" else job.awaits(datetime.now(UTC))
     progress = (newest.last_step or "-", newest.speed or "-", "-" if newest.loss is None else shortened(newest.loss))
     return (f"{job.kind.title} {job.name}", job.state, f"{job.running} of {job.wanted}", _or_dash(world), *progress, restarts, said)

@@ -20,6 +20,8 @@ from elastic_training.rendezvous.engine.messages.doing import HangState
 PLAN = "plan"
 MOST = 2**53
 MOST_DISRUPTIONS = 16
+MOST_WORDS = 400
+"""Characters of a message that a table shows."""
 ENDS = ("Succeeded", "Failed")
 MEETING = tuple(backend.value for backend in (RdzvBackend.ELASTIC, RdzvBackend.ETCD))
 """Backends whose worlds the control plane knows."""
@@ -64,11 +66,18 @@ class Summary:
     """Ranks whose newest save failed."""
 
     def awaits(self, now: datetime | None = None) -> str:
-        """Return what keeps workers away, else what keeps steps away, else the slowest rank; empty if nothing is known to.
+        """Return what keeps steps and workers away, or else the slowest ranks, and that saves fail; empty if nothing is known to.
 
         Without now, no words have times.
         """
-        return self.waits_for or self.next_step(now) or self.slow_ranks
+        away = "; ".join(filter(None, (self.next_step(now), self.waits_for)))
+        return "; ".join(filter(None, (away or self.slow_ranks, self.unsaved)))
+
+    @property
+    def unsaved(self) -> str:
+        """Return that saves fail, and why, in the words of the first rank; empty while they succeed."""
+        words = "" if self.is_over else str(next((one.get("message") for one in self.failed_saves), None) or "")
+        return f"a save that succeeds: {words[:MOST_WORDS].rstrip('.')}" if words else ""
 
     @property
     def slow_ranks(self) -> str:
@@ -165,7 +174,8 @@ def budget_used(restarts: Mapping[str, int], policy: object) -> tuple[int, int] 
     limit = policy.get("maxRestarts") if isinstance(policy, dict) else None
     if not isinstance(limit, int) or not isinstance(own, dict) or own.get("windowSeconds") is not None:
         return None
-    return sum(number for cause, number in restarts.items() if cause in CHARGED and own.get(cause) is None), _count(limit, 0)
+    charged, most = sum(number for cause, number in restarts.items() if cause in CHARGED and own.get(cause) is None), _count(limit, 0)
+    return min(charged, most), most  # the end of a job that failed is one more, and no restart
 
 
 def _world(elastic: Mapping[str, Any]) -> int | None:

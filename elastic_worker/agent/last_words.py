@@ -21,6 +21,9 @@ MOST_LINE = 300
 MOST_STDERR = 1024
 _OF_RANK = re.compile(r"(?:\[(?:default|rank)?\d+\]: ?)+")
 """torchrun and torch each put the rank before a line."""
+_PLACE = re.compile(r'\s+File "(.+)", line (\d{1,9})')
+_OF_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+MOST_FILE = 60
 _FRAME = "Traceback (most recent call last):"
 
 
@@ -44,13 +47,28 @@ class Unmet(typing.NamedTuple):
 
 
 def exception_line(stderr: str) -> str:
-    """Return the first line of the exception with which the last traceback ends, or the last line, escaped and cut."""
+    """Return the first line of the exception with which the last traceback ends and its place, or the last line, escaped and cut."""
     lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
     starts = [at for at, line in enumerate(lines) if line.strip().endswith(_FRAME)]
     after = lines[starts[-1] + 1 :] if starts else []
-    found = next((line for line in after if line.strip() and not line[0].isspace()), "")
-    line = found or next((line for line in reversed(lines) if line.strip()), "")
-    return escaped(line.strip())[:MOST_LINE]
+    end = next((at for at, line in enumerate(after) if line.strip() and not line[0].isspace()), None)
+    if end is not None:
+        return _placed(escaped(after[end].strip()[:MOST_LINE]), _place(after[:end]))
+    line = next((line for line in reversed(lines) if line.strip()), "")
+    return escaped(line.strip()[:MOST_LINE])[:MOST_LINE]
+
+
+def _placed(error: str, place: str) -> str:
+    """Return the line with the place, if it has one, and not longer than a line may be."""
+    room = MOST_LINE - len(place)
+    return (error if len(error) <= room else error[: room - 3] + "...") + place
+
+
+def _place(frames: typing.List[str]) -> str:
+    """Return the innermost line of these frames that is of the user's program, as ` (train.py:12)`, or the innermost one at all."""
+    found = [match for match in map(_PLACE.match, frames) if match is not None]
+    own = [match for match in found if not _OF_LIBRARIES.search(match[1])] or found
+    return " ({}:{})".format(escaped(own[-1][1].rpartition("/")[2])[:MOST_FILE], own[-1][2]) if own else ""
 
 
 def escaped(text: str, keep: str = "") -> str:

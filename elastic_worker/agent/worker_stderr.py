@@ -15,7 +15,11 @@ import threading
 import time
 import typing
 
+from elastic_worker.agent.first_failure import RECENT_S
+
 KEPT_BYTES = 4096
+MOST_ERROR = 4096
+"""Bytes from the beginning of the newest traceback, whose message may be longer than KEPT_BYTES."""
 CHUNK_BYTES = 65536
 SETTLE_S = 0.25
 """Seconds. Together with workers.PEERS_WAIT_S, shorter than torch's thread waits for the report of a failure (workers.REPORT_WAIT_S)."""
@@ -32,6 +36,7 @@ class PipedStderr:
         self.rank = rank
         self._target = target
         self._tail = b""
+        self._error = b""
         self._error_at = None  # type: typing.Optional[float]
         self._is_busy = False
         self._is_over = False
@@ -54,7 +59,10 @@ class PipedStderr:
         """Return the end of the output, including the bytes that are still in the pipe now."""
         self.settle(within_s)
         with self._lock:
-            return _text(self._tail)
+            is_recent = self._error_at is not None and time.monotonic() - self._error_at <= RECENT_S
+            if not is_recent or TRACEBACK in self._tail or not self._error:
+                return _text(self._tail)
+            return "{}\n{}".format(self._error.decode(errors="replace"), _text(self._tail))
 
     @property
     def error_at(self) -> typing.Optional[float]:
@@ -83,8 +91,7 @@ class PipedStderr:
             readable.poll()
             with self._lock:
                 chunk = os.read(self._reads, CHUNK_BYTES)
-                if TRACEBACK in self._tail[-len(TRACEBACK) + 1 :] + chunk:
-                    self._error_at = time.monotonic()
+                self._see_error(self._tail[-len(TRACEBACK) + 1 :] + chunk, chunk)
                 self._tail = (self._tail + chunk)[-KEPT_BYTES:]
                 self._is_busy = bool(chunk)
                 if not chunk:
@@ -94,6 +101,14 @@ class PipedStderr:
             _write(self._target, chunk)
             with self._lock:
                 self._is_busy = False
+
+    def _see_error(self, seen: bytes, chunk: bytes) -> None:
+        """Keep the beginning of the newest traceback. seen: the chunk behind the bytes before it."""
+        at = seen.rfind(TRACEBACK)
+        if at >= 0:
+            self._error, self._error_at = seen[at : at + MOST_ERROR], time.monotonic()
+        elif self._error:
+            self._error += chunk[: max(0, MOST_ERROR - len(self._error))]
 
 
 class StderrFile:

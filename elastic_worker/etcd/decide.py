@@ -138,7 +138,7 @@ def _change(group: Group, job: JobState, after: JobState, waits: Waits) -> Step:
     records, world, now = group.records, group.world, after.membership.world
     if after.accounting.closed and world is not None:
         is_now = ("generation", "seats", "store", "reason", "cause")
-        closed = World(**{name: getattr(world, name) for name in is_now}, closed=clipped(_named(group, after.accounting.closed)))
+        closed = World(**{name: getattr(world, name) for name in is_now}, closed=clipped(after.accounting.closed))
         return Step("", _sealed(group, after, closed, names=tuple(group.those(Standing.BACK))), _all_here(group))
     if now is not None and (world is None or now.generation != world.generation):
         if records.is_foreign and not any(member.entered for member in group.members.values()):
@@ -302,11 +302,6 @@ def _call(
         change = changes.restarting(group, after)
     world = dataclasses.replace(group.world, round=round, change=change)
     return Step("a new world forms: {}".format(round.reason), Write(world, unchanged), _awake(group))
-
-
-def _named(group: Group, words: str) -> str:
-    """Return the words with the name that the limit of restarts has for the user: without a controller, it is torchrun's option."""
-    return words if group.expected is not None else words.replace("maxRestarts allows", "max_restarts allows")
 
 
 def _awake(group: Group) -> typing.Tuple[str, ...]:

@@ -28,6 +28,7 @@ from torch.distributed.fsdp import FSDPModule
 from elastic_worker.training import environment, mistakes
 from elastic_worker.training.registry import KeptGroup, c10d
 from elastic_worker.training.shards import ShardedModel, ShardedOptimizer
+from elastic_worker.training.uncaught import in_words
 from elastic_worker.training.whole import ReplicaLost
 
 FORM_S = 60.0
@@ -229,7 +230,7 @@ class Unit:
             if not is_written:
                 self._settle()
         except RuntimeError as error:
-            self._lost = self._lost or f"{type(error).__name__}: {error}"[:300]
+            self._lost = self._lost or in_words(error)
         lost, self._lost = self._lost, None
         if self.agree(lost is not None):
             raise ReplicaLost(lost or "Another shard of this unit lost a peer.")
@@ -251,7 +252,7 @@ class Unit:
             self.waited(began)
             gradient.div_(self.replicas.size())
         except RuntimeError as error:
-            self._lost = f"{type(error).__name__}: {error}"[:300]
+            self._lost = in_words(error)
         finally:
             self._meets_peers = False
 

@@ -2,7 +2,7 @@
 
 import typing
 
-LONGEST_WORDS = 300
+from elastic_worker.training.uncaught import LONGEST_WORDS, in_words
 
 
 class SaveNews:
@@ -39,4 +39,4 @@ class SaveNews:
 def reason(error: BaseException) -> str:
     """Return why a save failed: the words of the system if it has any."""
     words = error.strerror if isinstance(error, OSError) else None
-    return " ".join((words or "{}: {}".format(type(error).__name__, error)).split())[:LONGEST_WORDS]
+    return " ".join(words.split())[:LONGEST_WORDS] if words else in_words(error)

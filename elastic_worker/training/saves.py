@@ -28,6 +28,7 @@ import torch
 from elastic_worker.training.places import MOST_MARKER, place_of
 from elastic_worker.training.save_news import SaveNews
 from elastic_worker.training.snapshot import Buffers, Unsavable, check, load, snapshot
+from elastic_worker.training.uncaught import in_words
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class Saves:
             try:
                 content = self._read(save)
             except UNREADABLE as error:
-                is_unreadable, words = True, _words(error)
+                is_unreadable, words = True, in_words(error)
             if self._is_any(is_unreadable):
                 self._unreadable.add(save)
                 log.warning("The save of step %d in %s is unreadable and skipped: %s", save.step, self.target, words)
@@ -183,7 +184,7 @@ class Saves:
                 strange = load(state, content)
             except Exception as error:
                 raise SaveMismatch(
-                    f"The save of step {save.step} in {self.target} does not fit the program: {_words(error)} "
+                    f"The save of step {save.step} in {self.target} does not fit the program: {in_words(error)} "
                     "Use the model and optimizer of the save, or an empty folder."
                 ) from error
             if strange:
@@ -218,7 +219,7 @@ class Saves:
                 self.check(state)
             content = snapshot(state, buffers, look=look)
         except (MemoryError, RuntimeError, TimeoutError, Unsavable) as error:
-            self._warn("Step %d is not saved to %s, and training goes on: %s", step, self.target, _words(error))
+            self._warn("Step %d is not saved to %s, and training goes on: %s", step, self.target, in_words(error))
             self.news.failed(step, error)
             return None
         job = self._job = _Job(step)
@@ -240,7 +241,7 @@ class Saves:
             log.info("Saved step %d to %s: %d bytes in %.1f s", save.step, self.target, written, self._took_s)
         except Exception as error:
             if not job.is_given_up:
-                self._warn("The save of step %d to %s failed, and training goes on: %s", save.step, self.target, _words(error))
+                self._warn("The save of step %d to %s failed, and training goes on: %s", save.step, self.target, in_words(error))
                 self.news.failed(save.step, error, self._newest())
             for ending in (".json", ".pt"):
                 self._remove(name + ending)
@@ -309,7 +310,7 @@ class Saves:
             except OSError:
                 raise
             except Exception as error:  # a damaged file makes the unpickler raise errors of almost every kind
-                raise ValueError(f"{name}.pt is damaged: {_words(error)}") from error
+                raise ValueError(f"{name}.pt is damaged: {in_words(error)}") from error
 
     def _warn(self, words: str, *values: typing.Any) -> None:
         """Log a warning; the same one again only after a save succeeded."""
@@ -393,7 +394,3 @@ def _parse(name: str) -> "typing.Optional[typing.Tuple[Save, int, str]]":
     if match is None or not 0 <= int(match[3]) < int(match[4]):
         return None
     return Save(int(match[1]), int(match[2], 16), int(match[4])), int(match[3]), match[5]
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

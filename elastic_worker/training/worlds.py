@@ -14,6 +14,7 @@ from elastic_worker.training.control import Change, Control
 from elastic_worker.training.group import Group, forming_s
 from elastic_worker.training.sampler import Sampler
 from elastic_worker.training.snapshot import load, states_of
+from elastic_worker.training.uncaught import in_words
 
 
 class Ranked(typing.Protocol):
@@ -144,7 +145,7 @@ class Worlds:
                 control.formed(change.round)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             self._group.leave()
-            control.unformed(change.round, "{}: {}".format(type(error).__name__, error))
+            control.unformed(change.round, in_words(error))
             return False
         environment.write(world)
         self._run.rank, self._run.size = rank, size

@@ -15,7 +15,12 @@ NAMED = 3
 
 def noted(job: JobState) -> JobState:
     """Return the job with the first such end in words."""
-    known, words = job.accounting, in_words(job)
+    return told(job, in_words(job))
+
+
+def told(job: JobState, words: str) -> JobState:
+    """Return the job with these words, unless it has earlier ones."""
+    known = job.accounting
     return replace(job, accounting=replace(known, ended_early=clipped(words))) if words and not known.ended_early else job
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from . import early_ends
 from .choose import target
 from .exit_status import with_error, with_status
 from .handlers.leaving_world import failed
@@ -42,10 +43,11 @@ def given_up(job: JobState) -> JobState:
 def with_early_end(job: JobState) -> JobState:
     """Count a worker as failed if it ended with status 0 in the middle of the training, and a peer has noticed.
 
-    If its peers are too few for a world without it, the work stays done: the completion rule of the job holds.
+    If its peers are too few for a world without it, the work stays done, by the completion rule of the job. The peers may wait for minutes
+    until their connections fail, so the early end is told now.
     """
     group, known = job.membership, job.accounting
-    if not known.alarms or known.is_world_broken or group.world is None or not target(job):
+    if not known.alarms or known.is_world_broken or group.world is None or group.expectation is None:
         return job
     members = (group.members.get(name) for name in group.world.ranks)
     ended = [one for one in members if one is not None and one.left is not None and one.phase is MemberPhase.FINISHED]
@@ -53,6 +55,9 @@ def with_early_end(job: JobState) -> JobState:
         return job
     first = min(ended, key=_left_at)
     rank = first.left.rank if first.left is not None else None
+    if not target(job):
+        words = with_error(f"{first.name} ended {with_status(0)}", rank=rank, error=IN_THE_MIDDLE)
+        return early_ends.told(job, f"{words}, and its peers are too few to go on without it")
     job = replace(job, membership=replace(group, finished=group.finished - {one.name for one in ended}))
     job = failed(job, first, status=0, rank=rank, error=IN_THE_MIDDLE)
     words = with_error(f"a worker of {first.name} ended {with_status(0)}", rank=rank, error=IN_THE_MIDDLE)

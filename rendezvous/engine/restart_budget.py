@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from . import window
+from . import broken_communication, window
 from .completion import has_finished
 from .exit_status import with_error, with_status
-from .messages.bounds import clipped
+from .messages.bounds import clipped, printable
 from .messages.controller import Ended, Restart
 from .restart_log import RestartLog, unknown_to
 from .state import accounting, progress
@@ -26,9 +26,12 @@ OF_NO_ACCOUNT = frozenset({Cause.PLAN.value, Cause.COLLATERAL.value})
 
 def charge_restarts(job: JobState) -> JobState:
     """Charge what ended the current world, once, and close the job if its budget is spent."""
-    if not job.accounting.is_world_broken:
+    is_unexplained = broken_communication.restarts_all(job)
+    if not (job.accounting.is_world_broken or is_unexplained):
         return job
-    ended, words = _ended(job), _words(job)
+    ended, (words, how) = _ended(job), _words(job)
+    if is_unexplained:
+        ended, job = [_unexplained(job)], broken_communication.counted(job)
     if {restart.cause for restart in ended} - OF_NO_ACCOUNT:
         job = _after_restart(job)
     job = with_restarts(job, ended)
@@ -36,7 +39,7 @@ def charge_restarts(job: JobState) -> JobState:
     if not known.losses:
         known = accounting.with_attempt(known, has_moved=_has_moved(job))
     judged = replace(known, failures=(), losses=(), hang_reason="")
-    return _close_if_spent(replace(job, accounting=judged), words)
+    return _close_if_spent(replace(job, accounting=judged), words, how=how)
 
 
 def _ended(job: JobState) -> list[Restart]:
@@ -68,15 +71,26 @@ def _ended(job: JobState) -> list[Restart]:
     return ended
 
 
-def _words(job: JobState) -> str:
-    known = job.accounting
+def _unexplained(job: JobState) -> Restart:
+    world = job.membership.world
+    assert world is not None
+    return Restart(id=world.id, generation=world.generation, cause=broken_communication.cause(job).value)
+
+
+def _words(job: JobState) -> tuple[str, str]:
+    """Return what broke the current world, and how its worker ended if the first words are an exception."""
+    known, round = job.accounting, job.membership.round
     if known.hang_reason:
-        return known.hang_reason
+        return known.hang_reason, ""
+    if round is not None and not known.is_world_broken:
+        return round.reason, ""
     if known.failures and not has_finished(job.membership):
         first = known.failures[0]
         status = with_status(first.status) if first.status is not None else "by itself"
-        return with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=first.error)
-    return known.losses[0].words if known.losses else "a worker ended after its peers had finished"
+        if first.rank is not None and (error := printable(first.error)):
+            return f"rank {first.rank}: {error}", f"A worker of {first.member} ended {status}."
+        return with_error(f"a worker of {first.member} ended {status}", rank=first.rank, error=""), ""
+    return (known.losses[0].words if known.losses else "a worker ended after its peers had finished"), ""
 
 
 def with_restarts(job: JobState, restarts: Iterable[Restart]) -> JobState:
@@ -143,13 +157,14 @@ def _held(job: JobState) -> JobState:
     return replace(job, accounting=accounting.held(job.accounting))
 
 
-def _close_if_spent(job: JobState, words: str) -> JobState:
+def _close_if_spent(job: JobState, words: str, *, how: str = "") -> JobState:
     why = "" if job.accounting.closed else _spent(job)
     if not why:
         return job
     attempts = job.accounting.alike[1]
-    again = f"; {_alike(attempts)}" if attempts > 1 and _alike(attempts) != why else ""
-    closed = replace(job.accounting, closed=clipped(f"{words}, and {why}{again}"))
+    again = _alike(attempts) if attempts > 1 and _alike(attempts) != why else ""
+    told = " ".join(filter(None, (f"{words.rstrip('.')}.", why, how, again)))
+    closed = replace(job.accounting, closed=clipped(told))
     return _held(replace(job, accounting=closed).with_round(None))
 
 
@@ -162,20 +177,20 @@ def _spent(job: JobState) -> str:
         within = f" within {budget.window_s:g} s"
     for cause, own in budget.by_cause.items():
         if used.get(cause, 0) > own:
-            return _used_up(own, by="restartBudget", of=f" by cause {cause}", within=within)
+            return _used_up(own, of=f" by cause {cause}", within=within)
     if budget.same_error is not None and known.alike[1] > budget.same_error:
         return _alike(known.alike[1])
     limit = budget.max_restarts
     if limit is not None and sum(used.get(cause, 0) for cause in CHARGED if cause not in budget.by_cause) > limit:
-        return _used_up(limit, by="maxRestarts", within=within)
+        return _used_up(limit, within=within)
     fruitless = budget.without_progress
     if fruitless is not None and job.progress.fruitless > fruitless:
-        return f"{fruitless} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
+        return f"{fruitless} restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward."
     return ""
 
 
 def _alike(attempts: int) -> str:
-    return f"the last {attempts} attempts ended with the same error before a step was reported"
+    return f"The last {attempts} attempts ended with the same error before a step was reported."
 
 
 def _has_moved(job: JobState) -> bool:
@@ -188,8 +203,5 @@ def _lasted(job: JobState) -> bool:
     return world is not None and job.now - world.since >= job.limits.progress_s
 
 
-def _used_up(limit: int, *, by: str, of: str = "", within: str) -> str:
-    if not limit:
-        return f"{by} allows no restart{of}{within}"
-    allowed = f"{of} that {by} allows{within}"
-    return f"the one restart{allowed} is used up" if limit == 1 else f"all {limit} restarts{allowed} are used up"
+def _used_up(limit: int, *, of: str = "", within: str) -> str:
+    return f"Restarts used{of}: {limit} of {limit}{within}."

@@ -6,7 +6,7 @@ closes into the next world. It skips the gathering when the current world cannot
 
 from __future__ import annotations
 
-from . import early_ends, in_place, leavers, reach, stragglers
+from . import broken_communication, early_ends, in_place, leavers, reach, stragglers
 from .absence import without_absent, without_left
 from .choose import absent, absent_survivors, awaits_state, leave_notice, ranked, state_holders, target, with_state
 from .completion import has_finished, with_completion, works_on
@@ -22,7 +22,7 @@ from .state.job import JobState
 from .state.membership import CurrentWorld, MemberPhase, Membership, Round, ranks_of
 from .state.timings import Phases
 from .values import replace
-from .words import Cause
+from .words import UNEXPLAINED, Cause
 
 
 def settle(job: JobState, *, let_go: bool) -> JobState:
@@ -111,8 +111,8 @@ def _must_form(job: JobState) -> JobState:
     if until is not None:
         job = leavers.given_up(job)
         reason, cause = job.accounting.trouble or (reason, cause)
-    elif _may_be_explained(job) and works_on(job):
-        until = job.now + job.limits.peers_s
+    elif (pause_s := broken_communication.pause_s(job)) or (_may_be_explained(job) and works_on(job)):
+        until = job.now + max(job.limits.peers_s, pause_s)
         if group.round is None or group.round.until > until:
             return job.with_round(Round(reason, cause, job.now, False, until))
         if job.now < group.round.until:
@@ -206,7 +206,7 @@ def _with_best_reason(job: JobState) -> JobState:
         return job.with_round(replace(round, reason=reason, cause=cause))
     if alarm is not None and not known.losses:
         reason, cause = alarm
-        return job.with_round(replace(round, reason=f"{reason}, and no peer was lost or failed", cause=cause))
+        return job.with_round(replace(round, reason=f"{reason}, and {UNEXPLAINED}", cause=cause))
     return job
 
 

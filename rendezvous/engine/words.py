@@ -43,3 +43,12 @@ class WorldPhase(Word):
     CLOSED = "closed"  # the restarts are used up, or the group ends for another reason
     UNREADABLE = "unreadable"  # the message of the rendezvous server or the record in the etcd is invalid
     UNREACHED = "unreached"  # the controller cannot reach the job's etcd
+
+
+UNEXPLAINED = "no peer was lost or failed"
+UNFORMED = "could not enter the world"
+
+
+def tells_of_broken_communication(reason: str) -> bool:
+    """Return whether this reason of a change says that workers did not reach each other, and nothing else that explains it."""
+    return UNEXPLAINED in reason or UNFORMED in reason

@@ -152,7 +152,7 @@ def test_a_job_that_fails_ends_wait_with_1_and_quotes_its_worker(elastic: Elasti
             "value-worker-0 could not start: ValueError: invalid literal for int()",
         ),
         ("typo", "elastic", ["torchrunn", "train.py"], "typo-worker-0 could not start: torchrunn: command not found."),
-        ("script", "elastic", ["torchrun", "--nproc-per-node=1", "no.py"], "(rank 0: "),
+        ("script", "elastic", ["torchrun", "--nproc-per-node=1", "no.py"], "It failed: rank 0: "),
     ],
 )
 def test_a_wrong_command_uses_up_the_restarts_and_is_quoted(

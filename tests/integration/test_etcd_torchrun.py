@@ -73,7 +73,7 @@ def test_a_workers_own_crash_is_charged_to_the_job_and_a_spent_budget_ends_it(tm
         (agents.folder / "crash-w0").touch()
         for name in ("w0", "w1"):
             assert agents.wait_for_end(name) == 1
-            assert "the one restart that max_restarts allows is used up" in agents.output(name)
+            assert "Restarts used: 1 of 1." in agents.output(name)
     finally:
         agents.stop()
 

@@ -117,7 +117,7 @@ def test_a_workers_own_crash_is_charged_and_a_spent_budget_closes_the_world(serv
         assert agents.processes[name].returncode == 1
         said = agents.output(name)
         assert "a worker of train-worker-0 ended with status 3 (rank " in said
-        assert "the one restart that maxRestarts allows is used up" in said
+        assert "Restarts used: 1 of 1." in said
         _, line, after = said.partition("ending with status 1: the rendezvous is closed: a worker of train-worker-0")
         assert line, said
         assert "Traceback" not in after, "torchrun's says no more"

@@ -33,6 +33,7 @@ from elastic.signals.signal import Meaning
 from elastic.signals.table import BUILT_IN
 from elastic_training.controller.facts.keys import JOBS
 from elastic_training.controller.facts.snapshot import GROUP
+from elastic_training.rendezvous.engine.broken_communication import FREE
 
 BEHIND_S = 3 * TIMEOUT_S
 """So old may be what a controller acts on: its view lags, and a request may arrive late."""
@@ -196,11 +197,13 @@ class Laws:
 
     def _see_charges(self, life: Life, restarts: dict[str, int]) -> None:
         charged = sum(restarts.get(cause, 0) for cause in CHARGED)
-        happened = self._cluster.user_failures - life.user_failures_before
+        # All processes restart after two troubles in a row at the earliest.
+        unexplained = self._server.living.troubles // 2 if self._server.living is not None else 0
+        happened = self._cluster.user_failures - life.user_failures_before + max(0, unexplained - FREE)
         if charged > happened:
             self._breach("a failure is charged once", f"{charged} are charged, {happened} happened: {restarts}")
         ended = charged + restarts.get(Cause.DISRUPTION.value, 0)
-        happened += self._losses - life.losses_before + life.parted
+        happened += self._losses - life.losses_before + life.parted + min(unexplained, FREE)
         if ended > happened:
             self._breach("an end has one cause", f"{ended} ends are counted, {happened} happened: {restarts}")
 

@@ -314,6 +314,7 @@ class Trainer:
         if world is not self.world or self.at is not At.FORMING:
             return
         if self._change[0] <= self.entered:
+            world.worlds.troubles += 1
             self.say("unformed", round=self.entered, words=words)
         self._leave()
 

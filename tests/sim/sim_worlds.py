@@ -127,6 +127,7 @@ class SimWorld:
         if self.is_broken or not self._are_all_here():
             return
         if self.worlds.draw.random() < self.worlds.blips:
+            self.worlds.troubles += 1
             self.breaks()
             return
         for member in members:
@@ -156,6 +157,8 @@ class LivingWorlds:
         self.server, self.draw = server, draw
         self.blips = 0.003
         """The share of steps in which the communication breaks although nobody is lost."""
+        self.troubles = 0
+        """The number of times that communication broke although nobody was lost, and that a process could not enter a world."""
         self.breaches: list[str] = []
         self.failures = 0
         """Processes that ended because nobody told them why their communication broke."""

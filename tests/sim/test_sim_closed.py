@@ -68,4 +68,4 @@ def test_a_spent_budget_outlives_the_server_that_knew_it(seed: int, *, kills: bo
         await storms[0].play()
 
     sim_time.run(life())
-    assert storms[0].end.endswith("ended with status 1, and maxRestarts allows no restart")
+    assert storms[0].end.endswith("ended with status 1. Restarts used: 0 of 0.")

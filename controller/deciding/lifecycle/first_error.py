@@ -24,6 +24,7 @@ _EXCEPTION = re.compile(r"\s*(?:\[(?:default|rank)?\d+\]: ?)?((?:\w+\.)*\w*(?:Er
 _SUMMARY = "ChildFailedError"
 """torchrun's own exception about a worker's."""
 _LATEST = datetime.max.replace(tzinfo=UTC)
+_OF_RANK = re.compile(r"^rank \d|\(rank \d")
 _RANK = re.compile(r"^\s*(?:\[rank(\d+)\]: |rank\s+: (\d+) \(local_rank)", re.MULTILINE)
 
 
@@ -40,7 +41,7 @@ def of_usage(view: JobView, reason: str) -> str:
 
     The first such end, of a worker that the reason names if it names one.
     """
-    if "(rank " in reason:
+    if _OF_RANK.search(reason):
         return ""  # about a worker of a world
     found = _misused(view)
     named = [entry for entry in found if _names(reason, entry[1].name)]
@@ -92,8 +93,9 @@ def _order(entry: tuple[str, Pod, Container, str]) -> tuple[str, str, str]:
 
 
 def of_pod_named(view: JobView, reason: str) -> str:
-    """Rank and error of the worker that this reason names, as a parenthesis behind it."""
-    return next((f"{reason} ({said})" for pod, _, said in _said(view) if _names(reason, pod.name)), reason)
+    """Return the reason behind the rank and error of the worker that it names, unless it has them."""
+    said = next((said for pod, _, said in _said(view) if _names(reason, pod.name)), "")
+    return f"{said.rstrip('.')}. {reason[:1].upper()}{reason[1:]}" if said and said not in reason else reason
 
 
 def _names(reason: str, pod: str) -> bool:

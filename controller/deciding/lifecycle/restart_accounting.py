@@ -33,6 +33,11 @@ def with_more_restarts(status: ElasticStatus, number: int) -> ElasticStatus:
     return replace(status, restart_count=min(max(0, _count_of(status) + number), MOST_TIMES)) if number else status
 
 
+def without_restarts_since(known: ElasticStatus, status: ElasticStatus) -> ElasticStatus:
+    """Return the status in which the ends since the known status count as no restarts of the job, because the job ends with them."""
+    return replace(status, restart_count=_count_of(known))
+
+
 def _count_of(status: ElasticStatus) -> int:
     if status.restart_count is not None:
         return status.restart_count
@@ -76,7 +81,10 @@ def with_reported_restarts(status: ElasticStatus, world: WorldSeen) -> ElasticSt
     """Return the status with the restarts that the rendezvous server reports, each once, and with the ends that it has counted."""
     before = log_of(status)
     known = restart_log.merged(before, world.unacknowledged_restarts)
-    status = with_more_restarts(status, _restarts_in(known) - _restarts_in(before))
+    more = _restarts_in(known) - _restarts_in(before)
+    if more and world.closed and known.unsettled[-1].generation >= world.generation:
+        more -= 1  # no world followed the end that closed the group
+    status = with_more_restarts(status, more)
     again = {uid_of(id) for id in world.explained}
     others = [entry for entry in status.counted if entry == uid_of(entry) or uid_of(entry) not in again]
     counted = with_counted(others, world.explained, room=COUNTED_BYTES - KEPT_FOR_PODS_BYTES)

@@ -31,14 +31,26 @@ def has_succeeded(view: JobView) -> bool:
         return False
     done = view.counts[decides].succeeded
     if head is None and job.elastic is not None and job.kind.native_elastic:
-        return (done > 0 or _have_all_gone(job, view.snapshot)) and not any(_at_work(view))
+        return not any(_at_work(view)) and (_have_all_gone(job, view.snapshot) or _have_finished(view, done))
     return 0 < job.replicas[decides].replicas <= done
 
 
 def _have_all_gone(job: Job, snapshot: Snapshot) -> bool:
     """Return whether the world has finished, even if no pod shows that. A worker with the policy Always is never done."""
-    is_done = snapshot.world is not None and snapshot.world.phase == WorldPhase.FINISHED
-    return is_done and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
+    return _is_finished(snapshot) and job.replicas[WORKER].restart_policy is not RestartPolicy.ALWAYS
+
+
+def _is_finished(snapshot: Snapshot) -> bool:
+    return snapshot.world is not None and snapshot.world.phase == WorldPhase.FINISHED
+
+
+def _have_finished(view: JobView, done: int) -> bool:
+    """Return whether the workers that ended well complete the job.
+
+    A worker may have ended in the middle of the training while its peers went on. If they are lost, only the rendezvous knows that.
+    """
+    is_enough = not view.sees_members or view.job.workers <= done
+    return done > 0 and (is_enough or _is_finished(view.snapshot))
 
 
 def _at_work(view: JobView) -> Iterable[Pod]:

@@ -43,13 +43,20 @@ def finalize_failure(view: JobView) -> Plan | None:
     if view.closed in (NO_MORE_RESTARTS, NO_MORE_TIME):
         quoted = first_error.of_job(view) if view.closed == NO_MORE_RESTARTS else ""
         return _ended(view, f"Job {view.job.metadata.name} has failed because {view.closed}{'.' if quoted else ''}{quoted}")
-    whose = "its group ended: " if view.backend.needs_library else ""
-    quoted = first_error.of_usage(view, view.closed)
-    if not quoted and not view.backend.needs_library:
-        quoted = first_error.of_job(view)
-    message = f"{view.job.kind.title} {view.job.metadata.name} is failed because {whose}{view.closed}{'.' if quoted else ''}{quoted}"
+    message = _of_rendezvous(view) if view.backend.needs_library else _of_group(view)
     status = cleanup.failed(view.job, world_status.with_last_step(view), message=message, now=view.snapshot.now)
     return Plan(status=status, news=(*view.news, normal(reason_of(view.job, "Failed"), message)))
+
+
+def _of_rendezvous(view: JobView) -> str:
+    """Return why the rendezvous closed the group, with the cause first."""
+    quoted = first_error.of_usage(view, view.closed).strip()
+    return f"{quoted} {view.closed[:1].upper()}{view.closed[1:]}" if quoted else view.closed
+
+
+def _of_group(view: JobView) -> str:
+    quoted = first_error.of_usage(view, view.closed) or first_error.of_job(view)
+    return f"{view.job.kind.title} {view.job.metadata.name} is failed because {view.closed}{'.' if quoted else ''}{quoted}"
 
 
 def deadline_exceeded(view: JobView) -> Plan | None:
@@ -101,6 +108,7 @@ def _counts_charges(view: JobView) -> bool:
 
 def _noted(view: JobView, elastic: ElasticStatus, reason: str) -> Plan:
     """Return a plan that only stores why the job ends. That comes before anything else, because the evidence goes with the pods."""
+    elastic = restart_accounting.without_restarts_since(view.status.elastic or ElasticStatus(), elastic)
     return Plan(status=replace(view.status, elastic=replace(elastic, closed=reason)), news=view.news)
 
 

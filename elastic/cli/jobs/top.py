@@ -28,7 +28,7 @@ from elastic.kube.resources import Object
 
 NO_METRICS = "CPU and memory are unknown: this cluster serves no metrics.k8s.io (install metrics-server)"
 MIB = 1 << 20
-NOT_IN_WORDS = ("job", "kind", "unit", "hang", "stragglers")
+NOT_IN_WORDS = ("job", "kind", "unit", "hang", "stragglers", "failedSaves")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,8 @@ def lines_of(seen: Seen) -> Iterator[str]:
         if facts := _in_words(progress, seen.samples.get(job.key.uid)):
             yield plain(f"{job.title}: {facts}")
         told = summary(job.kind, job.object)
-        if waits := told.waits_for or told.next_step(datetime.now(UTC)):
+        if waits := told.awaits(datetime.now(UTC)):
             yield plain(f"{job.title} waits for {waits}")
-        elif told.slow_ranks:
-            yield plain(f"{job.title} is held up by {told.slow_ranks}")
     if seen.rows:
         yield table(headers, [[_cell(row[name.lower()], name) for name in headers] for row in seen.rows])
 
@@ -152,6 +150,7 @@ def progress_of(job: Found, sample: Sample | None) -> dict[str, Any]:
         "efficiencyPercent": told.autoscaler.get("efficiencyPercent"),
         "hang": dict(told.hang) or None,
         "stragglers": [dict(one) for one in told.stragglers] or None,
+        "failedSaves": [dict(one) for one in told.failed_saves] or None,
     }
 
 

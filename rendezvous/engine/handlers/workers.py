@@ -10,6 +10,7 @@ from ..state import accounting
 from ..state.job import JobState
 from ..state.membership import LeftLoop, Member, MemberPhase
 from ..values import replace
+from ..words import UNFORMED
 
 
 def hear(job: JobState, member: Member, message: FromWorkers) -> JobState:
@@ -43,7 +44,7 @@ def hear(job: JobState, member: Member, message: FromWorkers) -> JobState:
         return replace(job, in_place=replace(known, until=max(known.until, job.now + RECEIVE_S)))
     if known.trouble:
         return job
-    words = clipped(f"{member.name} could not enter the world: {message.words}")
+    words = clipped(f"{member.name} {UNFORMED}: {message.words}")
     return replace(job, in_place=replace(known, trouble=words))
 
 

@@ -40,6 +40,11 @@ class InPlace:
     blip_step: int | None = None
     """The step at which the communication last broke though nobody was lost."""
 
+    breaks: int = 0
+    """Restarts of all processes in a row because of broken communication that nobody explains, without a step forward."""
+    reached: int | None = None
+    """The highest step that training had reported at the last of them."""
+
     @property
     def stands(self) -> bool:
         """Return whether the world that its processes formed still trains."""

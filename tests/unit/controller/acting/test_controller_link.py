@@ -325,6 +325,16 @@ async def test_a_world_that_is_as_it_was_makes_nobody_look() -> None:
         running.cancel()
 
 
+async def test_workers_that_wait_for_a_world_are_known(started: Callable[..., RendezvousLink]) -> None:
+    """Workers at the rendezvous of a job without a world were said not to have come."""
+    server, changed = Server(), asyncio.Queue[str]()
+    link = started(server, changed.put_nowait)
+    server.worlds_to_tell.put_nowait(wire.WorldReport(job="one", generation=4, phase="forming", waiting=("a", "b")))
+    async with asyncio.timeout(10):
+        assert await changed.get() == "one"
+    assert link.worlds["one"].waiting == {"a", "b"}
+
+
 async def test_a_world_that_cannot_be_read_keeps_what_was_known_and_says_so() -> None:
     server, changed = Server(), asyncio.Queue[str]()
     link = RendezvousLink(server, errors=(RuntimeError,))

@@ -1,6 +1,7 @@
 """Check failing requests while a plan is carried out, and the order of the work queue. The simulation found most of these cases."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 from round_job import JOB, KEY, NOW
@@ -10,7 +11,7 @@ from elastic.kube.errors import KubeError
 from elastic.kube.resources import EVENTS, PODS, VOLCANO_POD_GROUPS, Object, Resource
 from elastic.runtime.workqueue import LONGEST_BACK_OFF_S, WorkQueue
 from elastic_training.controller.acting.apply import Applier
-from elastic_training.controller.acting.event_recorder import EventRecorder
+from elastic_training.controller.acting.event_recorder import AT_ONCE, EVERY_S, EventRecorder
 from elastic_training.controller.deciding.actions import Create, Delete, DeleteJob, Plan, SeenVersion, normal
 from elastic_training.controller.facts.keys import Key
 
@@ -176,6 +177,19 @@ async def test_news_with_different_words_before_the_colon_shares_no_event() -> N
     waits = [normal("ErrImagePull", f"Error pod train-worker-{n} container pytorch waiting message: no such image") for n in range(2)]
     await EventRecorder(kube).tell(JOB, waits, now=NOW)  # type: ignore[arg-type]
     assert len(kube.messages) == 2
+
+
+async def test_a_worker_that_makes_news_all_the_time_costs_a_bounded_number_of_events() -> None:
+    """A save that fails and succeeds in turns is news each time."""
+    kube = Kube()
+    teller = EventRecorder(kube)  # type: ignore[arg-type]
+    for step in range(1000):
+        await teller.tell(JOB, [normal("SaveFailed", f"step {step}")], now=NOW + timedelta(seconds=step / 10))
+    assert len(kube.messages) == AT_ONCE + 99.9 // EVERY_S
+    await teller.tell(JOB, [normal("Rescaled", "train trains")], now=NOW)
+    assert kube.messages[-1] == "train trains", "other news is told"
+    await teller.tell(JOB, [normal("SaveFailed", "later")], now=NOW + timedelta(hours=1))
+    assert kube.messages[-1] == "later"
 
 
 @pytest.mark.parametrize(("generation", "goes"), [(1, True), (2, False)])

@@ -1,12 +1,15 @@
 """Saves of `elastic_worker.Run` fail on a full disk: the status, an Event and `elastic explain` say so until a save succeeds."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from cli_api import PYTORCH, running
+from cli_api import PYTORCH, Api, Object, elastic, running
 from cli_api import job as served
+from cli_api import served as serve
 from job_builders import NOW, OURS, Cluster, elastic_job, reasons
 from rendezvous_group import Group, group_of
 
@@ -146,6 +149,36 @@ def test_explain_says_it_with_a_word_for_programs() -> None:
     of = served(status=running(failedSaves=msgspec.json.decode(msgspec.json.encode(cluster.job.status.elastic.failed_saves)), worldSize=3))
     found = {one.message: one.reason for one in findings(summary_of(PYTORCH, of), [], of["spec"], NOW)}
     assert found[f"T{WORDS[1:]}."] == "SaveFailed"
+
+
+def failing(**elastic: Any) -> Object:
+    """Return a job that trains while saves of rank 0 fail."""
+    entry = {
+        "rank": 0,
+        "pod": "train-worker-0",
+        "step": 11,
+        "failures": 1,
+        "lastStep": 10,
+        "message": WORDS,
+        "since": "2026-01-01T01:50:00Z",
+    }
+    return served(status=running(worldSize=3, failedSaves=[entry], **elastic), elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
+
+
+def test_get_and_top_say_it(tmp_path: Path) -> None:
+    """Only `elastic explain` and an Event said it, which nobody reads while training goes on."""
+    with serve(Api(failing()), tmp_path) as kubeconfig:
+        assert f"a save that succeeds: {WORDS}" in elastic(kubeconfig, "get").stdout
+        assert f"PyTorchJob train waits for a save that succeeds: {WORDS}" in elastic(kubeconfig, "top").stdout
+        assert json.loads(elastic(kubeconfig, "top", "-o", "json").stdout)["jobs"][0]["failedSaves"][0]["step"] == 11
+
+
+def test_a_failing_save_hides_no_other_wait_and_is_hidden_by_none() -> None:
+    told = summary_of(PYTORCH, failing(waitsFor="1 of 4 workers: w3 has no node"))
+    assert told.awaits() == f"1 of 4 workers: w3 has no node; a save that succeeds: {WORDS}"
+    over = failing()
+    over["status"]["conditions"].append({"type": "Failed", "status": "True", "message": "x"})
+    assert summary_of(PYTORCH, over).awaits() == ""
 
 
 def test_a_job_without_any_complete_save_says_so() -> None:

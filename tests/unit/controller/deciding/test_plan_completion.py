@@ -83,6 +83,28 @@ def test_the_work_stays_done_if_no_pod_shows_it_any_more() -> None:
     assert cluster.state() == "Succeeded"
 
 
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_worker_that_ended_in_the_middle_is_no_completion_if_its_peers_are_evicted(*, is_heard: bool) -> None:
+    """Its pod shows status 0, and the rendezvous went on without it. The job succeeded once no other pod ran."""
+    cluster = training()
+    end_well(cluster, LATE)
+    cluster.world = WorldSeen(generation=2, members=frozenset(DONE), phase="running") if is_heard else None
+    cluster.settle()
+    for name in DONE:
+        cluster.set(name, PodPhase.FAILED, reason="Evicted")
+    cluster.settle()
+    assert cluster.state() != "Succeeded"
+    assert (len(cluster.names()), LATE in cluster.names()) == (3, True), "they are replaced"
+
+
+def test_a_job_whose_workers_all_ended_well_needs_no_word_of_its_server() -> None:
+    cluster = training()
+    end_well(cluster, *DONE, LATE)
+    cluster.world = None
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+
+
 def test_a_scale_in_while_some_have_finished_asks_no_finished_worker_to_leave() -> None:
     cluster = training()
     end_well(cluster, *DONE)

@@ -133,13 +133,13 @@ def test_a_rendezvous_that_its_agents_closed_ends_the_job_with_their_words() -> 
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    words = "a worker of train-worker-0 ended with status 3, and all 4 restarts that max_restarts allows are used up"
+    words = "a worker of train-worker-0 ended with status 3. Restarts used: 4 of 4."
     ended = cluster.pods["train-worker-1"]
     message = f"{last_words.CLOSED_PREFIX} job-uid: {words}"
     cluster.pods["train-worker-1"] = replace(ended, containers=(replace(ended.containers[0], restarts=1, last_message=message),))
     cluster.settle()
     assert cluster.state() == "Failed"
-    assert cluster.job.status.conditions[-1].message.endswith(f"its group ended: {words}")
+    assert cluster.job.status.conditions[-1].message.endswith(f"{words}")
 
 
 def test_another_jobs_words_in_a_pod_end_nothing() -> None:

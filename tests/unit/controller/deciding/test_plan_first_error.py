@@ -110,13 +110,13 @@ def test_an_etcds_closing_words_are_followed_by_the_error_of_the_worker_that_the
     cluster.settle()
     cluster.run_all()
     cluster.settle()
-    closed = "a worker of train-worker-1 ended with status 1, and maxRestarts allows no restart"
+    closed = "a worker of train-worker-1 ended with status 1. Restarts used: 0 of 0."
     for name, rank in (("train-worker-0", 0), ("train-worker-1", 1)):
         message = last_words.message("job-uid", closed=closed, failure=Failure(rank, f"ValueError: of {rank}"))
         ended = Container(name="pytorch", last_exit_code=1, restarts=1, last_message=message)
         cluster.pods[name] = replace(cluster.pods[name], containers=(ended,))
     cluster.settle()
-    assert words(cluster).endswith(f"its group ended: {closed} (rank 1: ValueError: of 1)")
+    assert words(cluster) == f"rank 1: ValueError: of 1. A{closed[1:]}"
 
 
 @pytest.mark.parametrize(("chosen", "found"), [(None, "FallbackToLogsOnError"), ("File", "File")])

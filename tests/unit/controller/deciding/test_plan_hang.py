@@ -11,7 +11,7 @@ from cli_api import job as served
 from job_builders import OURS, Cluster, elastic_job, reasons
 
 from elastic.api.job import ElasticStatus
-from elastic.client.explanation import explained, waits_for
+from elastic.client.explanation import awaited, explained, findings, waits_for
 from elastic.client.summary import summary
 from elastic.membership import wire
 from elastic_training.controller.acting.link import _world
@@ -144,6 +144,20 @@ def test_all_views_of_a_hang_say_the_same_with_the_times_of_now() -> None:
     assert told.next_step(now) == told.awaits(now) == words
     assert waits_for(told, [], now) == words
     assert told.next_step() == f"its next step, and may hang: {WORDS}", "words that stay have no times"
+
+
+def test_a_worker_that_is_away_hides_no_hang_of_the_others() -> None:
+    """A world that trained without a latecomer and hung was shown with the latecomer alone."""
+    late = "1 of 4 workers: train-worker-3 has run for 30 s and has not come to the rendezvous; see the log"
+    of = hanging()
+    of["status"]["elastic"]["waitsFor"] = late
+    told, now = summary(PYTORCH, of), NOON + timedelta(seconds=27)
+    words = f"its next step, and may hang: {timed(60, 58)}"
+    assert told.awaits(now) == waits_for(told, [], now) == f"{words}; {late}"
+    found = [(one.reason, one.message) for one in findings(told, [], of["spec"], now) if one.reason in ("SuspectedHang", "MissingWorkers")]
+    assert found == [("SuspectedHang", f"It waits for {words}."), ("MissingWorkers", f"It waits for {late}.")]
+    of["status"]["elastic"]["hang"]["state"] = "Waiting"
+    assert [reason for reason, _ in awaited(summary(PYTORCH, of), [], now)] == ["MissingWorkers", "Waiting"]
 
 
 def test_a_job_without_steps_is_not_said_to_wait_for_one() -> None:

@@ -282,6 +282,14 @@ async def test_the_worker_to_look_at_is_the_one_that_failed_the_job(tmp_path: Pa
     assert (page["failed"], page["restartsCharged"]) == (failed, [2, 3])
 
 
+async def test_a_job_whose_saves_fail_says_so_in_the_list(tmp_path: Path):
+    unsaved = [{"message": "the save of step 11 failed on rank 0 (train-worker-0): No space left on device"}]
+    async with Scene(job(status=running(failedSaves=unsaved))).served(tmp_path) as browser:
+        page = json.loads((await read(browser, "/api/jobs/default/train"))[1])
+    assert page["job"]["waitsFor"] == f"a save that succeeds: {unsaved[0]['message']}"
+    assert page["job"]["stillSince"] == ""
+
+
 async def test_a_script_for_a_name_is_text_in_json(tmp_path: Path):
     shown = Scene(job("<script>alert(1)</script>"))
     async with shown.served(tmp_path) as browser:

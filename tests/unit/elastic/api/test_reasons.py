@@ -76,6 +76,9 @@ def test_the_page_shows_the_table() -> None:
     assert with_tables(PAGE.read_text()) == PAGE.read_text()
 
 
+UNREACHED = "w0 could not reach a peer, and no peer was lost or failed; 3 members"
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -83,6 +86,8 @@ def test_the_page_shows_the_table() -> None:
         ({"hang": {"state": "Waiting", "message": "no step has come for 40 s"}, "worldSize": 3}, "Waiting"),
         ({"lastRescale": {"cause": "outOfMemory", "reason": "a worker ended", "fromSize": 3, "toSize": 3}, "worldSize": 3}, "outOfMemory"),
         ({"lastRescale": {"cause": "plan", "stepBefore": 9, "stepAfter": 1, "stepsLost": 9}, "worldSize": 3}, "StepsLost"),
+        ({"lastRescale": {"cause": "disruption", "reason": UNREACHED, "rung": "warm-restart"}, "worldSize": 3}, "BrokenCommunication"),
+        ({"lastRescale": {"cause": "disruption", "reason": UNREACHED, "rung": "in-process"}, "worldSize": 3}, "disruption"),
         ({"waitsFor": "train-worker-2 has no node", "worldSize": 2}, "MissingWorkers"),
         ({"worldSize": 0}, "NotMet"),
     ],

@@ -160,7 +160,7 @@ def test_a_worker_that_ends_later_than_the_peer_that_it_brought_down_is_blamed(s
     workers.end()
     for process in processes:
         process.communicate()
-    assert (reports.failed["rank"], reports.failed["error"]) == (5, OWN)
+    assert (reports.failed["rank"], reports.failed["error"]) == (5, f"{OWN} (train.py:3)")
     at = reports.failed["at"]
     assert isinstance(at, float)
     assert at >= began_at

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,25 +11,36 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from elastic_worker.agent import last_words, worker_stderr
+from elastic_worker.agent.first_failure import RECENT_S
 from elastic_worker.agent.last_words import Failure, exception_line
-from elastic_worker.agent.worker_stderr import KEPT_BYTES, PipedStderr, WorkerStderr
+from elastic_worker.agent.worker_stderr import KEPT_BYTES, MOST_ERROR, PipedStderr, WorkerStderr
 
+START = "Traceback (most recent call last):"
+OF_LIBRARIES = (
+    '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 17, in _call_impl\n    return self.forward()\n'
+    '  File "/usr/lib/python3.11/json/decoder.py", line 5, in decode\n  File "<frozen runpy>", line 88, in _run_code\n'
+)
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\nValueError: bad batch\n'
 
 
 @pytest.mark.parametrize(
     ("stderr", "line"),
     [
-        (TRACEBACK, "ValueError: bad batch"),
-        (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch"),
-        ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
-        ("".join(f"[rank1]: [rank0]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch"),
+        (TRACEBACK, "ValueError: bad batch (train.py:3)"),
+        (TRACEBACK + "[W1122 10:00:00] Warning: destroy_process_group() was not called\n", "ValueError: bad batch (train.py:3)"),
+        ("".join(f"[rank3]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch (train.py:3)"),
+        ("".join(f"[rank1]: [rank0]: {line}\n" for line in TRACEBACK.splitlines()), "ValueError: bad batch (train.py:3)"),
         (
             TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK.replace("bad", "no"),
-            "ValueError: no batch",
+            "ValueError: no batch (train.py:3)",
         ),
+        (TRACEBACK.replace("    step()\n", f"    step()\n{OF_LIBRARIES}"), "ValueError: bad batch (train.py:3)"),
+        (f"{START}\n{OF_LIBRARIES}OSError: no route\n", "OSError: no route (<frozen runpy>:88)"),
+        (TRACEBACK.replace("bad batch", "x" * 400), f"ValueError: {'x' * 272}... (train.py:3)"),
+        (TRACEBACK.replace("train.py", "/data/\x1b[2J.py"), "ValueError: bad batch (\\x1b[2J.py:3)"),
+        (TRACEBACK.replace("train.py", "t" * 999), f"ValueError: bad batch ({'t' * 60}:3)"),
         ('  File "train.py", line 1\n    x = = 1\nSyntaxError: invalid syntax\n\n', "SyntaxError: invalid syntax"),
-        (TRACEBACK.replace("bad batch", "a\x1b[31mred\x07"), "ValueError: a\\x1b[31mred\\x07"),
+        (TRACEBACK.replace("bad batch", "a\x1b[31mred\x07"), "ValueError: a\\x1b[31mred\\x07 (train.py:3)"),
         ("Traceback (most recent call last):\n  File", "File"),
         ("", ""),
     ],
@@ -42,7 +54,7 @@ def test_a_message_is_bounded_and_has_no_control_characters() -> None:
     message = last_words.message("uid", closed="over\nbudget", failure=Failure(2, stderr))
     first, second, rest = message.split("\n", 2)
     assert first == "elastic-training closed the rendezvous of job uid: over\\nbudget"
-    assert second == "elastic-training saw a worker fail in job uid: rank 2: ValueError: bad batch"
+    assert second == "elastic-training saw a worker fail in job uid: rank 2: ValueError: bad batch (train.py:3)"
     assert len(rest.encode()) <= last_words.MOST_STDERR
     assert all(c.isprintable() or c in "\n\t" for c in message)
 
@@ -74,6 +86,28 @@ def test_all_of_stderr_is_passed_on_and_its_end_is_kept(out: tuple[int, int]) ->
     assert run(pipe, "import sys; sys.stderr.write('x' * 5000 + '\\nlast line\\n')").wait() == 0
     assert pipe.tail(10) == "last line\n"
     assert len(os.read(out[0], 65536)) == 5011 > KEPT_BYTES
+
+
+def test_the_beginning_of_an_error_is_kept_though_its_message_is_long(out: tuple[int, int]) -> None:
+    """PyTorch lists all keys that a checkpoint lacks, and only the end of the list was quoted."""
+    pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
+    keys = "\n".join(f'\tMissing key(s) in state_dict: "layer.{number}.weight"' for number in range(2000))
+    error = f"{TRACEBACK.replace('ValueError: bad batch', 'RuntimeError: Error(s) in loading state_dict for Net:')}{keys}\n"
+    code = f"import sys, time\nsys.stderr.write('old line\\n' * 900)\nfor part in {error!r}.splitlines(True): sys.stderr.write(part)"
+    assert run(pipe, code).wait() == 0
+    tail = pipe.tail(10)
+    assert exception_line(tail) == "RuntimeError: Error(s) in loading state_dict for Net: (train.py:3)"
+    assert tail.endswith('"layer.1999.weight"\n')
+    assert len(tail) <= MOST_ERROR + KEPT_BYTES + 2
+
+
+def test_an_error_of_long_ago_is_not_the_end_of_the_output() -> None:
+    pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
+    code = f"import sys; sys.stderr.write({TRACEBACK!r} + 'step\\n' * 2000)"
+    assert run(pipe, code).wait() == 0
+    pipe.settle(10)
+    pipe._error_at = time.monotonic() - RECENT_S - 1
+    assert exception_line(pipe.tail()) == "step"
 
 
 def test_a_process_that_outlives_its_world_may_go_on_writing(out: tuple[int, int]) -> None:

@@ -175,7 +175,7 @@ def test_a_spent_budget_closes_the_job_for_everybody() -> None:
     for _ in range(2):
         job.agents["w1"].fail()
         job.live(5)
-    assert "the one restart that max_restarts allows is used up" in job.agents["w0"].view.closed
+    assert "Restarts used: 1 of 1." in job.agents["w0"].view.closed
     job.start("w9")
     job.turn()
     assert job.agents["w9"].view.closed

@@ -153,7 +153,7 @@ def test_hangs_and_failures_share_a_budget() -> None:
     assert job.world().restarts == {"hang": 1}
     job.agents["w0"].fail()
     job.live(5)
-    assert job.agents["w1"].view.closed.endswith("the one restart that max_restarts allows is used up")
+    assert job.agents["w1"].view.closed.endswith("Restarts used: 1 of 1.")
     job.close()
 
 
@@ -175,7 +175,7 @@ def test_restarts_in_a_row_without_a_further_step_end_the_job() -> None:
     for _ in range(2):
         train(job, 5, step=0)
         crash(job)
-    words = "2 restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward"
+    words = "2 restarts in a row, as many as maxRestartsWithoutProgress allows, brought no step forward."
     assert job.agents["w0"].view.closed.endswith(words)
     job.close()
 

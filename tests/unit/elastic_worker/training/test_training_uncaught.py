@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from elastic_worker.training import uncaught
+from elastic_worker.training.save_news import SaveNews
 from elastic_worker.training.step import Step
-from elastic_worker.training.uncaught import Uncaught, first_line
+from elastic_worker.training.uncaught import LONGEST_WORDS, Uncaught, first_line, in_words
 
 
 class Listener:
@@ -86,3 +89,36 @@ def train(steps: Iterator[Step]) -> None:
         except ValueError as error:
             if not step.__exit__(type(error), error, None):
                 raise
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_whose_message_cannot_be_made_raises_no_other_one() -> None:
+    """A save that failed with such an exception ended the thread of saves."""
+    told: list[str] = []
+    news = SaveNews()
+    news.listener = lambda **fields: told.append(str(fields["words"]))
+    news.failed(3, Unprintable())
+    assert told == ["Unprintable: its message cannot be shown"]
+    assert "Unprintable" in first_line(Unprintable())
+
+
+def test_an_exception_whose_message_waits_for_ever_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncaught, "MESSAGE_S", 0.05)
+    lock = threading.Lock()
+
+    class Waiting(Exception):
+        def __str__(self) -> str:
+            with lock:
+                return "never"
+
+    with lock:
+        assert (first_line(Waiting()), in_words(Waiting())) == ("Waiting", "Waiting: its message cannot be shown")
+
+
+def test_a_long_message_is_cut_and_stands_on_one_line() -> None:
+    assert in_words(ValueError("a\n  b")) == "ValueError: a b"
+    assert len(in_words(ValueError("x" * 10**6))) == LONGEST_WORDS

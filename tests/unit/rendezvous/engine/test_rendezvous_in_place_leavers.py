@@ -59,7 +59,7 @@ def test_a_program_that_raises_in_each_world_uses_up_its_restarts() -> None:
             group.come("w1")
             group.hello("w1")
             group.obey_all()
-    assert "the one restart that maxRestarts allows is used up" in group.job.accounting.closed
+    assert "Restarts used: 1 of 1." in group.job.accounting.closed
 
 
 def test_a_loop_that_ended_in_good_order_explains_no_broken_communication() -> None:
@@ -103,6 +103,30 @@ def test_workers_that_leave_the_loop_after_the_same_step_and_end_are_charged_wit
     group.advance(1.0)
     assert group.job.is_done
     assert restarts(group) == {}
+
+
+def test_an_early_end_is_told_at_once_though_its_peers_are_too_few_for_a_world() -> None:
+    """It was told once the peers had failed as well, after up to three minutes of waiting for their connections."""
+    group = living(2, min=2)
+    group.say("w1", LEFT)
+    group.finish("w1")
+    assert summary(group.job).ended_early == ""
+    group.complain("w0")
+    words = (
+        "w1 ended with status 0 (rank 1: its program ended in the middle of the training), and its peers are too few to go on without it"
+    )
+    assert (summary(group.job).ended_early, restarts(group)) == (words, {})
+    group.fail("w0")
+    assert summary(group.job).ended_early == words
+
+
+def test_a_loop_that_all_leave_after_the_same_step_is_no_early_end() -> None:
+    group = living(2, min=2)
+    for name in ("w0", "w1"):
+        group.say(name, LEFT)
+    group.finish("w1")
+    group.advance(1.0)
+    assert summary(group.job).ended_early == ""
 
 
 def test_peers_too_few_for_a_world_leave_the_work_of_the_worker_that_ended_done() -> None:

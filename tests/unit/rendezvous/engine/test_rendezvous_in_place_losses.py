@@ -6,7 +6,9 @@ from rendezvous_group import Group, group_of
 
 from elastic.api.words import Cause
 from elastic.membership.wire import Budget, Ready, Started
-from elastic_training.rendezvous.engine.messages.in_place import Rung, Stage
+from elastic_training.rendezvous.engine import in_place
+from elastic_training.rendezvous.engine.broken_communication import FREE, LONGEST_PAUSE_S, PAUSE_S
+from elastic_training.rendezvous.engine.messages.in_place import Rung, Stage, Unformed
 from elastic_training.rendezvous.engine.views import summary
 
 
@@ -198,6 +200,72 @@ def test_broken_communication_that_no_loss_explains_forms_the_same_world_once() 
     group.advance(1.1)
     assert is_restarting(group)
     assert "the communication of its workers broke twice within a few steps" in group.agents["w0"].view.reform
+
+
+def break_twice(group: Group, *, pause_s: float = 0.0) -> None:
+    """Let the communication break twice within a few steps, so that all processes restart, and form the next world in process."""
+    for _ in range(2):
+        group.complain("w0")
+        group.advance(1.1)
+        if pause_s:
+            group.advance(pause_s - 1.2)
+            assert told(group) == {Stage.RUN}, "the network may come back"
+            group.advance(0.2)
+        group.obey_all()
+    group.come_all()
+    for name in list(group.world()):
+        group.hello(name)
+    group.obey_all()
+
+
+def test_workers_that_never_reach_each_other_do_not_restart_for_ever() -> None:
+    """Nobody was lost and nobody failed, so nothing counted the restarts."""
+    group = living(2, budget=Budget(max_restarts=0))
+    break_twice(group)
+    for number in range(1, FREE):
+        assert restarts(group) == {"disruption": number}
+        group.train(step=4)
+        break_twice(group, pause_s=min(PAUSE_S * 2 ** (number - 1), LONGEST_PAUSE_S))
+    assert restarts(group) == {"disruption": FREE}
+    break_twice(group, pause_s=PAUSE_S * 2 ** (FREE - 1))
+    assert restarts(group) == {"disruption": FREE, "user": 1}
+    assert group.job.accounting.closed == "w0 could not reach a peer, and no peer was lost or failed. Restarts used: 0 of 0."
+
+
+def test_broken_communication_of_a_job_that_gets_further_is_free_and_without_pauses() -> None:
+    group = living(2, budget=Budget(max_restarts=0))
+    for number in range(1, FREE + 3):
+        group.train(step=100 * number)
+        break_twice(group)
+        assert restarts(group) == {"disruption": number}
+
+
+def test_a_budget_for_disruptions_holds_for_broken_communication_too() -> None:
+    group = living(2, budget=Budget(max_restarts=9, by_cause={"disruption": 1}))
+    break_twice(group)
+    break_twice(group, pause_s=PAUSE_S)
+    assert group.job.accounting.closed.endswith(" Restarts used by cause disruption: 1 of 1.")
+
+
+def test_a_loss_that_explains_broken_communication_ends_the_pause() -> None:
+    group = living(3)
+    break_twice(group)
+    group.complain("w0")
+    group.kill("w1")
+    group.advance(1.1)
+    assert told(group, "w0", "w2") == {Stage.ABORT}
+
+
+def test_a_world_that_can_never_be_formed_counts_its_restarts() -> None:
+    group = living(3, budget=Budget(max_restarts=0))
+    group.complain("w0")
+    group.advance(1.1)
+    for _ in range(in_place.ATTEMPTS):
+        assert restarts(group) == {}
+        group.obey_all_but("w0", Stage.FORM)
+        group.say("w0", Unformed(round=group.job.in_place.round, words="Connection refused"))
+    group.come_all()
+    assert restarts(group) == {"disruption": 1}
 
 
 def test_broken_communication_long_after_the_last_one_changes_worlds_again() -> None:

@@ -18,7 +18,7 @@ def test_a_member_whose_lost_worker_is_replaced_goes_on_with_the_state_of_the_ot
     assert group.agents["w0"].trained == 5, "the state that the world began with"
     group.fail("w0", status=9, replaced=True)
     group.obey_all()
-    assert "maxRestarts" in summary(group.job).closed, "it is charged like any failure"
+    assert "Restarts used: 1 of 1." in summary(group.job).closed, "it is charged like any failure"
 
 
 def test_if_a_member_has_no_process_for_its_lost_worker_all_its_processes_restart() -> None:
