@@ -27,6 +27,8 @@ from docs_reference import TROUBLES, generated
 from links import ROOT, links, slug
 
 STAGED = ROOT / "build" / "pages"
+BOOSTS = {"Overview": 3, "Tutorials": 3, "How-to guides": 2}
+"""Weights in the search by parts of the navigation, so that a page that teaches comes before a decision or a measurement."""
 AS_THEY_ARE = {".svg", ".png", ".ipynb"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".txt": "text", ".json": "json"}
 
@@ -183,9 +185,10 @@ class Stage:
     def write(self, folder: Path) -> None:
         """Write the pages and what they show into an empty folder."""
         shutil.rmtree(folder, ignore_errors=True)
+        boosts = {page: BOOSTS.get(title, 1) for part in configured()["nav"] for title, tree in part.items() for page in navigation(tree)}
         for page, text in self.pages.items():
             (folder / page).parent.mkdir(parents=True, exist_ok=True)
-            (folder / page).write_text(text)
+            (folder / page).write_text(f"---\nsearch: {{boost: {boosts.get(page, 1)}}}\n---\n\n{text}")
         for name in self.copies:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
