@@ -367,7 +367,7 @@ def main() -> int:
         sandbox = make_sandbox(mode, folder)
         prove(sandbox, folder)
     except (SandboxError, OSError) as error:
-        print(f"sandbox {mode.value} cannot be made here: {error}", file=sys.stderr)
+        print(f"sandbox {mode.value} cannot be created: {error}; choose another one with --sandbox (docs/laptop.md)", file=sys.stderr)
         return 1
     Holder(sandbox, folder, limits).serve()
     return 0
