@@ -296,5 +296,5 @@ def _read(file: Path) -> Kept:
             if one.get("apiVersion") != mpi_operator.THEIRS or not all(isinstance(metadata.get(key), str) for key in ("name", "namespace")):
                 raise msgspec.ValidationError("it has a job that this command does not keep")
     except msgspec.MsgspecError as error:
-        raise click.ClickException(f"{file} is none that `elastic adopt` wrote: {error}") from error
+        raise click.ClickException(f"{file} was not written by `elastic adopt`: {error}") from error
     return kept

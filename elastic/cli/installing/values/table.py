@@ -148,7 +148,7 @@ SECTIONS = (
         "The controller: it makes the pods of jobs. One replica works, the others are standbys.",
         (
             Value("replicas", Whole(1, 5), 2, "Number of pods."),
-            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica there is none."),
+            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica, it is not created."),
             _resources("100m", "192Mi", "1Gi"),
             _flags("elastic-controller", "--gang-scheduler-name=volcano"),
             *_shared(CONTROLLER),
@@ -166,7 +166,7 @@ SECTIONS = (
             Value("enabled", Switch(), False, "Install the autoscaler."),
             Value("metricsApi", Switch(), False, "Serve its figures to HorizontalPodAutoscalers. Needs autoscaler.enabled."),
             Value("replicas", Whole(1, 5), 2, "Number of pods."),
-            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica there is none."),
+            Value("podDisruptionBudget", Switch(), True, f"{BUDGET}. With one replica, it is not created."),
             _resources("100m", "128Mi", "1Gi"),
             _flags("elastic-autoscaler", "--cluster-grows"),
             *_shared(AUTOSCALER),
