@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+SITE := $(VENV)/.site
 PYTEST ?= $(BIN)/pytest
 # A cluster is many processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-fast test-full test-heavy sim demo horovod release bench bench-controller bench-rescale bench-rendezvous clean
+.PHONY: help setup check format test test-fast test-full test-heavy sim demo docs horovod release bench bench-controller bench-rescale bench-rendezvous clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -24,7 +25,7 @@ $(TOOLS): scripts/setup-tests | $(READY)
 	scripts/setup-tests
 	@touch $@
 
-check: $(READY) ## format, lint, types, import contracts, generated files, prose, sizes, Python 3.9 worker and engine, the wheel
+check: $(READY) ## format, lint, types, import contracts, generated files, links, spelling, prose, sizes, Python 3.9 worker and engine, the wheel
 	scripts/check $(BIN)
 
 format: $(READY) ## write the format that `make check` wants
@@ -49,6 +50,13 @@ sim: $(READY) ## simulated lives of jobs under faults: SEEDS=1000 of them, other
 
 demo: $(READY) ## an elastic PyTorchJob on the laptop cluster: scaled up, a worker killed, trained to its end
 	$(BIN)/python examples/demo/demo.py
+
+docs: $(SITE) ## build the documentation with search into build/site; open build/site/index.html
+	$(BIN)/python scripts/docs.py
+
+$(SITE): $(READY)
+	$(BIN)/python scripts/waiting.py "installing mkdocs into $(VENV)" -- $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 horovod: $(READY) $(TOOLS) ## build Horovod for our torch into .cache/frameworks/horovod; some minutes the first time
 	scripts/frameworks horovod

@@ -54,11 +54,12 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. said: the words of the control plane."""
+    """The result of one run."""
 
     way: str
     is_right: bool
     said: str
+    """The words of the control plane."""
     seconds: float = 0.0
 
 

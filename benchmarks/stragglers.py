@@ -51,11 +51,12 @@ CALM_WINDOWS, MOST_WINDOWS = 20, 60
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. said: the words of the control plane."""
+    """The result of one run."""
 
     kind: str
     is_right: bool
     said: str
+    """The words of the control plane."""
     seconds: float
 
 

@@ -27,11 +27,12 @@ RUN = "TORCHELASTIC_RUN_ID"
 
 
 class Worker(typing.NamedTuple):
-    """A worker, or the stub that represents it. size: of its world when it began."""
+    """A worker, or the stub that represents it."""
 
     local_rank: int
     rank: int
     size: int
+    """Size of its world when the worker began."""
     pid: int
 
 

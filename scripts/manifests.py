@@ -20,7 +20,8 @@ import yaml
 from elastic.api.rights import SYSTEM
 from elastic.cli.installing import trainer
 from elastic.cli.installing.components import COMPONENTS, OVERLAYS
-from elastic.cli.installing.manifests import FILE, VALUE, WITH, WITHOUT
+from elastic.cli.installing.manifests import FILE
+from elastic.cli.installing.values.places import VALUE, WITH, WITHOUT
 
 ROOT = Path(__file__).resolve().parents[1]
 Object = dict[str, Any]

@@ -1,11 +1,11 @@
-"""Check the English of docstrings, comments and commit subjects.
+"""Check the English of docstrings, comments, messages, pages and commit subjects.
 
-A new or changed module must have imperative docstrings (ruff's D401) and no banned opening or word (docs/style.md). scripts/prose.toml
-lists the older modules by the hash of their content: they are excused until somebody changes them. For each package it holds the number of
-findings in these modules, which may only fall.
+A new or changed module must have imperative docstrings (ruff's D401) and no banned opening or word (docs/style.md). Its messages, such as
+help texts and errors, and the pages must have no banned word. scripts/prose.toml lists the older modules by the hash of their content: they
+are excused until somebody changes them. For each package it holds the number of findings in these modules, which may only fall.
 
     python scripts/prose.py             check the tree and the commit subjects
-    python scripts/prose.py FILE...     check only these modules, also if they are excused
+    python scripts/prose.py FILE...     check only these modules and pages, also if they are excused
     python scripts/prose.py --write     remove entries of scripts/prose.toml that are no longer needed; this adds none
 """
 
@@ -28,6 +28,17 @@ from dataclasses import dataclass
 
 FOLDERS = ("autoscale", "benchmarks", "controller", "dashboard", "elastic", "elastic_worker", "examples", "rendezvous", "scripts", "tests")
 RECORDINGS = ("tests/conformance/", "tests/operator/")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/jobs/*.md")
+LATER = (
+    "tests/",
+    "controller/acting/",
+    "controller/deciding/",
+    "elastic/cli/installing/",
+    "elastic_worker/agent/",
+    "elastic_worker/etcd/",
+    "rendezvous/engine/",
+)
+"""Folders whose messages and lists of fields are not checked. Remove each, except the tests, in the commit that corrects it."""
 RATCHET = pathlib.Path("scripts/prose.toml")
 HEAD = """# Modules that `make check` excuses from the rules of docs/style.md until their content changes, and their numbers of findings.
 # Nobody adds a line. `python scripts/prose.py --write` removes the lines that are no longer needed.
@@ -44,7 +55,7 @@ AREAS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A docstring, an attribute's docstring or a block of comments."""
+    """A docstring, an attribute's docstring, a block of comments or a message."""
 
     line: int
     kind: str
@@ -53,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place in a module that breaks a rule."""
+    """A place in a module or page that breaks a rule."""
 
     line: int
     rule: str
@@ -77,23 +88,36 @@ OPENINGS = (
 """Patterns at the beginning of a sentence, and the remedy."""
 
 FRAGMENTS = (
-    "Above After Against Among At Before Behind Below Beside Between Beyond By Despite During For From In Inside Into Like On Out Outside"
+    "Above After Against Among At Before Behind Below Between Beyond By Despite During For From In Inside Into Like On Out Outside"
     " Over Since Through Till Towards Under Unlike Until Unless Upon When With Within Without"
 )
 """Words that begin a fragment or an inversion, unless a comma ends the first clause."""
 
 WORDS = (
     (r"\banew\b", "again"),
-    (r"\bbeside\b", "next to"),
+    (r"(?<!trainjobs )\bbeside\b", "next to"),
     (r"\bbut for\b", "without, except for"),
     (r"\bof no sense\b", "invalid"),
     (r"\b(is|are|was|were) (?-i:none)\b", "does not exist"),
-    (r"\b(is|are|was|were) over(?=[.,;:)]|$| and\b| or\b)", "finished, has ended"),
-    (r"\b(whoever|whomever|of whom|to whom|whereof|thereof)\b", "name the person or the thing"),
+    (r"\b(is|are|was|were) over(?=[.,;:)]| \(|$| and\b| or\b)", "finished, has ended"),
+    (r"\b(whoever|whomever|(of|to) whom|whereof|thereof)\b", "name the person or the thing"),
     (r", for (it|they|he|she|we|there|nobody|nothing)\b", "because"),
     (r"\bto be had\b", "available"),
 )
-"""Words that docs/style.md replaces, and their replacements."""
+"""Words that docs/style.md replaces, and their replacements. `--trainjobs beside` is a value of the API."""
+_ANY_WORD = re.compile("|".join(pattern for pattern, _ in WORDS), re.IGNORECASE)
+
+CUT_LIST = re.compile(r"[A-Z].*[.] [a-z_]+[.]$")
+"""First line of a docstring that ends with the name of a field, whose explanation follows elsewhere."""
+LISTED = re.compile(r"(?:^|[.;,] (?:and )?)([a-z_]+)(?:(?: and|,) [a-z_]+)*: ")
+"""Name of a field with its explanation, in a docstring of a class."""
+
+_CODE = re.compile(
+    r"^( *)(```+|~~~+).*?(?:^ *\2 *$|\Z)|<!--.*?-->|`[^`]*`|\]\([^)\s]*\)|https?://\S+|\"[^\"\n]*\"", re.MULTILINE | re.DOTALL
+)
+"""Parts of a page that are no prose: code, comments, addresses and quotes."""
+FEWEST_WORDS = 3
+"""Minimum number of words in a message. Shorter strings are keys and values."""
 
 
 BLOCKS = ("body", "orelse", "handlers", "cases", "finalbody")
@@ -104,6 +128,12 @@ def texts(source: str) -> Iterator[Text]:
     """Yield the docstrings and blocks of comments of a module."""
     yield from _docstrings(ast.parse(source))
     yield from _comments(source)
+
+
+def messages(source: str) -> Iterator[Text]:
+    """Yield the strings of a module that are messages, if a banned word is anywhere in it: a walk through all expressions is slow."""
+    if _ANY_WORD.search(source):
+        yield from _messages(ast.parse(source))
 
 
 def _docstrings(node: ast.AST) -> Iterator[Text]:
@@ -118,6 +148,25 @@ def _docstrings(node: ast.AST) -> Iterator[Text]:
         elif not isinstance(part, ast.expr):
             yield from _docstrings(part)
         before = part
+
+
+def _messages(node: ast.AST) -> Iterator[Text]:
+    """Yield the strings of at least three words that are no docstrings: help texts, errors, log lines and output."""
+    if isinstance(node, ast.Constant | ast.JoinedStr):
+        words = _string(node)
+        if len(words.split()) >= FEWEST_WORDS:
+            yield Text(node.lineno, "message", words)
+        return
+    for part in ast.iter_child_nodes(node):
+        if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):
+            yield from _messages(part)
+
+
+def _string(node: ast.Constant | ast.JoinedStr) -> str:
+    """Return a string with a mark for each value in it."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "`code`" for part in node.values)
+    return node.value if isinstance(node.value, str) else ""
 
 
 def _comments(source: str) -> Iterator[Text]:
@@ -141,18 +190,49 @@ def _comments(source: str) -> Iterator[Text]:
 
 
 def findings(source: str) -> list[Finding]:
-    """Return the banned openings and words of a module."""
+    """Return the banned openings and words in the docstrings and comments of a module."""
     return sorted((found for text in texts(source) for found in _of_text(text)), key=lambda found: found.line)
+
+
+def new_findings(source: str) -> list[Finding]:
+    """Return the banned words in the messages of a module, and the classes whose docstring lists their fields."""
+    found = [found for text in messages(source) for found in _of_text(text)]
+    return sorted([*found, *_field_lists(ast.parse(source))], key=lambda found: found.line)
+
+
+def page_findings(page: str) -> list[Finding]:
+    """Return the banned words in the prose of a page."""
+    words = re.sub(r"^ +", "", _CODE.sub(lambda found: re.sub(r"[^\n]", "`", found[0]), page), flags=re.MULTILINE)
+    found = [
+        Finding(page.count("\n", 0, one.start()) + 1, "word", f'"{" ".join(one[0].split())}": {remedy}')
+        for pattern, remedy in WORDS
+        for one in re.finditer(pattern.replace(" ", r"\s"), words, re.IGNORECASE)
+    ]
+    return sorted(found, key=lambda one: one.line)
+
+
+def _field_lists(node: ast.AST) -> Iterator[Finding]:
+    """Yield the classes whose docstring explains fields, because each field has a docstring of its own."""
+    for part in ast.iter_child_nodes(node):
+        if isinstance(part, ast.ClassDef) and (docstring := ast.get_docstring(part)):
+            names = {one.target.id for one in part.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+            listed = [one[1] for one in LISTED.finditer(" ".join(docstring.split())) if one[1] in names]
+            if listed:
+                yield Finding(part.body[0].lineno, "fields", f"give each field its own docstring: {', '.join(listed)}")
+        if isinstance(part, ast.stmt):
+            yield from _field_lists(part)
 
 
 def _of_text(text: Text) -> Iterator[Finding]:
     words = re.sub(r"`[^`]*`|\"[^\"]*\"", "`code`", " ".join(text.words.split()))
     sentences = re.split(r"(?<=[.!?:])\s+(?=[A-Z])", words)
-    for sentence in sentences:
+    for sentence in sentences if text.kind != "message" else ():
         for pattern, remedy in OPENINGS:
             if re.match(pattern, sentence):
                 yield Finding(text.line, "opening", f'"{sentence[:40]}": {remedy}')
-    if text.kind != "comment" and sentences[0].split(" ")[0] in FRAGMENTS.split() and "," not in sentences[0]:
+    if text.kind == "docstring" and CUT_LIST.match(text.words.partition("\n")[0]):
+        yield Finding(text.line, "fields", f'"{text.words.partition(" ")[0]} ..." ends with the name of a field: give it its own docstring')
+    if text.kind in ("docstring", "attribute") and sentences[0].split(" ")[0] in FRAGMENTS.split() and "," not in sentences[0]:
         yield Finding(text.line, "opening", f'"{sentences[0][:40]}" is a fragment or lacks a comma: begin with the subject')
     for pattern, remedy in WORDS:
         for found in re.finditer(pattern, words, re.IGNORECASE):
@@ -171,11 +251,24 @@ def moods(paths: Iterable[str]) -> dict[str, list[Finding]]:
 
 
 def look(paths: Iterable[str]) -> dict[str, list[Finding]]:
-    """Return all findings by module, for each module that has some."""
+    """Return all findings by file, for each module and page that has some."""
     paths = list(paths)
-    imperative = moods(paths) if paths else {}
-    found = {path: [*imperative.get(path, []), *findings(pathlib.Path(path).read_text())] for path in paths}
+    code = [path for path in paths if path.endswith(".py")]
+    imperative = moods(code) if code else {}
+    found = {path: [*imperative.get(path, []), *_in_file(path)] for path in paths}
     return {path: some for path, some in found.items() if some}
+
+
+def _in_file(path: str) -> list[Finding]:
+    text = pathlib.Path(path).read_text()
+    if not path.endswith(".py"):
+        return page_findings(text)
+    return findings(text) if path.startswith(LATER) else [*findings(text), *new_findings(text)]
+
+
+def pages() -> list[str]:
+    """Return the paths of all pages that the rules hold for."""
+    return sorted(path.as_posix() for pattern in PAGES for path in pathlib.Path().glob(pattern))
 
 
 def modules() -> list[str]:
@@ -298,7 +391,7 @@ def main(given: list[str]) -> int:
     if unused:
         print(f"prose: {unused} lines of {RATCHET} are no longer needed; `python scripts/prose.py --write` removes them")
     strict = [path for path, known in hashes.items() if not ratchet.excuses(path, known)]
-    lines = [*report(strict), *ratchet.problems(), *wrong_subjects(subjects or [], known_areas())]
+    lines = [*report([*strict, *pages()]), *ratchet.problems(), *wrong_subjects(subjects or [], known_areas())]
     print("\n".join(lines) or f"prose: no finding in {len(strict)} modules; {len(hashes) - len(strict)} older ones are excused")
     return 1 if lines else 0
 

@@ -17,11 +17,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==", re.MULTILINE)
 FOUND = re.compile(r"\s*(?:Collecting|Requirement already satisfied:) ([A-Za-z0-9._-]+)")
 MOST_CHARACTERS = 50
+LATER = "# Only `make docs` installs the packages below."
 INSTALLING = "Installing collected packages:"
 
 
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def to_install(constraints: str) -> frozenset[str]:
+    """Return the names of the packages that the tests and checks need."""
+    return frozenset(map(canonical, PINNED.findall(constraints.partition(LATER)[0])))
 
 
 @dataclass
@@ -61,7 +67,7 @@ def main() -> int:
     venv, began = Path(sys.argv[1]), time.monotonic()
     if not (venv / "bin" / "python").exists() and (code := run([sys.executable, "-m", "venv", str(venv)], lambda: f"making {venv}")):
         return code
-    pinned = frozenset(map(canonical, PINNED.findall((ROOT / "constraints.txt").read_text())))
+    pinned = to_install((ROOT / "constraints.txt").read_text())
     print(
         f"setup: installing {len(pinned)} pinned Python packages into {venv} (torch included: the first time this takes a minute or more)"
     )

@@ -1,8 +1,8 @@
-"""Decide which jobs give room back to pods that have more claim to it.
+"""Decide which jobs release workers so that pods with a higher claim fit.
 
-The lowest priority class gives first. Within a class, namespaces give down to equal shares of their room above their jobs' minima, whatever
-their jobs report. Then the workers go that add least by the measure of `sharing`. If no job makes room for a pod by itself, several do
-together.
+Jobs of the lowest priority class release first. Within a class, each namespace keeps at most an equal share of the room above its jobs'
+minimums. Reports of jobs do not change this share. Within a namespace, the workers with the smallest gain (`sharing`) go first. If no job
+makes room for a pod by itself, several jobs do it together.
 """
 
 import heapq
@@ -16,35 +16,36 @@ from elastic_training.autoscale.deciding.cluster import PodSeen, Room, Shape
 from elastic_training.autoscale.figures import JobName
 
 MOST_KINDS, MOST_TOGETHER = 64, 8
-"""Kinds of waiting pods of one namespace for which jobs are asked for room in one round, and kinds for which several are asked together.
-The bounds keep a tenant that creates pods from holding up the round.
+"""Limits per namespace and round: kinds of waiting pods to search room for, and kinds for which several jobs release workers together.
+The limits keep a tenant that creates pods from holding up the round.
 """
 DIGITS = 9
-"""Digits of shares: sums of fractions are not exact, and equal shares must be equal."""
+"""Digits to which shares are rounded, because sums of fractions are not exact and equal shares must be equal."""
 Price = TypeVar("Price", bound=tuple[float, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surplus:
-    """Workers of a job above its minimum, in the order in which they go.
-
-    held: all its workers. gain(n): addition of the n-th of them, relative to the job's throughput at its minimum.
-    """
+    """Workers of a job above its minimum."""
 
     key: JobName
     uid: str
     priority: int
     pods: Sequence[PodSeen]
+    """The workers above the minimum, in the order of removal."""
     held: int
+    """Number of all its workers."""
     gain: Callable[[int], float]
+    """Throughput that the n-th of all workers adds, relative to the job's throughput at its minimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod without room. If it `is_needed` for its job's minimum, jobs of its own class give room too."""
+    """A pod without room."""
 
     pod: PodSeen
     is_needed: bool = False
+    """Whether its job's minimum needs it. Then jobs of its own priority class release workers too."""
 
 
 def given_back(
@@ -52,7 +53,7 @@ def given_back(
 ) -> dict[JobName, tuple[int, str]]:
     """Return how many workers each job gives back, and for which pod.
 
-    Room that waiting pods find in `free`, without the room of leaving pods, is taken there too.
+    `free` excludes the room of leaving pods. Waiting pods that fit there reserve it.
     """
     jobs = _Jobs(room, surplus)
     found: dict[JobName, tuple[int, str]] = {}
@@ -73,26 +74,25 @@ def given_back(
 
 @dataclass(slots=True)
 class _Giver:
-    """A job that can give workers.
-
-    `given` is the number of its workers that already go. `sums` has the work and the room of its first workers to go, summed up.
-    """
+    """A job that can give workers."""
 
     of: Surplus
     cost: Callable[[Shape], float]
     given: int = 0
+    """Number of its workers that are already chosen."""
     sums: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    """Total gain and room of its first n workers to go, at index n."""
 
     @property
     def left(self) -> Iterator[PodSeen]:
         return itertools.islice(self.of.pods, self.given, None)
 
     def loss(self, count: int) -> float:
-        """Return the gain of the next `count` workers."""
+        """Return the gain that the job loses with the next `count` workers."""
         return self._sum(self.given + count)[0] - self._sum(self.given)[0]
 
     def room(self, count: int) -> float:
-        """Return the part of the cluster that they take."""
+        """Return the part of the cluster that the next `count` workers use."""
         return self._sum(self.given + count)[1] - self._sum(self.given)[1]
 
     def _sum(self, count: int) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class _Giver:
 
 
 class _Queue(Generic[Price]):
-    """Offers by their price. A price is computed again when it is the lowest, because others may have been taken meanwhile."""
+    """Offers by their price. The lowest price is computed again before use, because other offers may have been taken meanwhile."""
 
     def __init__(self, names: Iterable[str], price: Callable[[str], Price | None]) -> None:
         self._price = price
@@ -125,25 +125,26 @@ class _Queue(Generic[Price]):
 
 @dataclass(slots=True)
 class _Search:
-    """The jobs that may give for one kind of pod.
-
-    alone: by class and namespace, jobs that make room by themselves. together: nodes on which several do. is_vain: nothing more helps.
-    """
+    """The jobs that may give workers for one kind of pod."""
 
     givers: Mapping[str, _Giver]
     alone: Mapping[tuple[int, str], _Queue[tuple[float, int]]]
+    """Jobs that make room by themselves, by priority and namespace."""
     together: _Queue[tuple[int, float, float, int]] | None = None
+    """Nodes on which several jobs can make room together."""
     is_vain: bool = False
+    """Whether no job can make room any more."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Step:
-    """A worker on a node. It goes once this number of the job's workers go."""
+    """A worker on a node."""
 
     priority: int
     shortage: float
     loss: float
     count: int
+    """Number of further workers of its job that go if this one goes, including itself."""
     uid: str
     pod: PodSeen = field(compare=False)
 
@@ -164,7 +165,7 @@ class _Jobs:
         self._together: dict[str, int] = {}
 
     def is_vain(self, waiting: Waiting) -> bool:
-        """Return whether no job made room for a similar pod, or for too many other pods of its namespace."""
+        """Return whether no job made room for a similar pod, or the pod's namespace has reached MOST_KINDS."""
         search = self._searches.get(self._kind(waiting))
         return self._kinds.get(waiting.pod.key[0], 0) >= MOST_KINDS if search is None else search.is_vain
 
@@ -183,7 +184,7 @@ class _Jobs:
         return giver.of.key
 
     def _kind(self, waiting: Waiting) -> tuple[str, int, bool, str]:
-        """Jobs give nothing to their own pods; else it does not matter whose a pod is."""
+        """Return the key of a pod's search. A job never makes room for its own pods, so an owner that could give is part of the key."""
         pod = waiting.pod
         return pod.shape.name, pod.priority, waiting.is_needed, pod.owner if pod.owner in self._givers else ""
 
@@ -203,7 +204,7 @@ class _Jobs:
     def _alone(self, shape: Shape, search: _Search) -> Mapping[str, int]:
         """Choose one job of the lowest class that makes room by itself.
 
-        Prefer a namespace that keeps its share or lacks least of it, and then the job that loses least.
+        Prefer the namespace that falls least below its share, and then the job that loses least.
         """
         levels, offers = self._levels(shape), []
         for (priority, _), queue in search.alone.items():
@@ -219,17 +220,17 @@ class _Jobs:
         return (giver.loss(count), count) if count is not None else None
 
     def _levels(self, shape: Shape) -> dict[int, float]:
-        """Return by class the room that each namespace keeps in any case: its equal share of the rest, if a pod of this shape gets room."""
+        """Return, by priority, the room that each namespace keeps if a pod of this shape is placed: an equal share of the rest."""
         cost = self._room.cost(shape)
         return {priority: _level(spaces.values(), sum(spaces.values()) - cost) for priority, spaces in self._held.items()}
 
     def _shortage(self, giver: _Giver, count: int, levels: Mapping[int, float]) -> float:
-        """Return how much the job's namespace would lack of this share."""
+        """Return how far the job's namespace would fall below its share."""
         has = self._held[giver.of.priority][giver.of.key.namespace] - giver.room(count)
         return round(max(0.0, levels[giver.of.priority] - has), DIGITS)
 
     def _several(self, pod: PodSeen, search: _Search) -> Mapping[str, int]:
-        """Jobs that make room on one node together."""
+        """Choose several jobs that make room on one node together."""
         if search.together is None:
             if len(search.givers) < 2 or self._together.get(pod.key[0], 0) >= MOST_TOGETHER:
                 return {}
@@ -247,7 +248,7 @@ class _Jobs:
         return self._on_node
 
     def _chosen(self, shape: Shape, node: str, givers: Mapping[str, _Giver]) -> Sequence[_Step]:
-        """Return the last worker of each job that goes. They are the cheapest that make room, without jobs that are not needed."""
+        """Choose the cheapest jobs that make room, drop those that are unnecessary, and return the last leaving worker of each."""
         levels = self._levels(shape)
         steps = sorted(
             _Step(one.of.priority, self._shortage(one, count, levels), one.loss(count), count, one.of.uid, one.of.pods[index])
@@ -266,7 +267,7 @@ class _Jobs:
 
 
 def _price(chosen: Sequence[_Step]) -> tuple[int, float, float, int] | None:
-    """Return the price of giving those: first which job pays, then how much."""
+    """Return the price of this choice. Priority and shortage compare first, then gain and count."""
     if not chosen:
         return None
     priority, shortage = max((step.priority, step.shortage) for step in chosen)

@@ -28,20 +28,20 @@ OLD_S, OLD_CHANGES = 86400.0, 8
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The throughput with one number of workers.
-
-    odd: outliers in a row, by their side. at: when it was measured last. changes: of the number of workers since. again: measurements since
-    the job came back to this size, until there are enough of them.
-    """
+    """The throughput with one number of workers."""
 
     size: int
     rate: float
     variance: float = 0.0
     count: int = 1
     odd: int = 0
+    """Number of consecutive outliers. Its sign is their side."""
     at: float = 0.0
+    """Time of the last measurement."""
     changes: int = 0
+    """Number of changes of size since then."""
     again: tuple[float, ...] = ()
+    """Measurements since the job came back to this size, until there are enough of them."""
 
     @property
     def error(self) -> float:

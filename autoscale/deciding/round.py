@@ -1,4 +1,4 @@
-"""One round of decisions about all jobs: what each would take if there were room, who gets the room, and what each does then."""
+"""Decide about all jobs in one round: the size that each job wants, the room that each gets, and the resulting size."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,19 +20,17 @@ GIVEN_BACK_AFTER_S = 2.0
 """Seconds without room after which jobs with too many workers give room to a pod."""
 STUCK_S, STUCK_IN_GROWING_CLUSTER_S = 30.0, 600.0
 Gain = Callable[[int], float]
-"""Returns the addition of the last of this number of workers, as a part of the job's throughput at its minimum."""
+"""Function that returns the throughput gain of the n-th worker, relative to the job's throughput at its minimum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Settings that are the same for all jobs. grows.
-
-    The cluster makes nodes for pods that wait, so free room limits only the policy `capacity`. sees_nodes: False for an autoscaler of one
-    namespace, which knows neither free room nor prices.
-    """
+    """Settings that are the same for all jobs."""
 
     grows: bool = False
+    """Whether the cluster adds nodes for pending pods. Free room then limits only `capacity` and sizes that are all or nothing."""
     sees_nodes: bool = True
+    """False for an autoscaler of one namespace, which knows neither free room nor prices."""
 
     @property
     def is_limited(self) -> bool:
@@ -42,18 +40,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pods:
-    """A job's workers.
-
-    The last ones go first. `going` are workers that were scaled in but are still on nodes, and `unmade` counts workers that the API server
-    refuses. `priority` is the lowest among them, so that a pod of a higher class does not speak for the others.
-    """
+    """A job's workers, in the order in which they go."""
 
     workers: tuple[PodSeen, ...] = ()
     placed: tuple[PodSeen, ...] = ()
+    """Workers on nodes, without those that go."""
     going: tuple[PodSeen, ...] = ()
+    """Workers that were scaled in but are still on nodes."""
     stuck: int = 0
+    """Number of workers that have waited too long for room."""
     unmade: int = 0
+    """Number of workers that the API server refuses."""
     priority: int = 0
+    """Lowest priority of the workers, so that one pod with a higher priority does not raise the whole job."""
 
 
 def decide_all(
@@ -89,9 +88,9 @@ def decide_all(
         )
         known = _priced(known, state.seen, workers[key], room)
         wants[key] = known, _decide(state, known, now)
-    # Also what jobs grow by that make nodes takes part: it takes the free room first.
+    # Include jobs for which the cluster adds nodes, because their new workers use the free room first.
     grants = _grants(room, soon, active, workers, gains, wants)
-    # A job that has to wait takes no part. Its reason must not tell of room that others hold.
+    # A job that must wait gets only room that is still free, and its reason does not mention the room of others.
     waiting = [state for state in active if wants[state.seen.key][1].is_held]
     grants |= _free(room, soon, waiting)
     for state in active:
@@ -105,13 +104,16 @@ def decide_all(
 
 
 def _curve(state: JobState, now: float) -> Curve:
-    """Measures fade for the policy that tries sizes again. A policy that goes by estimates would count on sizes that only might be fast."""
+    """Return the job's curve.
+
+    Measurements age only for the throughput policy, which repeats its trials. Other policies would overestimate unmeasured sizes.
+    """
     fades = state.seen.policy.policy is PolicyName.THROUGHPUT
     return Curve(state.memory.sizes, least=state.seen.bounds.least, now=now if fades else None)
 
 
 def _needs_room(state: JobState, decision: SizeDecision) -> bool:
-    """Tell whether free room limits the job although the cluster makes nodes. Nobody pays for nodes for a trial."""
+    """Return whether free room limits the job although the cluster adds nodes. A trial causes no new nodes."""
     return state.seen.policy.policy is PolicyName.CAPACITY or decision.is_whole
 
 
@@ -147,7 +149,7 @@ def figures(state: JobState, known: Signals, decision: SizeDecision, *, monotoni
     seconds = training.spent_until(monotonic)
     total = sum(seconds.values())
     rate = curve.rate(training.size).mid if curve.is_known and curve.knows(training.size) else None
-    # With one measured size the curve is a guess, and no figure of the job. At minReplicas the efficiency is 1 by definition.
+    # With only one measured size the curve is a guess, so report no efficiency. At minReplicas the efficiency is 1 by definition.
     is_compared = rate is not None and len(curve.measured) > 1
     is_unit = rate is not None and training.size == seen.bounds.least
     smaller = seen.bounds.below(training.size) if is_compared else None
@@ -212,7 +214,7 @@ def _pods(workers: list[PodSeen], seen: ScaledJob, *, after_s: float, now: float
 
 
 def _room_soon(room: Room, pods: Iterable[PodSeen], workers: Mapping[JobName, _Pods]) -> Room:
-    """Return the room after the leaving pods have gone. Nobody gives back more for a pod that will find room then."""
+    """Return the room after the leaving pods have gone. No job releases workers for a pod that will fit then."""
     soon = room.copy()
     soon.release(pod for pod in pods if pod.is_leaving)
     soon.release(pod for held in workers.values() for pod in held.going)
@@ -252,12 +254,12 @@ def _waiting(pods: Iterable[PodSeen], active: Iterable[JobState], unscaled: Iter
 
 
 def _gain(curve: Curve, least: int) -> Gain:
-    """Return the measure by which room is given to jobs and taken from them."""
+    """Return the gain function that decides which jobs get room and which release it."""
     return functools.cache(lambda count: speedup(curve, count, least))
 
 
 def _going_with(count: int, held: _Pods, replicas: int) -> int:
-    """Return by how much the number of workers must fall so that `count` workers give their room.
+    """Return by how much the number of workers must fall so that `count` workers release their room.
 
     Workers with higher indexes go too, even without a node.
     """
@@ -266,7 +268,7 @@ def _going_with(count: int, held: _Pods, replicas: int) -> int:
 
 
 def _surplus(active: Iterable[JobState], workers: Mapping[JobName, _Pods], gains: Mapping[JobName, Gain], *, now: float) -> list[Surplus]:
-    """Return the jobs that can give workers. Jobs whose number somebody else has set give nothing."""
+    """Return the jobs that can release workers. Jobs whose number a user or another controller has set release none."""
     found = []
     for state in active:
         seen, held = state.seen, workers[state.seen.key]
@@ -285,7 +287,10 @@ def _grants(
     gains: Mapping[JobName, Gain],
     wants: Mapping[JobName, tuple[Signals, SizeDecision]],
 ) -> dict[JobName, int]:
-    """Room that is free now, and that no waiting pod needs once others have gone."""
+    """Return how many workers each job may add.
+
+    They must fit now, and also after the leaving pods are gone and waiting pods are placed.
+    """
     claims = []
     for state in active:
         seen, placed = state.seen, len(workers[state.seen.key].placed)
@@ -310,7 +315,10 @@ def _grants(
 
 
 def _free(room: Room, soon: Room, waiting: Sequence[JobState]) -> dict[JobName, int]:
-    """Return how many more workers of each job find room now, and once others have gone. Jobs of one shape are looked at once."""
+    """Return how many more workers of each job fit now, and also after the leaving pods are gone.
+
+    Jobs of the same shape share one search.
+    """
     most: dict[str, tuple[Shape, int]] = {}
     for seen in (state.seen for state in waiting):
         more = max(0, seen.bounds.most - seen.replicas, most.get(seen.shape.name, (seen.shape, 0))[1])
@@ -343,7 +351,7 @@ def _priced(known: Signals, seen: ScaledJob, held: _Pods, room: Room) -> Signals
 
 
 def _price(text: str | None) -> float | None:
-    """Label values hold no sign; a price is a decimal number of at most 1e9."""
+    """Return the price in a label, or None if it is not a decimal number from 0 to 1e9."""
     try:
         price = float(text) if text is not None and text[:1].isdigit() else None
     except ValueError:

@@ -11,7 +11,7 @@ from elastic_training.autoscale.deciding.curve import Curve
 from elastic_training.autoscale.deciding.measures import Sizes
 
 CARRIERS = ("kube-controller-manager", "horizontal-pod-autoscaler")
-"""Field managers of a HorizontalPodAutoscaler's writes. They carry out our wish if the policy says `through: hpa`."""
+"""Field managers of a HorizontalPodAutoscaler's writes. With `through: hpa`, they write the number that we decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,25 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """The number of workers that someone else has set."""
+    """The number of workers that a user or another controller has set, and the time until which it applies."""
 
     count: int
     until: float
     who: str = ""
     at: str = ""
-    """When, as the API server says."""
+    """Time of that change, from the API server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A number of workers that is tried although the measurements speak against it, with the number before and the time.
-
-    If it `has_failed`, the job must go back, but has not yet.
-    """
+    """A size that we try although the measurements advise against it."""
 
     origin: int
+    """Number of workers before the trial."""
     target: int
     at: float
     has_failed: bool = False
+    """Whether the job must go back to `origin`, but has not yet."""
 
 
 class Step(Enum):
@@ -75,24 +74,24 @@ class Step(Enum):
 
     BEGINS = auto()
     FAILED = auto()
-    BROKEN_OFF = auto()  # by something that says nothing about the size
+    BROKEN_OFF = auto()  # interrupted by an event that is unrelated to the size
     KEPT = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """The knowledge of former decisions."""
+    """Facts from earlier decisions."""
 
     sizes: Sizes = ()
     changed_at: float | None = None
     grew: bool = False
-    """Was the last change that the job wanted itself for more workers?"""
+    """Whether our last change added workers."""
     was_whole: bool = False
-    """Since it grew last, the job has had all its workers."""
+    """Whether the job has had all its workers at some time since it last grew."""
     reversals: int = 0
-    """Changes of direction; each doubles how long the next one waits."""
+    """Number of changes of direction. Each doubles the wait before the next one."""
     asked: int | None = None
-    """The number that was decided last, until the job has it: a HorizontalPodAutoscaler looks each 15 s, and a write may fail."""
+    """The last decided number; None once the job has it. A write may fail, and a HorizontalPodAutoscaler looks only every 15 s."""
     votes: int = 0
     vote_for: int = 0
     """-1: fewer, 1: more."""
@@ -105,9 +104,9 @@ class Memory:
     tried_at: float | None = None
     """Time at which the last trial ended."""
     trial_doublings: int = 0
-    """Number of doublings of the pause before the next trial, by the trials that ended since one was kept."""
+    """Number of doublings of the pause before the next trial, caused by the trials that ended since one was kept."""
     rescale_s: float | None = None
-    """Cost of a change, as a former process measured it."""
+    """Seconds without training that a change costs, as an earlier process measured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,7 @@ class Signals:
     working: int = 0
     """Workers that train together now."""
     reports: bool = False
-    """Training has reported progress of late."""
+    """Whether training has reported progress recently."""
     trouble: str = ""
     """Why the job's source of progress gives none, if it names one."""
     rescale_s: float | None = None
@@ -137,9 +136,9 @@ class Signals:
     room: int | None = None
     """Number of further workers for which the cluster has room; None if it is not known, or if the cluster grows on demand."""
     sees_nodes: bool = True
-    """The autoscaler sees the cluster's nodes, and not one namespace only."""
+    """Whether the autoscaler can read nodes. It cannot if it is limited to one namespace."""
     give_back: int = 0
-    """Number of workers whose room others need first."""
+    """Number of workers to remove so that pods with a higher claim fit."""
     give_back_to: str = ""
     lacks: int = 0
     """Number of workers without a node, for whatever reason."""
@@ -148,7 +147,7 @@ class Signals:
     refused: str = ""
     """Why the API server creates no more pods, such as a quota."""
     unmade: int = 0
-    """Workers that it has not made for that reason."""
+    """Number of workers that the API server has not created for that reason."""
     work: Work = field(default_factory=Work)
     prices: tuple[float, ...] = ()
     """Prices of an hour on the nodes with room for the further workers of the next larger size, as far as there is room."""
@@ -158,32 +157,32 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The wish of a policy, before the guard has looked at it. urgent: not a matter of pauses and votes. is_own_doing.
-
-    Although urgent, it takes back growth of this autoscaler's for which there was no room, and so delays the next try. is_whole: no number
-    between would do, and nobody else wants the room. trial: what becomes of one with this wish.
-    """
+    """The wish of a policy, before the guard has looked at it."""
 
     count: int
     reason: str
     urgent: bool = False
+    """Whether it skips pauses and votes."""
     is_own_doing: bool = False
+    """Whether it reverses growth of this autoscaler for which there was no room. This delays the next attempt, although it is urgent."""
     is_whole: bool = False
+    """Whether the size is all or nothing, and only for room that no other job wants."""
     trial: Step | None = None
+    """Its effect on the current trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeDecision:
-    """How many workers the job should have, why, and what to remember. wanted: the same, or the number that somebody has set. is_whole.
-
-    As in the wish. trouble: what keeps the policy from deciding, for the user.
-    """
+    """The number of workers that a job should have, the reason, and the memory to store."""
 
     count: int
     reason: str
     memory: Memory
     wanted: int
+    """The same number as `count`, or the number that a user has set."""
     is_whole: bool = False
+    """As in Wish."""
     is_held: bool = False
-    """It wants more workers, and has to wait for a pause or for votes."""
+    """Whether the job wants more workers but must wait for a pause or for votes."""
     trouble: str = ""
+    """The reason why the policy cannot decide, for the user."""

@@ -1,8 +1,8 @@
 """Look past a number of workers that was measured to be slow: decide when to try a larger one, and judge its trial.
 
 A size may have been slow because a node was busy, or because its workers were badly placed. So once a job has settled, a larger size is
-tried if its best hope pays. A trial takes free room only. It has to prove itself: in doubt the job goes back. An end that says nothing
-about the size, such as a quota, a lost node or an edit, delays the next trial less than a slow size does.
+tried if its best possible gain pays. A trial uses free room only, and in doubt the job goes back to its former size. If an event that is
+unrelated to the size ends a trial, such as a quota, a lost node or an edit, the next trial comes sooner than after a slow size.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ HORIZON_S = 3600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 3600.0, 86400.0
 """Seconds of rest before a trial, after a change, a trial or a number held by hand."""
 DOUBLINGS = {Step.FAILED: 3, Step.BROKEN_OFF: 1}
-"""How often the end of a trial doubles that rest, until a trial is kept. A trial that always fails must not come each hour."""
+"""Number of times that the end of a trial doubles the rest, until a trial is kept. A trial that always fails must not come every hour."""
 COST_SHARE = 20
-"""Trials may cost one part in this many of a job's time, and a change the same of the time between two changes."""
+"""Trials may cost 1/20 of a job's time, and a change 1/20 of the time between two changes."""
 DOUBT_S = 600.0
-"""A trial of which it is not certain whether it pays is decided then by the mean."""
+"""Seconds after which the mean decides about a trial whose gain is still uncertain."""
 REFUSED_S = 120.0
 """Seconds for which a trial waits for pods that the API server refuses, because a quota or a webhook may refuse for a moment."""
 LONGEST_S = 1800.0
@@ -36,13 +36,13 @@ def begun(signals: Signals, replicas: int, now: float) -> Wish | None:
     if not is_due(signals, now):
         return None
     share = signals.policy.min_gain_percent / 100
-    # Rounded: of two sizes that are hoped to bring the same, no rounding error is to choose the farther one.
+    # Round, so that a rounding error does not prefer the farther of two sizes with the same hoped gain.
     hopes = [(round(signals.curve.hoped_gain(replicas, size), 6), -size) for size in _sizes(signals.bounds, replicas)]
     hopes = [(gain, size) for gain, size in hopes if gain >= share and _pays(signals, replicas, gain * (-size - replicas))]
     if not hopes:
         return None
     gain, size = max(hopes)
-    reason = f"{-size} workers are tried: each further worker may bring up to {percent(gain)}, {percent(share)} are asked for"
+    reason = f"{-size} workers are tried: each further worker may bring up to {percent(gain)} ({goal(share)})"
     return Wish(-size, reason, is_whole=True, trial=Step.BEGINS)
 
 
@@ -54,9 +54,9 @@ def is_due(signals: Signals, now: float) -> bool:
 
 
 def judged(trial: Trial, signals: Signals, replicas: int, now: float, *, waiting: str) -> Wish:
-    """Return the wish during a trial, and after a failed one until the job is back. waiting: its reason while it is not measured."""
+    """Return the wish during a trial, and after a failed one until the job is back. `waiting` is the reason until it is measured."""
     if trial.has_failed:
-        return Wish(trial.origin, f"the trial of {trial.target} workers is over", trial=Step.FAILED)
+        return Wish(trial.origin, f"the trial of {trial.target} workers has ended", trial=Step.FAILED)
     if replicas != trial.target:
         return Wish(trial.target, f"{trial.target} workers are tried", is_whole=True, trial=Step.BEGINS)
     share, took_s = signals.policy.min_gain_percent / 100, now - trial.at
@@ -72,7 +72,7 @@ def judged(trial: Trial, signals: Signals, replicas: int, now: float, *, waiting
         words = f"{replicas} workers were tried, and not measured within {round(LONGEST_S / 60)} min: {waiting}"
         return _back(trial, signals, words, Step.FAILED)
     gain = signals.curve.gain(trial.origin, trial.target)
-    words = f"each worker beyond {trial.origin} brings {percent(gain.mid)}, {percent(share)} are asked for"
+    words = f"each worker beyond {trial.origin} brings {percent(gain.mid)} ({goal(share)})"
     if gain.low >= share or (took_s >= DOUBT_S and gain.mid >= share):
         return Wish(replicas, f"{replicas} workers were tried: {words}", trial=Step.KEPT)
     if gain.high < share or took_s >= DOUBT_S:
@@ -136,12 +136,17 @@ def kept(memory: Memory, now: float) -> Memory:
     return replace(memory, trial=None, tried_at=now, trial_doublings=0, grew=True)
 
 
+def goal(share: float) -> str:
+    """Return the gain that the policy requires, for a reason."""
+    return f"minGainPercent is {round(share * 100)}"
+
+
 def percent(part: float) -> str:
     return f"{max(-999, min(999, round(part * 100)))} %"
 
 
 def _sizes(bounds: Bounds, replicas: int) -> Iterator[int]:
-    """Larger by one, two, four and so on: up to twice as many, and from one worker up to three."""
+    """Yield sizes that are larger by 1, 2, 4 and so on: up to twice as many workers, and from one worker up to three."""
     more, most = 1, max(2 * replicas, replicas + 2)
     while replicas + more <= most:
         size = bounds.above(replicas + more)
@@ -151,6 +156,6 @@ def _sizes(bounds: Bounds, replicas: int) -> Iterator[int]:
 
 
 def _pays(signals: Signals, replicas: int, gains: float) -> bool:
-    """gains: in units of what one worker brings at the least size."""
+    """Return whether a trial pays for its two changes. `gains` is in units of the gain of one worker at the minimum size."""
     here = signals.curve.rate(replicas).mid
     return here > 0 and gains * signals.curve.share / here * HORIZON_S >= 2 * (signals.rescale_s or 0.0)

@@ -7,7 +7,7 @@ NO_PROGRESS = "no progress is known"
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
 NEED_PROGRESS = (PolicyName.THROUGHPUT, PolicyName.DEADLINE, PolicyName.COST)
 NEED_NODES = (PolicyName.CAPACITY, PolicyName.COST)
-OTHER_WRITER = "a HorizontalPodAutoscaler beside scalingPolicy"
+OTHER_WRITER = "a HorizontalPodAutoscaler next to scalingPolicy"
 ONE_WRITER = "remove one of them, or write scalingPolicy.through: hpa in place of it"
 
 
@@ -16,7 +16,7 @@ def no_progress(signals: Signals) -> str:
 
 
 def is_carrier(hand: Hand) -> bool:
-    """Tell whether a HorizontalPodAutoscaler set the number, and no person."""
+    """Return whether a HorizontalPodAutoscaler set the number, and not a user."""
     return hand.who in CARRIERS
 
 

@@ -1,4 +1,4 @@
-"""The process `elastic-autoscaler`: reads flags and environment, puts the parts together, and ends on a signal."""
+"""Run the process `elastic-autoscaler`: read the options, compose the parts, and stop on a signal."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.option("--kubeconfig", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Default: the pod's service account.")
-@click.option("--namespace", help="Scale jobs of one namespace only; free room and prices are not known then. Default: all.")
+@click.option("--namespace", help="Scale jobs of one namespace only. The policies capacity and cost then do not work. Default: all.")
 @click.option("--enable-kinds", "kinds", default=",".join(KINDS), show_default=True, help="Kinds to scale.")
-@click.option("--rendezvous-url", default="", help="Where the rendezvous server tells of jobs' progress.")
-@click.option("--rendezvous-token", type=FILE, help="File with the token to show there; it is read anew for each connection.")
-@click.option("--rendezvous-ca", type=FILE, help="File with the CA of that server.")
+@click.option("--rendezvous-url", default="", help="URL of the rendezvous server, which streams the progress of jobs.")
+@click.option("--rendezvous-token", type=FILE, help="File with the token for the rendezvous server. It is read for each connection.")
+@click.option("--rendezvous-ca", type=FILE, help="File with the CA of the rendezvous server.")
 @click.option(
     "--cluster-grows",
     is_flag=True,
-    help="The cluster makes nodes for pods that wait: free room is a limit for the policy capacity only.",
+    help="The cluster adds nodes for pending pods, so free room limits only the policy capacity.",
 )
 @click.option(
     "--pages-through-api",
     is_flag=True,
-    help="Read pages of elasticPolicy.progress through the API server, where pods cannot be reached from here; takes get of pods/proxy.",
+    help="Read pages of elasticPolicy.progress through the API server, if pods cannot be reached. Needs the right to get pods/proxy.",
 )
 @click.option("--metrics-port", default=0, show_default=True, help="Prometheus metrics; 0: none.")
 @click.option("--health-port", default=0, show_default=True, help="/healthz and /readyz; 0: none.")
@@ -50,7 +50,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     help="custom.metrics.k8s.io and external.metrics.k8s.io for HorizontalPodAutoscalers; 0: none.",
 )
 @click.option("--metrics-api-fd", type=int, help="Like --metrics-api-port, on a listening socket inherited from the parent.")
-@click.option("--ready-file", type=FILE, help="Written once it sees everything, whether it holds the Lease or waits for it.")
+@click.option("--ready-file", type=FILE, help="File to write once all caches are filled, whether or not this process holds the Lease.")
 @click.option("--leader-elect/--no-leader-elect", default=False, show_default=True, help="Let only the holder of a Lease act.")
 @click.option(
     "--lease-duration",
@@ -58,12 +58,12 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     default=LEASE_S,
     show_default=True,
     type=click.FloatRange(min=1.0),
-    help="Seconds without a sign of its holder after which another one takes the Lease.",
+    help="Seconds without a renewal after which another process takes the Lease.",
 )
-@click.option("--lease-namespace", default="", help="Where the Lease is. Default: the namespace of the account or kubeconfig.")
+@click.option("--lease-namespace", default="", help="Namespace of the Lease. Default: the namespace of the account or kubeconfig.")
 @click.option("--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]))
 def main(*, log_level: str, kinds: str, **flags: Any) -> None:
-    """Chooses the number of workers of elastic jobs with a scalingPolicy."""
+    """Choose the number of workers of elastic jobs with a scalingPolicy."""
     log_to(sys.stderr, level=log_level)
     options = Options(kinds=chosen_kinds(kinds), identity=identity(), **flags)
     if wrong := list(mistakes(options)):

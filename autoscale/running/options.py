@@ -1,4 +1,4 @@
-"""The options of the command line, as the parts of the process take them, and their mistakes."""
+"""Hold the options of the command line, and find invalid ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

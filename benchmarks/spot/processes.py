@@ -30,17 +30,15 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The result of one slice.
-
-    goodput: node-seconds of steps, each counted once, divided by the node-seconds that there were.
-    load: mean of the machine's load at the start, at each change and at the end.
-    """
+    """The result of one slice."""
 
     setting: str
     goodput: float
+    """Node-seconds of steps, each counted once, divided by the available node-seconds."""
     steps: int
     changes: int
     load: float
+    """Mean load of the machine at the start, at each change and at the end."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -138,12 +138,10 @@ class SetExpectation:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The rendezvous server, or the etcd at `place`, need not know this job any more. is_awaited.
-
-    A later plan needs to know that it has forgotten the job.
-    """
+    """Tell the rendezvous server, or the etcd at `place`, to forget this job."""
 
     is_awaited: bool = False
+    """Whether a later plan needs to know that the job has been forgotten."""
     place: EtcdPlace | None = None
 
 

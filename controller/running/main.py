@@ -97,6 +97,13 @@ log = logging.getLogger("controller")
     show_default=True,
     help="Name of the webhook's Service, of the Secret with its certificate and of the configuration that asks it.",
 )
+@click.option(
+    "--webhook-certificate",
+    type=click.Choice(["own", "secret"]),
+    default="own",
+    show_default=True,
+    help="own: controllers make and renew the webhook's certificate in the Secret; secret: another program does, such as cert-manager.",
+)
 @click.option("--signals", type=click.Path(path_type=Path), help="File with rows for the table of signals; it may be missing.")
 @click.option(
     "--ready-file",

@@ -36,6 +36,7 @@ class Options:
     webhook_port: int
     webhook_fd: int | None
     webhook_name: str
+    webhook_certificate: str
     ready_file: Path | None
     signals: Path | None
     leader_elect: bool

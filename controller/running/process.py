@@ -292,7 +292,8 @@ def _door(kube: Kube, options: Options, train_jobs: TrainJobs | None) -> "Door |
             opened = socket.create_server((ALL_ADDRESSES, options.webhook_port))
         except OSError as error:
             raise taken("--webhook-port", options.webhook_port, error) from error
-    place = CertificateName(namespace=options.lease_namespace, name=options.webhook_name)
+    is_external = options.webhook_certificate == "secret"
+    place = CertificateName(namespace=options.lease_namespace, name=options.webhook_name, is_external=is_external)
     if train_jobs is None:
         return Door(kube, place, opened, kinds=options.kinds, namespace=options.namespace)
     return Door(kube, place, opened, kinds=options.kinds, namespace=None, mode=options.train_jobs, look_up=train_jobs.look_up)

@@ -132,7 +132,7 @@ class HistoryStore:
             with contextlib.closing(self._opened()) as opened:
                 rows = opened.execute("SELECT uid, record FROM jobs ORDER BY at DESC LIMIT ?", (MOST_JOBS,)).fetchall()
         except (sqlite3.Error, OSError) as error:
-            self._say("the history cannot be read, and begins anew", error)
+            self._say("the history cannot be read, and begins again", error)
             with contextlib.suppress(OSError):
                 self._file.replace(self._file.with_suffix(".unreadable"))
             return []

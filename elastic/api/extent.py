@@ -55,7 +55,7 @@ def crowds_out_its_status(obj: Mapping[str, Any]) -> Problem | None:
     if stored_bytes({key: value for key, value in obj.items() if key != "status"}) <= MOST_BYTES:
         return None
     message = (
-        f"without its status the job is larger than {MOST_BYTES // 1024} KiB, so that the API server could not store its status beside it;"
+        f"without its status the job is larger than {MOST_BYTES // 1024} KiB, so that the API server could not store its status as well;"
         " shorten it, for example by moving long texts from the pod templates to a ConfigMap"
     )
     return Problem((), message)

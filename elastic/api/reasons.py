@@ -54,12 +54,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. remedy: what to do, in Markdown; empty if there is nothing to do."""
+    """The reason of a condition or an Event."""
 
     name: str
     places: tuple[ReasonPlace, ...]
     means: str
     remedy: str = ""
+    """Instruction for the user, in Markdown; empty if there is nothing to do."""
     is_ordinary: bool = False
     """It belongs to the ordinary life of a job, although there is something to do about it."""
 

@@ -23,7 +23,7 @@ SECTIONS = {
         "stacks": ("elastic.cli.jobs.stacks:stacks", "Show what each rank does now, with its Python stacks."),
         "events": ("elastic.cli.jobs.look:events", "Show what was reported of a job and its pods."),
         "top": ("elastic.cli.jobs.top:top", "Show what workers use and how far training is."),
-        "wait": ("elastic.cli.jobs.wait:wait", "Wait until a job is over, running or deleted."),
+        "wait": ("elastic.cli.jobs.wait:wait", "Wait until a job has ended, runs or is deleted."),
         "scale": ("elastic.cli.jobs.change:scale", "Change how many workers a job has."),
         "suspend": ("elastic.cli.jobs.change:suspend", "Stop jobs and free what they use."),
         "resume": ("elastic.cli.resume:resume", "Start suspended jobs again, and those that stopped with the laptop cluster."),

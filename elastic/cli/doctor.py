@@ -78,7 +78,9 @@ def _of_machine() -> Iterator[Finding]:
     try:
         yield Finding(OK, "torch", metadata.version("torch"))
     except metadata.PackageNotFoundError:
-        words = "is not installed beside elastic; PyTorch jobs on the laptop need it: pip install torch, or --image IMAGE=FOLDER"
+        words = (
+            "is not installed in the environment of elastic; PyTorch jobs on the laptop need it: pip install torch, or --image IMAGE=FOLDER"
+        )
         yield Finding(NOTE, "torch", words)
 
 
@@ -107,8 +109,8 @@ def _of_folder(layout: Layout) -> Iterator[Finding]:
     dead = [name for name, pid in state.processes.items() if not is_alive(pid)]
     if dead:
         logs = ", ".join(str(layout.log(name)) for name in dead)
-        anew = f"`{command('down', root)}` and `{command('up', root)}` start it anew"
-        yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; {anew}")
+        again = f"`{command('down', root)}` and `{command('up', root)}` start it again"
+        yield Finding(BAD, "laptop cluster", f"without {', '.join(dead)}; see {logs}; {again}")
     else:
         yield Finding(OK, "laptop cluster", f"runs, {counted(len(played(layout, state)), 'node')}, sandbox {state.sandbox}")
 
@@ -199,7 +201,8 @@ async def _controller(kube: Kube, laptop: ClusterState | None) -> Finding:
             return Finding(NOTE, "controller", "you may not look at Leases, which say whether it runs")
         raise
     if not leases and laptop is not None:
-        words = f"there is none, for the cluster was started with --cluster-only: it runs pods, and no jobs; {WITHOUT_ONLY} starts one"
+        cause = "the cluster was started with --cluster-only: it runs pods, but no jobs"
+        words = f"no control plane runs, because {cause}; {WITHOUT_ONLY} starts one"
         return Finding(BAD, "controller", words)
     if not leases:
         return Finding(NOTE, "controller", f"there is no Lease {LEASE}: it runs without election, or not at all (`elastic install`)")

@@ -21,11 +21,13 @@ NO_WAY_OUT = "pods reach no network outside this machine (with --sandbox loopbac
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster to run in. data_dir: of a laptop cluster, whose containers see this machine's files; own: it ends with the run."""
+    """A cluster to run in."""
 
     kubeconfig: Path
     data_dir: Path | None = None
+    """Data folder of a laptop cluster, whose containers see this machine's files."""
     own: LocalCluster | None = None
+    """The cluster, if it ends with the run."""
 
     @property
     def is_laptop(self) -> bool:
@@ -64,7 +66,7 @@ def chosen(printer: Printer, *, kubeconfig: Path | None, data_dir: Path | None, 
     if state is not None and layout.is_running():
         if not state.control_plane:
             again = f"`{command('down', layout.root)}`, then `{command('up', layout.root)}` without it"
-            raise ClusterError(f"the cluster in {layout.root} has no control plane, for it was started with --cluster-only: {again}")
+            raise ClusterError(f"the cluster in {layout.root} has no control plane, because it was started with --cluster-only: {again}")
         if shape.etcd_for and not state.has_etcd:
             raise ClusterError(_without_etcd(shape.etcd_for, f"the cluster in {layout.root} was started without one", layout.root))
         _refuse_shape(

@@ -54,7 +54,7 @@ ENDED = """These jobs are unfinished, and stay stopped until you resume them (`{
     "--nodes",
     type=click.IntRange(0, MOST_NODES),
     show_default="as the last time, else 1",
-    help="Nodes, beside those of `elastic node add`; 0 gives an API without scheduling.",
+    help="Number of nodes, in addition to those of `elastic node add`; 0 gives an API without scheduling.",
 )
 @click.option("--gpus", type=click.IntRange(0, MOST_GPUS), show_default="as the last time, else 0", help="GPUs of each node.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default="the last one, else a free one", help="The API's port.")

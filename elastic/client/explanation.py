@@ -98,7 +98,7 @@ def findings(job: Summary, pods: Sequence[Object], spec: Mapping[str, object], n
     if job.state == "Failed":
         yield Finding(f"It failed: {job.message}", _cause_of_end(job), is_end=True)
     elif job.state == "Succeeded":
-        yield Finding("It is over: it has succeeded.")
+        yield Finding("It has succeeded.")
     else:
         for reason, waits in awaited(job, pods, now):
             yield Finding(f"It waits for {waits.rstrip('.')}.", reason)

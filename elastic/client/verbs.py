@@ -99,7 +99,7 @@ def worker(job: Found, pods: Sequence[Object], *, index: int | None, rank: int |
 async def scale(kube: Kube, job: Found, workers: int) -> None:
     """Change how many workers a job has. Its spec says within which bounds."""
     if (told := summary(job.kind, job.object)).is_over:
-        raise errors.Refused(f"{job.title} is over ({told.state.lower()}); what is over is not scaled")
+        raise errors.Refused(f"{job.title} has ended ({told.state.lower()}); a job that has ended cannot be scaled")
     if job.kind.role:
         _check_nodes(job, workers)
         await _patch(kube, job, {"metadata": {"annotations": {NODES: str(workers)}}})
@@ -127,7 +127,7 @@ def _check_nodes(job: Found, workers: int) -> None:
 async def set_suspended(kube: Kube, job: Found, *, is_suspended: bool) -> None:
     """Suspend a job, which frees its resources, or let it continue from its checkpoint."""
     if is_suspended and (told := summary(job.kind, job.object)).is_over:
-        raise errors.Refused(f"{job.title} is over ({told.state.lower()})")
+        raise errors.Refused(f"{job.title} has ended ({told.state.lower()})")
     await _patch(kube, job, {"spec": {"suspend": is_suspended} if job.kind.role else {"runPolicy": {"suspend": is_suspended}}})
 
 

@@ -119,22 +119,24 @@ class Round(_Record, frozen=True):
 
 
 class End(_Record, frozen=True):
-    """The member that ended the world of this generation, and the cause. is_lost: its record was gone, so the cause is a guess."""
+    """The member that ended the world of this generation, and the cause."""
 
     generation: KnownGeneration
     name: Name
     incarnation: Plain
     cause: CauseWord
     is_lost: bool = False
+    """Whether the member's record was gone, so that the cause is a guess."""
 
 
 class Change(_Record, frozen=True):
-    """The change in process that a world is in. began: the first world of its processes."""
+    """The change in process that a world is in."""
 
     stage: Words = ""
     round: KnownGeneration = 0
     world_round: KnownGeneration = 0
     began: KnownGeneration = 0
+    """Generation of the first world of its processes."""
     step: Step | None = None
     donors: Annotated[tuple[Rank, ...], Meta(max_length=MAX_MEMBERS)] = ()
     attempts: Annotated[int, Meta(ge=0, le=1000)] = 0
@@ -161,11 +163,13 @@ class World(_Record, frozen=True):
 
 
 class Progress(_Record, frozen=True):
-    """step: the highest one ever reported; in_world: the highest one of the world `generation`."""
+    """The highest steps that were reported."""
 
     step: Step = 0
+    """The highest step ever reported."""
     generation: KnownGeneration = 0
     in_world: Step = 0
+    """The highest step reported in the world `generation`."""
 
 
 class Leaving(_Record, frozen=True):

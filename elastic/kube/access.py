@@ -28,7 +28,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 COMMAND_TIMEOUT_S = 60.0
 LONGEST_OUTPUT, CHUNK = 1024 * 1024, 64 * 1024
 """Limit for the output of a credential program, in bytes: a token has some thousand."""
-ANEW = "get it anew from where it came, or name another kubeconfig (--kubeconfig FILE)"
+GET_AGAIN = "get it again from its source, or name another kubeconfig (--kubeconfig FILE)"
 
 
 class AccessError(Exception):
@@ -203,7 +203,7 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> Access:
     chosen, cluster, user = _chosen(path, context)
     server = str(cluster.get("server") or "").rstrip("/")
     if not server:
-        raise AccessError(f"kubeconfig {path}: cluster {chosen.get('cluster')} has no server; {ANEW}")
+        raise AccessError(f"kubeconfig {path}: cluster {chosen.get('cluster')} has no server; {GET_AGAIN}")
     return Access(
         server=server,
         tls=_tls(cluster, user, path=path) if server.startswith("https://") else None,
@@ -244,10 +244,10 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise AccessError(f"cannot read kubeconfig {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise AccessError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}; {ANEW}") from error
+        raise AccessError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}; {GET_AGAIN}") from error
     if not isinstance(config, dict):
         found = "nothing" if config is None else f"a {type(config).__name__}"
-        raise AccessError(f"kubeconfig {path} is not a mapping with clusters, users and contexts: it holds {found}; {ANEW}")
+        raise AccessError(f"kubeconfig {path} is not a mapping with clusters, users and contexts: it holds {found}; {GET_AGAIN}")
     return config
 
 
@@ -298,7 +298,7 @@ def _trusting(authority: bytes | None, place: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=text)
     except ssl.SSLError as error:
-        raise AccessError(f"{place} holds no certificate in PEM form but {len(authority or b'')} other bytes; {ANEW}") from error
+        raise AccessError(f"{place} holds no certificate in PEM form but {len(authority or b'')} other bytes; {GET_AGAIN}") from error
 
 
 def expecting(context: ssl.SSLContext, name: str) -> None:
@@ -320,7 +320,7 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: b
             context.load_cert_chain(file.name)
         except ssl.SSLError as error:
             reason = error.reason or "no private key in PEM form"
-            raise AccessError(f"{place} is not the key of the client certificate (OpenSSL: {reason}); {ANEW}") from error
+            raise AccessError(f"{place} is not the key of the client certificate (OpenSSL: {reason}); {GET_AGAIN}") from error
 
 
 def _place(entry: dict[str, Any], field: str, path: Path) -> str:
@@ -335,10 +335,10 @@ def _material(entry: dict[str, Any], field: str, *, path: Path) -> bytes | None:
         try:
             return base64.b64decode(str(inline), validate=True)
         except ValueError as error:
-            raise AccessError(f"{_place(entry, field, path)} is not base64: {error}; {ANEW}") from error
+            raise AccessError(f"{_place(entry, field, path)} is not base64: {error}; {GET_AGAIN}") from error
     if not entry.get(field):
         return None
     try:
         return (path.parent / str(entry[field])).read_bytes()
     except OSError as error:
-        raise AccessError(f"{_place(entry, field, path)} cannot be read: {error.strerror}; {ANEW}") from error
+        raise AccessError(f"{_place(entry, field, path)} cannot be read: {error.strerror}; {GET_AGAIN}") from error

@@ -22,12 +22,13 @@ NO_RIGHT = "running a command in pod {pod} needs the rights to get and to create
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended. trouble: why it could not be run, in the words of the cluster."""
+    """A command that has ended."""
 
     status: int
     output: str
     errors: str
     trouble: str = ""
+    """Why the command could not be run, in the words of the cluster."""
 
 
 async def run(kube: Kube, pod: str, command: Sequence[str], *, namespace: str, container: str, timeout_s: float, most_bytes: int) -> Ended:

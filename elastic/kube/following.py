@@ -74,11 +74,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that the training container of a pod printed. is_passing: what follows is written over it."""
+    """One line that the training container of a pod printed."""
 
     pod: str
     text: str
     is_passing: bool = False
+    """Whether the next line overwrites it."""
 
 
 @dataclass(frozen=True, slots=True)

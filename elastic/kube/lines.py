@@ -11,10 +11,11 @@ _END = re.compile(rb"\r*\n|\r+")
 
 
 class Text(NamedTuple):
-    """One line. is_passing: a carriage return ended it, and what follows is written over it, as of a progress bar."""
+    """One line."""
 
     text: str
     is_passing: bool = False
+    """Whether a carriage return ended it, so that the next line overwrites it, as in a progress bar."""
 
 
 class Lines:

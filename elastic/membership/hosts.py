@@ -30,7 +30,7 @@ class Observed(StrEnum):
     """The source from which the server knows where worker processes run."""
 
     DRIVER = "driver"  # the launcher's own driver reports it
-    PODS = "pods"  # only from the pods: the launcher does not report
+    PODS = "pods"  # known only from the pods, because the launcher does not report
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,82 +38,90 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Host(Message, frozen=True):
-    """A pod that has not ended, in which the launcher may start workers.
-
-    name: as the launcher addresses it. uid: of the pod. leaving: it must go. is_local: the launcher's own pod, which needs no proof.
-    when_replaced: it only may have to go, and keeps its place until another host takes it.
-    """
+    """A pod that has not ended, in which the launcher may start workers."""
 
     name: HostName
+    """Name by which the launcher addresses the pod."""
     uid: Uid
+    """Uid of the pod."""
     slots: Slots = 1
     is_ready: bool = False
     leaving: bool = False
+    """Whether the host must leave."""
     is_local: bool = False
+    """Whether this is the launcher's own pod, which needs no proof."""
     when_replaced: bool = False
+    """Whether the host may have to leave. It keeps its place until another host takes it."""
 
 
 class HostFacts(Message, frozen=True):
-    """All hosts of a job, the least number of them that it may plan to have, and the number that it should have."""
+    """The controller's facts about the hosts of a job."""
 
     hosts: Annotated[tuple[Host, ...], Meta(max_length=MAX_HOSTS)] = ()
+    """All hosts of the job."""
     least: Annotated[int, Meta(ge=1, le=MAX_HOSTS)] = 1
+    """Minimum number of hosts that the job may plan to have."""
     wanted: Annotated[int, Meta(ge=0, le=MAX_HOSTS)] = 0
+    """Number of hosts that the job should have."""
 
 
 class LauncherReport(Message, frozen=True):
-    """Everything that a launcher knows, so that a lost message does not matter.
-
-    launcher: the process that reports; a new one knows nothing of the former one's workers. proven: pods in which it has run a command.
-    assigned: hosts to which the driver has assigned ranks. working: hosts on which worker processes run. assignment: how many
-    assignments this driver has made. size: the number of ranks of the newest. step and values: of the training program, if it reports.
-    """
+    """Everything that a launcher knows, so that a lost message does not matter."""
 
     launcher: Uid
+    """The process that reports. A restarted launcher knows nothing about earlier workers."""
     proven: Uids = ()
+    """Pods in which it has run a command."""
     assigned: HostNames = ()
+    """Hosts to which the driver has assigned ranks."""
     working: HostNames = ()
+    """Hosts on which worker processes run."""
     assignment: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    """Number of assignments that this driver has made."""
     size: Annotated[int, Meta(ge=0, le=MAX_HOSTS * MAX_SLOTS)] = 0
+    """Number of ranks in the newest assignment."""
     step: Annotated[int, Meta(ge=0, le=2**53)] | None = None
+    """Step of the training program, if it reports."""
     values: Values = msgspec.field(default_factory=dict)
+    """Values that the training program reports."""
 
 
 class HostState(Message, frozen=True):
-    """The state of the hosts, by pod uid, as the server tells it to the controller.
-
-    listed: on the list. leaving: known to leave. working: worker processes may run there. observed: how `working` is known. assignment and
-    size: of the driver, if it reports.
-    """
+    """The state of the hosts, by pod uid, as the server tells it to the controller."""
 
     listed: Uids = ()
+    """Hosts on the list."""
     leaving: Uids = ()
+    """Hosts that must leave."""
     working: Uids = ()
+    """Hosts on which worker processes may run."""
     observed: Annotated[str, Meta(max_length=16, pattern=UID)] = Observed.PODS.value
+    """Source of `working`."""
     assignment: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    """Number of assignments, if the driver reports it."""
     size: Annotated[int, Meta(ge=0, le=MAX_HOSTS * MAX_SLOTS)] = 0
+    """Number of ranks in the newest assignment, if the driver reports it."""
 
 
 class HostVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A host in the JSON answer: whether it is on the list, and why. unproven: it is ready, and the launcher should run a command there."""
+    """A host in the JSON answer: whether it is on the list, and why."""
 
     name: str
     uid: str
     slots: int
     listed: bool
     unproven: bool
+    """Whether it is ready, and the launcher should run a command there."""
     reason: str
     leaving: bool = False
 
 
 class HostList(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON answer to a reader of the list.
-
-    version: changes with the list and its reasons; `?after=VERSION` waits for another one. error: why there is no list to use; the hosts
-    are only candidates then.
-    """
+    """The JSON answer to a reader of the list."""
 
     version: str
+    """Changes with the list and its reasons. `?after=VERSION` waits for another version."""
     observed: str
     error: str = ""
+    """Why there is no list to use. The hosts are then only candidates."""
     hosts: tuple[HostVerdict, ...]

@@ -20,11 +20,13 @@ class Report(Wire, frozen=True):
 
 
 class ReportAnswer(Wire, frozen=True, omit_defaults=False):
-    """The server's answer to a report. stop: end at the next step. checkpoint_s: checkpoint now; this many seconds are left."""
+    """The server's answer to a report."""
 
     stop: bool = False
+    """Whether the program should end at the next step."""
     reason: Words = ""
     checkpoint_s: float | None = None
+    """Seconds that are left for a checkpoint; None if none is needed."""
 
 
 class TrainingSignal(Wire, frozen=True):
@@ -38,29 +40,34 @@ class TrainingSignal(Wire, frozen=True):
 
 
 class TrainingProgress(Wire, frozen=True):
-    """The state of a job's training, as the autoscaler hears it.
-
-    phase: of its world, as in World; empty if only the program reports. size: workers in the present world, 0 without a world. step: the
-    highest step reported in that world, `age_s` ago, with the values of that report. highest: the highest step ever reported. rank_zero:
-    the member that has this rank in the world. percent, remaining_s: the part of the training that is done, and the time left, as the
-    program last said. forgotten: the server no longer knows the job; then the message has only the last report of its program.
-    """
+    """The state of a job's training, as the server streams it to the autoscaler."""
 
     job: Name
     generation: Generation = 0
     phase: CauseWord = ""
+    """Phase of its world, as in World; empty if only the program reports."""
     size: Annotated[int, Meta(ge=0, le=MAX_MEMBERS)] = 0
+    """Number of workers in the present world; 0 without a world."""
     step: Step | None = None
+    """The highest step reported in that world."""
     age_s: Seconds = 0.0
+    """Seconds since that step was reported."""
     highest: Step | None = None
+    """The highest step ever reported."""
     values: Values = msgspec.field(default_factory=dict)
+    """Values of the report of `step`."""
     rank_zero: NameOrNone = ""
+    """The member that has rank 0 in the world."""
     percent: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """Part of the training that is done, as the program last reported."""
     remaining_s: Seconds | None = None
+    """Seconds of training that are left, as the program last reported."""
     forgotten: bool = False
+    """Whether the server no longer knows the job. The message then has only the last report of its program."""
 
 
 class Forgotten(Wire, frozen=True):
-    """The last facts about a job that is forgotten now. step: the highest step ever reported; None also if the job was unknown."""
+    """The last facts about a job that the server forgets now."""
 
     step: Step | None = None
+    """The highest step ever reported; None also if the job was unknown."""

@@ -129,7 +129,7 @@ BUILT_IN: tuple[DisruptionSignal, ...] = (
     ),
     _taint("karpenter-disrupted", KARPENTER, "karpenter.sh/disrupted", LEAVE, 120.0, note="interruption, consolidation, drift, expiry"),
     _taint("karpenter-disruption", KARPENTER, "karpenter.sh/disruption", LEAVE, 120.0, value="disrupting", note="v1beta1"),
-    _state("karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", "a new node, not one that goes", effect="NoExecute"),
+    _state("karpenter-unregistered", KARPENTER, "karpenter.sh/unregistered", "a new node that is not ready yet", effect="NoExecute"),
     # cluster-autoscaler
     _taint(
         "autoscaler-to-be-deleted",
@@ -155,7 +155,7 @@ BUILT_IN: tuple[DisruptionSignal, ...] = (
         "cloud.google.com/impending-node-termination",
         LEAVE,
         15.0,
-        note="spot and preemptible; 30 s, of which pods have the first 15 (where the cluster extends them, a row of yours says so)",
+        note="spot and preemptible; the machine has 30 s, and pods the first 15; if your cluster gives more, add a row",
     ),
     *(
         _shutdown(
@@ -177,7 +177,7 @@ BUILT_IN: tuple[DisruptionSignal, ...] = (
     _azure("redeploy", "Redeploy", LEAVE, "the machine moves and loses its disk"),
     _azure("reboot", "Reboot", PREPARE, "the machine restarts"),
     _azure("freeze", "Freeze", INFORM, "it stands still for some seconds"),
-    _state("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", "what the node is, not that it goes", value="spot"),
+    _state("aks-spot", AKS, "kubernetes.azure.com/scalesetpriority", "says what the node is, not that it will leave", value="spot"),
     # Kueue
     DisruptionSignal(
         name="kueue-eviction",
@@ -191,12 +191,12 @@ BUILT_IN: tuple[DisruptionSignal, ...] = (
         note="its Workload says why, by the reasons of its conditions Evicted and Preempted",
     ),
     # Kubernetes itself: orderly ends
-    _shutdown("node-graceful-shutdown", KUBERNETES, 20.0, note="graceful node shutdown; 20 s is what 30 s leave to ordinary pods"),
+    _shutdown("node-graceful-shutdown", KUBERNETES, 20.0, note="graceful node shutdown; ordinary pods have 20 of the 30 s"),
     _state(
         "node-cordon",
         KUBERNETES,
         "node.kubernetes.io/unschedulable",
-        "a cordon; replacements come first where a drain could not end without them",
+        "a cordon; replacements come first if a drain could not end without them",
     ),
     _state("node-not-ready", KUBERNETES, "node.kubernetes.io/not-ready", "the kubelet may come back; unreachable is the loss"),
     _taint(
@@ -217,7 +217,7 @@ BUILT_IN: tuple[DisruptionSignal, ...] = (
         lead_s=30.0,
         deadline=Deadline.DELETION,
         taken_back=NEVER,
-        note="whoever deletes it: drain, preemption, Volcano",
+        note="any deletion: drain, preemption, Volcano",
     ),
     _disruption("PreemptionByScheduler", "scheduler: a pod of higher priority needs the room"),
     _disruption("DeletionByTaintManager", "taint eviction controller: a NoExecute taint of the node"),

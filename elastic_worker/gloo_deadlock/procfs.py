@@ -31,17 +31,16 @@ class Unreadable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """A process at one moment.
-
-    began: tells it from a later process with its number. ticks: CPU time of the process and of its children that were waited for.
-    faults: page faults of the process.
-    """
+    """A process at one moment."""
 
     state: str
     parent: int
     began: int
+    """Its start time, which differs if another process gets the same number."""
     ticks: int
+    """CPU time of the process and of its children that were waited for."""
     faults: int
+    """Number of page faults of the process."""
 
 
 def stat(pid: int) -> Stat:
@@ -105,7 +104,7 @@ def worker_of(pid: int) -> int:
         return pid
     worker = int(stub.group(1))
     if not read("/proc/{}/cmdline".format(stat(worker).parent)).encode("latin-1").startswith(SERVER):
-        raise Unreadable("process {}, which {} names as its worker, is none".format(worker, pid))
+        raise Unreadable("process {}, which {} names as its worker, does not exist".format(worker, pid))
     return worker
 
 

@@ -1,7 +1,7 @@
 """Run horovodrun: `python run.py [its arguments]`, with the interpreter that it is installed for.
 
-If it discovers its hosts by our script and its version is known, it gets them from the rendezvous server, and some flags in addition to the
-user's. In any other case it runs as it is.
+If the command uses our discovery script and we support its version of Horovod, horovodrun gets its hosts from the rendezvous server, and
+some added flags. Otherwise it runs unchanged.
 """
 
 import importlib.metadata
@@ -19,9 +19,9 @@ URL = "ELASTIC_HOSTS_URL"
 KNOWN = "0.28."
 STARTED_AGAIN_AT = "ELASTIC_STARTED_AGAIN_AT"
 AGAIN_AFTER_S = 120.0
-"""A second failure sooner than this is the program's own."""
+"""Seconds after a restart in which another failure counts as the program's own."""
 INTERFACE = "eth0"
-"""A container's own interface is called so by every runtime."""
+"""A container's own interface, which has this name in every container runtime."""
 
 
 def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List[str], typing.Optional[Hosts]]":
@@ -34,7 +34,7 @@ def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List
     if not url or not flags.is_elastic(words) or not any(SCRIPT in word for word in words):
         return list(words), None
     if not version.startswith(KNOWN):
-        log("horovod {} is not known here; it asks for its hosts by {}".format(version, SCRIPT))
+        log("Horovod {} is not supported ({}x is); horovodrun polls {} for its hosts instead".format(version, KNOWN, SCRIPT))
         return list(words), None
     direct = reach.by_exec(os.environ) if driver.is_by_remote_shell() else None
     hosts = Hosts(lambda: Server(url, FOLDER), reach.either(direct, reach.by_command(driver.remote_true())), driver.by_script(SCRIPT), log)
@@ -49,7 +49,7 @@ def prepared(words: typing.Sequence[str], url: str) -> "typing.Tuple[typing.List
 def for_workers(url: str, environ: typing.Mapping[str, str]) -> typing.Dict[str, str]:
     """Return the variables that horovodrun passes on: the paths of our library in workers, and their job.
 
-    The folder `bootstrap` comes first, or a `sitecustomize` of the user's would hide ours (which runs the user's afterwards).
+    The folder `bootstrap` comes first, because otherwise the user's `sitecustomize` hides ours (which runs the user's afterwards).
     """
     here = os.path.dirname(os.path.abspath(__file__))
     library, bootstrap = os.path.dirname(os.path.dirname(here)), os.path.join(here, "bootstrap")
@@ -62,7 +62,7 @@ def log(text: str) -> None:
 
 
 def main() -> None:
-    # The folder of this file would be searched first, and holds modules of common names.
+    # Python searches the folder of this file first, and its modules have common names that would hide others.
     library = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path[0] = library
     from elastic_worker.horovod import driver
@@ -79,12 +79,12 @@ def main() -> None:
 
 
 def may_start_again(end: BaseException, lost: typing.Sequence[str], environ: typing.Mapping[str, str]) -> bool:
-    """Return whether horovodrun failed soon after it lost hosts. It cannot go on without some hosts, which is not the program's fault."""
+    """Return whether horovodrun failed soon after it lost hosts. It cannot continue without some hosts, so the program is not to blame."""
     failed = not isinstance(end, (KeyboardInterrupt, GeneratorExit)) and not (isinstance(end, SystemExit) and not end.code)
     since_s = time.time() - float(environ.get(STARTED_AGAIN_AT) or 0)
     if not failed or not lost or since_s < AGAIN_AFTER_S:
         return False
-    log("horovodrun ended ({!r}) after the loss of {}; Horovod could not go on without, and is started again".format(end, ", ".join(lost)))
+    log("horovodrun ended ({!r}) after the loss of {}; restarting it".format(end, ", ".join(lost)))
     return True
 
 

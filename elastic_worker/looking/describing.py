@@ -33,12 +33,13 @@ STORAGE_WORDS = "waits for storage"
 
 @dataclasses.dataclass(frozen=True)
 class Doing:
-    """The work or wait of one worker at one moment. frame: the place in its program."""
+    """The work or wait of one worker at one moment."""
 
     kind: str
     does: str
     place: str = ""
     frame: typing.Optional[Frame] = None
+    """The place in its program."""
 
 
 def describe(sight: Sight, *, cpu: float = 0.0, size: int = 1, code: str = "") -> Doing:

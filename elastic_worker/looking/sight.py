@@ -29,44 +29,48 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """One process.
-
-    call: the system call in which its main thread is. target: the file that this call uses. traffic: bytes and calls of the reads and
-    writes of the process so far. network: bytes that its TCP connections have carried. Each is empty if it cannot be read.
-    """
+    """One process. A field is empty if it cannot be read."""
 
     pid: int
     name: str
     stat: procfs.Stat
     call: typing.Tuple[int, ...] = ()
+    """The system call in which its main thread is."""
     target: str = ""
+    """The file that this call uses."""
     traffic: typing.Tuple[int, ...] = ()
+    """Bytes and calls of the reads and writes of the process so far."""
     network: int = 0
+    """Bytes that its TCP connections have carried."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sight:
-    """A worker at one moment.
-
-    main: its Python process. others: all other processes of the worker. is_held: a debugger or a frozen cgroup holds the main process.
-    folder: its working folder. group_threads: names of its threads that belong to process groups. switches: how often its main thread
-    has begun to wait. answers: how often it has answered whether it gets on, each time with one byte. stacks: its Python stacks.
-    child_stacks: those of other processes by their pids. No stacks are there unless they were asked for and could be read. below_python:
-    native functions. recorder: what torch's flight recorder knows. These two are there only in complete looks.
-    """
+    """A worker at one moment."""
 
     at: float
     main: Process
+    """Its Python process."""
     others: typing.Tuple[Process, ...]
+    """All other processes of the worker."""
     is_held: bool
+    """Whether a debugger or a frozen cgroup holds the main process."""
     folder: str
+    """Its working folder."""
     group_threads: typing.FrozenSet[str]
+    """Names of its threads that belong to process groups."""
     switches: int
+    """Number of times that its main thread has begun to wait."""
     answers: int = 0
+    """Number of times that it has answered whether it gets on, each time with one byte."""
     stacks: typing.Optional[Stacks] = None
+    """Its Python stacks; None unless they were requested and could be read."""
     child_stacks: typing.Mapping[int, Stacks] = dataclasses.field(default_factory=dict)
+    """Python stacks of other processes by their pids."""
     below_python: str = ""
+    """Native functions. Only complete looks have them."""
     recorder: str = ""
+    """Content of torch's flight recorder. Only complete looks have it."""
 
     @property
     def cpu_s(self) -> float:

@@ -25,14 +25,14 @@ Thread = typing.Tuple[Frame, ...]
 
 
 class Stacks(typing.NamedTuple):
-    """The Python stacks of one process.
-
-    main: the main thread; None if it is unknown. others: all other threads. text: everything as it was written.
-    """
+    """The Python stacks of one process."""
 
     main: typing.Optional[Thread]
+    """The main thread; None if it is unknown."""
     others: typing.Tuple[Thread, ...]
+    """All other threads."""
     text: str
+    """All stacks as they were written."""
 
 
 def shortened(text: str, kept: typing.Callable[[Thread], Thread]) -> str:

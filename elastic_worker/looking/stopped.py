@@ -7,18 +7,19 @@ left alone.
 import typing
 
 STOPPED_S = 0.5
-"""Seconds for which a process must have been stopped."""
+"""Seconds after which a stopped process counts as stopped for too long."""
 LEAST_LOOKS = 3
 MOST_GAP_S = 1.0
-"""Longest time between two looks. After a longer one this agent was stopped or frozen itself, and begins again."""
+"""Longest time between two looks. After a longer one, this agent was probably stopped or frozen itself, and measures from the start."""
 LONGEST = 64 * 1024
 
 
 class Sight(typing.NamedTuple):
-    """A process at one moment. `began` tells it from a later process with its number."""
+    """A process at one moment."""
 
     state: str
     began: str
+    """Its start time, which differs if another process gets the same number."""
     is_held: bool
     """Whether a debugger or a frozen cgroup holds it."""
 

@@ -29,16 +29,15 @@ _encode = msgspec.json.encode
 
 
 class BriefWorld(Wire, frozen=True, omit_defaults=False):
-    """The world of a job in brief.
-
-    members: the names by rank. truncated: whether names are missing because the answer would be too long.
-    """
+    """The world of a job in brief."""
 
     generation: int
     phase: str
     size: int
     members: tuple[str, ...]
+    """Names of the members by rank."""
     truncated: bool
+    """Whether names are missing because the answer would be too long."""
 
 
 def brief(job: JobState) -> BriefWorld:

@@ -1,8 +1,8 @@
-"""Reviews of service accounts' tokens by the API server, so that callers without credentials hold up nobody else.
+"""Ask the API server which account a token belongs to, without letting unknown callers delay others.
 
-The API server is asked about few tokens at once, so unknown callers wait. They wait in two lanes: tokens that claim to be of an account of
-the control plane wait apart from all others. Anybody may claim it, so each address has few places in either lane. A token whose own review
-is known to be of such an account never waits.
+The API server is asked about few tokens at once, so unknown callers wait. They wait in two lanes: tokens that claim an account of the
+control plane wait apart from all others. Any caller can claim such an account, so each address has few places in either lane. A token that
+a review has confirmed for such an account never waits.
 """
 
 import asyncio
@@ -20,15 +20,17 @@ import msgspec
 KEPT_S = 60.0
 MOST_KEPT = 64
 AT_ONCE = 8
-"""Reviews of one lane at once."""
+"""Maximum number of concurrent reviews per lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewPlaces:
-    """How many tokens may wait for their review or be under review: of one address, and of all."""
+    """Maximum numbers of tokens that wait for a review or are under review."""
 
     of_address: int
+    """Maximum per address."""
     of_all: int
+    """Maximum in total."""
 
 
 STRANGERS = ReviewPlaces(of_address=8, of_all=64)
@@ -66,13 +68,13 @@ class Lane:
     def take(self, address: str) -> None:
         """Take a place for this address. Raises Busy if all are taken."""
         if self._of_address.get(address, 0) >= self._most.of_address:
-            raise Busy(f"{self._most.of_address} {self._name} from this address wait for their review already")
+            raise Busy(f"{self._most.of_address} {self._name} from this address are already waiting for review; retry later")
         if self._of_address.total() >= self._most.of_all:
-            raise Busy(f"{self._most.of_all} {self._name} wait for their review already")
+            raise Busy(f"{self._most.of_all} {self._name} are already waiting for review; retry later")
         self._of_address[address] += 1
 
     def give_back(self, address: str) -> None:
-        """Give a place back."""
+        """Free a place of this address."""
         self._of_address[address] -= 1
         if not self._of_address[address]:
             del self._of_address[address]
@@ -120,7 +122,7 @@ class Reviews:
         return found
 
     def _least_wanted(self) -> str:
-        """Return the token with the oldest review of an account outside the control plane; without one, the oldest of all."""
+        """Return the token with the oldest review of an account outside the control plane, or the oldest of all reviews."""
         strangers = (token for token, review in self._known.items() if review.user not in self._ours)
         return next(strangers, None) or next(iter(self._known))
 

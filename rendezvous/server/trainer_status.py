@@ -62,10 +62,11 @@ _bodies = msgspec.json.Decoder(Body)
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The newest facts that the program of a job has reported. step: made in the world with this generation, at the moment `stepped_at`."""
+    """The newest facts that the program of a job has reported."""
 
     generation: int = 0
     step: int | None = None
+    """The newest step. It was made in the world `generation`, at the moment `stepped_at`."""
     stepped_at: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
     percent: int | None = None

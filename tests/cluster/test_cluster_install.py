@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from elastic_commands import elastic
+from installed_objects import installed_objects
 
 from elastic.api.kinds import KINDS
 from elastic.cli.installing import manifests
@@ -63,7 +64,7 @@ async def test_it_installs_changes_and_removes_a_whole_control_plane(kubeconfig:
     assert said.returncode == 0, said.stderr
     for kind in KINDS.values():
         await kube.list(resource_of(kind))
-    for item in manifests.objects("standalone", components, namespace=SYSTEM, image=IMAGE):
+    for item in installed_objects("standalone", components, namespace=SYSTEM, image=IMAGE):
         await kube.get(manifests.resource(item), item["metadata"]["name"], namespace=item["metadata"].get("namespace"))
     key = (await kube.get(SECRETS, "elastic-installation", namespace=SYSTEM))["data"]["server.key"]
 

@@ -172,7 +172,7 @@ def test_after_the_loss_of_all_hosts_horovodrun_is_started_again(begin: Begin, l
     one.kill("w0")
     at = one.kill("w1")
     until(one, size=1, after=at)
-    assert "the loss of w0, w1; Horovod could not go on without, and is started again" in one.output(), one.story()
+    assert "the loss of w0, w1; restarting it" in one.output(), one.story()
 
 
 @BOTH

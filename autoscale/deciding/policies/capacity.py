@@ -1,4 +1,4 @@
-"""Policy `capacity`, the sponge: take all free room up to the maximum. The guard gives it back to its owners."""
+"""Policy `capacity`: use all free room up to the maximum. The guard releases it when other pods need it."""
 
 from elastic_training.autoscale.deciding.signals import Signals, Wish
 from elastic_training.autoscale.deciding.troubles import without_nodes

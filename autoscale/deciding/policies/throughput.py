@@ -1,4 +1,4 @@
-"""Policy `throughput`: grow while the next worker brings at least the share that is asked for; shrink when the last one does not."""
+"""Policy `throughput`: grow while the next worker brings at least `minGainPercent`; shrink when the last one does not."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,10 @@ GROWS_BY = 4
 
 
 def wish(signals: Signals, replicas: int, now: float) -> Wish:
-    """Growing needs an estimate, shrinking a certainty: bounds that cross the asked share change nothing."""
+    """Return the size that the policy wants.
+
+    A job grows on an estimate, but shrinks only if the whole confidence interval is below minGainPercent.
+    """
     curve, share = signals.curve, signals.policy.min_gain_percent / 100
     if signals.memory.trial is not None:
         return trials.judged(signals.memory.trial, signals, replicas, now, waiting=_waiting(signals, replicas))
@@ -30,37 +33,36 @@ def wish(signals: Signals, replicas: int, now: float) -> Wish:
         gain = curve.gain(replicas, size)
         if (gain.low if curve.knows(size) else min(gain.mid, gain.high)) >= share:
             how = "brought" if curve.knows(size) else "is expected to bring"
-            reason = f"each worker up to {size} {how} {percent(gain.mid)}, {percent(share)} are asked for"
-            # A trial waits neither for the pause nor for the votes before a turn, so a more certain step must not wait longer.
+            reason = f"each worker up to {size} {how} {percent(gain.mid)} ({trials.goal(share)})"
+            # A trial skips the pause and the votes before a change of direction. A better-founded step must not wait longer than a trial.
             is_turn = signals.memory.changed_at is not None and not signals.memory.grew
             step = Step.BEGINS if is_turn and trials.is_due(signals, now) else None
             return Wish(size, reason, is_whole=size not in larger, trial=step)
     tried = trials.begun(signals, replicas, now)
     if tried is not None:
         return tried
-    return Wish(replicas, f"a worker more would bring {percent(curve.gain(replicas, larger[-1]).mid)}, {percent(share)} are asked for")
+    return Wish(replicas, f"one more worker would bring {percent(curve.gain(replicas, larger[-1]).mid)} ({trials.goal(share)})")
 
 
 def _fewer(signals: Signals, replicas: int, larger: Sequence[int], share: float) -> Wish | None:
     curve, bounds = signals.curve, signals.bounds
     smaller = [size for size in reversed(curve.measured) if bounds.least <= size < replicas]
     for index, size in enumerate(smaller):
-        # The nearest may have been slow itself; one far below it says little of the last workers.
+        # Compare with the nearest smaller size, or with a size of at least half: a much smaller size says little about the last workers.
         if (index == 0 or 2 * size >= replicas) and curve.gain(size, replicas).high < share:
             brings = curve.gain(size, replicas).mid
             more, verb = counted(replicas - size, "worker"), "brings" if replicas - size == 1 else "bring"
-            return Wish(size, f"{more} beyond {size} {verb} {percent(brings)} each, {percent(share)} are asked for")
+            return Wish(size, f"{more} beyond {size} {verb} {percent(brings)} each ({trials.goal(share)})")
     if not smaller and all(curve.knows(size) and curve.gain(replicas, size).high < share for size in larger):
         fewer = bounds.below(replicas)
-        # A job that began with many has to try fewer: nothing else says what its last worker brings.
+        # A job that started large has no smaller measurement, so try a smaller size.
         if fewer is not None and (not larger or curve.gain(fewer, replicas).mid < share):
-            tried = counted(fewer, "worker", "is", "are")
-            return Wish(fewer, f"what the last of {replicas} workers brings is not known; {tried} tried")
+            return Wish(fewer, f"the gain of worker {replicas} is unknown; trying {counted(fewer, 'worker')}")
     return None
 
 
 def _measured_beyond(signals: Signals, replicas: int, larger: Sequence[int]) -> list[int]:
-    """Those sizes may be better than the next ones: some sizes suit the nodes better than others."""
+    """Return measured sizes beyond the next ones, because they may fit the nodes better."""
     found = (size for size in signals.curve.measured if replicas < size <= 2 * replicas and size not in larger)
     return [size for size in found if signals.bounds.above(size) == size]
 

@@ -23,7 +23,7 @@ from elastic.cli.cluster_choice import Cluster
 from elastic.cli.documents import as_json
 from elastic.cli.failures import said
 from elastic.cli.installing import looking_trainer
-from elastic.cli.installing.command import carry_out, release, serving
+from elastic.cli.installing.carrying_out import carry_out, release, serving
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.installing.obstacles import OUR_LABEL, overlay_of, version_of
 from elastic.cli.installing.trainer import TrainerSeen, mode_of, of_ours
@@ -296,5 +296,5 @@ def _read(file: Path) -> Kept:
             if one.get("apiVersion") != mpi_operator.THEIRS or not all(isinstance(metadata.get(key), str) for key in ("name", "namespace")):
                 raise msgspec.ValidationError("it has a job that this command does not keep")
     except msgspec.MsgspecError as error:
-        raise click.ClickException(f"{file} is none that `elastic adopt` wrote: {error}") from error
+        raise click.ClickException(f"{file} was not written by `elastic adopt`: {error}") from error
     return kept

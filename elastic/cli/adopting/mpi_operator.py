@@ -96,13 +96,13 @@ def not_resumed(now: Now, kept: Object, *, file: str) -> str | None:
     definition = now.definition
     if definition is None or not is_theirs(definition):
         return None
-    anew = f"`elastic adopt --back {file}` starts the operator that it keeps; to begin again, name another file with --save"
+    again = f"`elastic adopt --back {file}` starts the operator that it keeps; to begin again, name another file with --save"
     if _uid(definition) != kept["definition"]:
-        return f"{file} exists already, and its definition {MPI.crd_name} is not the one in this cluster; {anew}"
+        return f"{file} exists already, and its definition {MPI.crd_name} is not the one in this cluster; {again}"
     before = {_key(job): job["spec"] for job in kept["jobs"]}
     after = before if is_going(definition) else {_key(job): job["spec"] for job in now.jobs}
     if others := sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
-        return f"MPIJob {', '.join(others[:10])} was created, deleted or changed since {file} was written; {anew}"
+        return f"MPIJob {', '.join(others[:10])} was created, deleted or changed since {file} was written; {again}"
     return None
 
 
@@ -127,7 +127,7 @@ def _made_anew(job: Object, file: str) -> Change:
         parse(made)
     except SpecError as error:
         return Change(f"leave {where} in {file} alone: {error.problems[0]}")
-    return Create(f"make {where} anew, suspended: {API_VERSION} over ssh", made)
+    return Create(f"make {where} again, suspended: {API_VERSION} over ssh", made)
 
 
 def converted(job: Object) -> Object:
@@ -179,7 +179,7 @@ def return_(kept: Object, ours: Sequence[Object], jobs: Sequence[Object], defini
         words = f"delete the definition {MPI.crd_name} (v1) with its {counted(len(jobs), 'job')}"
         yield DeleteDefinition(words, MPI.crd_name, API_VERSION, frozenset(map(plan.identity, jobs)), "type the command again")
     yield rest[at]
-    yield from (Create(f"make MPIJob {_key(job)} anew, as it was: suspended", job) for job in waiting)
+    yield from (Create(f"make MPIJob {_key(job)} again, as it was: suspended", job) for job in waiting)
     yield from rest[at + 1 :]
 
 

@@ -14,6 +14,7 @@ from elastic.api.rights import AUTOSCALER, MANAGED_BY
 from elastic.cli.installing import looking, manifests, readiness, shared_secret, trainer
 from elastic.cli.installing.manifests import WORKLOADS
 from elastic.cli.installing.obstacles import MANAGER
+from elastic.cli.installing.progress import Progress
 from elastic.cli.printing import plain
 from elastic.kube import readable
 from elastic.kube.client import Kube, Patch
@@ -30,12 +31,16 @@ from elastic.kube.resources import (
 )
 
 LOOK_EVERY_S = 0.5
-SAY_AGAIN_S = 10.0
 LONGEST_REFUSAL = 600
 
 
 async def apply(kube: Kube, item: Object, *, force: bool, dry_run: bool = False) -> None:
     await _apply(kube, manifests.resource(item), item, title=manifests.name(item), force=force, dry_run=dry_run)
+
+
+async def tried(kube: Kube, item: Object, *, force: bool) -> Object:
+    """Return the object as it would be after it was applied."""
+    return await _apply(kube, manifests.resource(item), item, title=manifests.name(item), force=force, dry_run=True)
 
 
 async def define(kube: Kube) -> None:
@@ -44,10 +49,10 @@ async def define(kube: Kube) -> None:
         await _apply(kube, CUSTOM_RESOURCE_DEFINITIONS, crd(kind), title=f"definition {kind.crd_name}", force=True)
 
 
-async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, force: bool, dry_run: bool = False) -> None:
+async def _apply(kube: Kube, resource: Resource, item: Object, *, title: str, force: bool, dry_run: bool = False) -> Object:
     metadata = item["metadata"]
     try:
-        await kube.patch(
+        return await kube.patch(
             resource,
             metadata["name"],
             item,
@@ -108,14 +113,21 @@ async def _runtimes_to_come(kube: Kube) -> str:
 
 
 async def until_ready(kube: Kube, objects: Sequence[Object], timeout_s: float) -> None:
+    """Wait until all workloads are ready, and say of each one when it is."""
     workloads = [item for item in objects if item["kind"] in WORKLOADS]
+    progress, told = Progress(), set()
 
     async def look() -> str:
         found = [(item, await looking.there(kube, item)) for item in workloads]
+        for item, there in found:
+            if there is not None and not readiness.unready(there) and (name := manifests.name(item)) not in told:
+                told.add(name)
+                progress.end()
+                click.echo(plain(f"{name} is ready"))
         absent = "; ".join(f"{manifests.name(item)} to be there" for item, there in found if there is None)
         return absent or readiness.of_workloads([(there, await _pods(kube, there)) for _, there in found if there is not None])
 
-    await until(look, timeout_s)
+    await until(look, timeout_s, progress)
 
 
 async def _pods(kube: Kube, workload: Object) -> list[Object]:
@@ -126,22 +138,23 @@ async def _pods(kube: Kube, workload: Object) -> list[Object]:
     return await readable.listed(kube, PODS, namespace=workload["metadata"]["namespace"], labels=labels)
 
 
-async def until(look: Callable[[], Awaitable[str]], timeout_s: float) -> None:
-    """Wait until `look` has nothing to wait for. Print its words whenever they change, and every ten seconds."""
+async def until(look: Callable[[], Awaitable[str]], timeout_s: float, progress: Progress | None = None) -> None:
+    """Wait until `look` has nothing to wait for, and show its words."""
     loop = asyncio.get_running_loop()
-    began, words, said, said_at = loop.time(), "", "", 0.0
+    shown = progress or Progress()
+    began, words = loop.time(), ""
     try:
         async with asyncio.timeout(timeout_s):
             while words := await look():
-                if words != said or loop.time() - said_at > SAY_AGAIN_S:
-                    click.echo(plain(f"waits for {words} ({loop.time() - began:.0f} s)"), err=True)
-                    said, said_at = words, loop.time()
+                shown.show(plain(words), after_s=loop.time() - began)
                 await asyncio.sleep(LOOK_EVERY_S)
     except readiness.Refused as error:
         raise click.ClickException(plain(str(error))) from error
     except TimeoutError:
         waits = plain(words or "an answer of the API server")
         raise click.ClickException(f"after {timeout_s:g} s it still waits for {waits}; the same command goes on from here") from None
+    finally:
+        shown.end()
 
 
 async def remove(kube: Kube, items: Sequence[Object], timeout_s: float) -> None:

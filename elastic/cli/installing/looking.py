@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from elastic.api.kinds import KINDS
 from elastic.api.rights import CONTROLLER
 from elastic.cli.adopting.plan import OPERATOR_LABEL, WEBHOOK_SUFFIX
 from elastic.cli.installing import manifests
-from elastic.cli.installing.components import COMPONENTS, NAMESPACED, STANDALONE
+from elastic.cli.installing.components import NAMESPACED, STANDALONE
 from elastic.cli.installing.obstacles import OUR_LABEL, Seen
 from elastic.kube.client import Kube
 from elastic.kube.errors import KubeError
@@ -19,18 +19,18 @@ from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, VAL
 OUR_KINDS = tuple(kind.crd_name for kind in KINDS.values())
 
 
-async def seen(kube: Kube, overlay: str, namespace: str, *, components: tuple[str, ...] = tuple(COMPONENTS)) -> Seen:
+async def seen(kube: Kube, overlay: str, namespace: str, *, groups: Sequence[tuple[str, str, str]], has_mpi: bool) -> Seen:
+    """Read the facts. `groups` are the API groups that the values need."""
     everywhere = None if overlay == STANDALONE else namespace
     webhooks = await listed(kube, VALIDATING_WEBHOOK_CONFIGURATIONS)
-    groups = {COMPONENTS[name].group for name in components} - {""}
     return Seen(
         kubernetes=str((await kube.request("GET", "/version")).get("gitVersion", "")),
         controllers=await _controllers(kube, namespace),
         operators=await listed(kube, DEPLOYMENTS, namespace=everywhere, labels=OPERATOR_LABEL),
         webhooks=[one for one in webhooks if one["metadata"]["name"].endswith(WEBHOOK_SUFFIX)],
         definitions=await definitions(kube),
-        missing_groups=frozenset([group for group in groups if not await _is_served(kube, group)]),
-        missing_kinds=await _missing_kinds(kube, namespace, components) if overlay == NAMESPACED else (),
+        missing_groups=frozenset([group for group, *_ in groups if not await _is_served(kube, group)]),
+        missing_kinds=await _missing_kinds(kube, namespace, has_mpi=has_mpi) if overlay == NAMESPACED else (),
     )
 
 
@@ -87,6 +87,6 @@ async def unserved_kinds(kube: Kube, namespace: str) -> list[str]:
     return missing
 
 
-async def _missing_kinds(kube: Kube, namespace: str, components: tuple[str, ...]) -> tuple[str, ...]:
-    left_out = ("MPIJob",) if "without-mpi" in components else ()
+async def _missing_kinds(kube: Kube, namespace: str, *, has_mpi: bool) -> tuple[str, ...]:
+    left_out = () if has_mpi else ("MPIJob",)
     return tuple(name for name in await unserved_kinds(kube, namespace) if name not in left_out)

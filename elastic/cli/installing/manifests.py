@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from elastic.api.rights import SYSTEM
+from elastic.cli.installing.components import STANDALONE
+from elastic.cli.installing.values.nodes import ABSENT, resolved
+from elastic.cli.installing.values.places import certificate_objects, condition_of, with_places
 from elastic.kube.resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
@@ -35,10 +38,8 @@ from elastic.kube.resources import (
 )
 
 FILE = Path(__file__).with_name("manifests.json")
-WITH, WITHOUT, VALUE = "$with", "$without", "$value"
-"""Keys of a value that belongs to the manifest only with, or only without a component."""
-IMAGE = "elastic-training:latest"
 _MONITORING = [("ServiceMonitor", "servicemonitors"), ("PodMonitor", "podmonitors"), ("PrometheusRule", "prometheusrules")]
+_CERT_MANAGER = [("Issuer", "issuers"), ("Certificate", "certificates")]
 RESOURCES = {
     one.kind: one
     for one in (
@@ -59,6 +60,7 @@ RESOURCES = {
         STATEFUL_SETS,
         VALIDATING_WEBHOOK_CONFIGURATIONS,
         CLUSTER_TRAINING_RUNTIMES,
+        *(Resource("cert-manager.io", "v1", plural, kind=kind) for kind, plural in _CERT_MANAGER),
         *(Resource("monitoring.coreos.com", "v1", plural, kind=kind) for kind, plural in _MONITORING),
     )
 }
@@ -66,21 +68,27 @@ RESOURCES = {
 WORKLOADS = (DEPLOYMENTS.kind, STATEFUL_SETS.kind)
 
 
-def objects(overlay: str, components: Sequence[str], *, namespace: str, image: str) -> list[Object]:
-    """Return the objects apart from the kinds, in the order in which they are made."""
+def objects(overlay: str, values: Mapping[str, Any], *, namespace: str) -> list[Object]:
+    """Return the objects apart from the kinds, in the order in which they are made. `values` has every value."""
 
     def text(value: str) -> str:
-        return image if value == IMAGE else value.replace(SYSTEM, namespace)
+        return value.replace(SYSTEM, namespace)
 
-    chosen = set(components)
-    return _ordered([_resolved(item, chosen.__contains__, text) for item in tree()[overlay] if _holds(item, chosen.__contains__)])
+    found = (resolved(item, values, text) for item in placed(overlay))
+    return _ordered([item for item in found if item is not ABSENT])
 
 
 def every_object(overlay: str, *, namespace: str) -> list[Object]:
-    """Return all objects of any choice of components, with only the fields that identify them."""
-    found = [item.get(VALUE, item) for item in tree()[overlay]]
+    """Return all objects of any choice of values, with only the fields that identify them."""
+    found = [condition_of(item)[1] for item in placed(overlay)]
     named = [{key: item[key] for key in ("apiVersion", "kind")} | {"metadata": _identity(item)} for item in found]
-    return _ordered([_resolved(item, lambda _: True, lambda value: value.replace(SYSTEM, namespace)) for item in named])
+    return _ordered([resolved(item, {}, lambda value: value.replace(SYSTEM, namespace)) for item in named])
+
+
+@functools.cache
+def placed(overlay: str) -> list[Any]:
+    """Return the objects of an overlay with places for the values."""
+    return with_places(tree()[overlay]) + (certificate_objects(SYSTEM) if overlay == STANDALONE else [])
 
 
 @functools.cache
@@ -108,21 +116,3 @@ def _identity(item: Object) -> Object:
 def _ordered(found: Iterable[Object]) -> list[Object]:
     places = {kind: at for at, kind in enumerate(RESOURCES)}
     return sorted(found, key=lambda item: places[item["kind"]])
-
-
-def _holds(node: Any, has: Callable[[str], bool]) -> bool:
-    if not isinstance(node, dict) or VALUE not in node:
-        return True
-    return has(node[WITH]) if WITH in node else not has(node[WITHOUT])
-
-
-def _resolved(node: Any, has: Callable[[str], bool], text: Callable[[str], str]) -> Any:
-    if isinstance(node, str):
-        return text(node)
-    if isinstance(node, list):
-        return [_resolved(item, has, text) for item in node if _holds(item, has)]
-    if not isinstance(node, dict):
-        return node
-    if VALUE in node:
-        return _resolved(node[VALUE], has, text)
-    return {key: _resolved(value, has, text) for key, value in node.items() if _holds(value, has)}

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from elastic.api.rights import CONTROLLER, MANAGED_BY
 from elastic.cli.adopting import plan as adopting
-from elastic.cli.installing.components import COMPONENTS, NAMESPACED, STANDALONE, in_order
+from elastic.cli.installing.components import BY_NAME, NAMESPACED, STANDALONE, in_order, with_components
+from elastic.cli.installing.values.given import Values, read
 from elastic.kube.resources import Object
 
 MANAGER = "elastic-install"
 """The field manager, and the value of the label MANAGED_BY on the objects that it creates."""
 VERSION = "app.kubernetes.io/version"
+GIVEN = "elastic-training/values"
+"""Annotation of the controller's deployment that holds the given values as JSON."""
 CHOSEN = "elastic-training/components"
-"""Annotation of the controller's deployment that holds the chosen components."""
+"""The same for release 0.4.0, which knew only components."""
+RELEASE = re.compile(r"v?(\d+\.\d+\.\d+)")
 OUR_LABEL = f"app={CONTROLLER}"
 OLDEST_KUBERNETES = (1, 27)
 
@@ -42,7 +48,8 @@ class Seen:
 class Wanted:
     overlay: str
     namespace: str
-    components: tuple[str, ...]
+    groups: tuple[tuple[str, str, str], ...]
+    """API groups that the values need, each with what needs it and who brings it."""
     version: str
     upgrades: bool = False
     takes_over: bool = False
@@ -66,10 +73,9 @@ def _obstacles(seen: Seen, wanted: Wanted) -> Iterator[str]:
             "`elastic crds | kubectl apply --server-side -f -` once"
         )
     yield from _of_controllers(seen, wanted)
-    for name in wanted.components:
-        one = COMPONENTS[name]
-        if one.group in seen.missing_groups:
-            yield f"component {name} needs {one.brought_by} ({one.group} is not served here); install it first, or leave the component out"
+    for group, what, brought_by in wanted.groups:
+        if group in seen.missing_groups:
+            yield f"{what} needs {brought_by} ({group} is not served here); install it first, or leave this out"
 
 
 def _of_operators(seen: Seen) -> Iterator[str]:
@@ -144,10 +150,24 @@ def version_of(controller: Object) -> str | None:
     return str(found) if found and is_managed(controller) else None
 
 
-def components_of(controller: Object) -> tuple[str, ...]:
-    """Return the components that were chosen when the controller was installed."""
-    text = str((controller["metadata"].get("annotations") or {}).get(CHOSEN, ""))
-    return in_order(name for name in text.split(",") if name in COMPONENTS)
+def given_of(controller: Object) -> Values:
+    """Return the values that were given when the controller was installed. Raise BadValues if this release does not know them."""
+    noted = controller["metadata"].get("annotations") or {}
+    if GIVEN in noted:
+        return read(f"annotation {GIVEN} of deployment {where(controller)}", str(noted[GIVEN]))
+    return with_components({}, in_order(name for name in str(noted.get(CHOSEN, "")).split(",") if name in BY_NAME))
+
+
+def of_another_release(image: str, version: str) -> str:
+    """Return that the tag of an image names another release than this command's; empty if it names none, or this one."""
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    found = RELEASE.fullmatch(tag)
+    if found is None or _version(tag) == _version(version):
+        return ""
+    return (
+        f"warning: the image is {image}, but this command is {version}, and the objects that it makes fit only its own release. "
+        f"Give an image of {version}, or take the command of release {found[1]}"
+    )
 
 
 def image_of(controller: Object) -> str:
@@ -158,13 +178,13 @@ def overlay_of(controller: Object) -> str:
     return NAMESPACED if any(str(flag).startswith("--namespace=") for flag in _container(controller).get("args") or ()) else STANDALONE
 
 
-def marked(item: Object, version: str, components: Sequence[str]) -> Object:
+def marked(item: Object, version: str, given: Mapping[str, Any]) -> Object:
     """Return the object with the labels and annotations that a later run needs."""
     metadata = item["metadata"]
     labels = {**(metadata.get("labels") or {}), MANAGED_BY: MANAGER, VERSION: version}
     made = {**metadata, "labels": labels}
     if item["kind"] == "Deployment" and metadata["name"] == CONTROLLER:
-        made["annotations"] = {**(metadata.get("annotations") or {}), CHOSEN: ",".join(components)}
+        made["annotations"] = {**(metadata.get("annotations") or {}), GIVEN: json.dumps(given, sort_keys=True)}
     return {**item, "metadata": made}
 
 

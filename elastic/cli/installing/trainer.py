@@ -6,17 +6,16 @@ Objects with upstream's names are ours only if nobody else has written them. All
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from elastic.api import webhook
 from elastic.api.counting import counted
 from elastic.api.kinds import KINDS, as_owned
-from elastic.api.rights import CONTROLLER, as_objects, trainer_lease_roles
+from elastic.api.rights import as_objects, trainer_lease_roles
 from elastic.api.trainer import shipped
 from elastic.api.trainer.crd import definitions
-from elastic.api.trainer.modes import LABEL, TRAINER_LEASE, VALUE, Mode, is_of_another
-from elastic.cli.installing.components import TRAIN_JOBS, in_order
+from elastic.api.trainer.modes import TRAINER_LEASE, Mode, is_of_another
 from elastic.cli.installing.obstacles import MANAGER, is_managed, replicas, where
 from elastic.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Object
 
@@ -115,32 +114,6 @@ def mode_of(controller: Object | None) -> Mode:
     flags = [str(flag) for container in pod.get("containers") or () for flag in container.get("args") or ()]
     word = next((flag.removeprefix(FLAG) for flag in flags if flag.startswith(FLAG)), Mode.OFF.value)
     return Mode(word) if word in {mode.value for mode in Mode} else Mode.OFF
-
-
-def with_mode(components: Iterable[str], mode: Mode) -> tuple[str, ...]:
-    """Return the components that this mode needs or lacks, and the others."""
-    others = [name for name in components if name != TRAIN_JOBS]
-    return in_order([*others, TRAIN_JOBS] if mode is not Mode.OFF else others)
-
-
-def adapted(items: Sequence[Object], mode: Mode) -> list[Object]:
-    """Return the objects of the component for this mode: deploy/ has them for the mode `instead`."""
-    return [_beside(item) for item in items] if mode is Mode.BESIDE else list(items)
-
-
-def _beside(item: Object) -> Object:
-    name = item["metadata"]["name"]
-    if item["kind"] == "ValidatingWebhookConfiguration" and name == f"{webhook.NAME}{webhook.FOR_TRAIN_JOBS}":
-        client = item["webhooks"][0]["clientConfig"]
-        return {**item, "webhooks": webhook.train_job_configuration(client, selector={LABEL: VALUE})["webhooks"]}
-    if item["kind"] == "Deployment" and name == CONTROLLER:
-        spec, pod = item["spec"], item["spec"]["template"]
-        containers = [
-            {**one, "args": [f"{FLAG}{Mode.BESIDE}" if flag.startswith(FLAG) else flag for flag in one.get("args") or ()]}
-            for one in pod["spec"]["containers"]
-        ]
-        return {**item, "spec": {**spec, "template": {**pod, "spec": {**pod["spec"], "containers": containers}}}}
-    return item
 
 
 def outside(mode: Mode, *, home: str) -> list[Object]:

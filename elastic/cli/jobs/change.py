@@ -189,7 +189,7 @@ def evict(words: tuple[str, ...], index: int | None, rank: int | None, timeout_s
         job = await found.one(kube, namespace, words)
         told = summary(job.kind, job.object)
         if told.is_over:
-            raise click.ClickException(f"{job.title} is over ({told.state.lower()}); its pods stay for their logs until it is deleted")
+            raise click.ClickException(f"{job.title} has ended ({told.state.lower()}); its pods stay for their logs until it is deleted")
         pod = verbs.worker(job, await verbs.pods_of(kube, job), index=index, rank=rank)
         try:
             async with asyncio.timeout(timeout_s):

@@ -38,7 +38,7 @@ from elastic.local.kept_logs import KeptLog, KeptLogs
 
 @click.command()
 @JOB
-@click.option("--follow", "-f", "follows", is_flag=True, help="Go on until the job is over, over restarts of its pods.")
+@click.option("--follow", "-f", "follows", is_flag=True, help="Continue until the job has ended, also across restarts of its pods.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only of the worker that has this rank; with --follow of each that gets it.")
 @click.option("--worker", "index", type=click.IntRange(min=0), help="Only of the worker with this index.")
 @click.option("--pod", "pod_name", help="Only of this pod.")
@@ -188,7 +188,7 @@ async def _print(
     remark = ""
     if pod is not None and pod["status"].get("phase") == "Pending":
         why = waits_for(summary(job.kind, job.object), [pod]) or pod_state(pod)
-        remark = f"{name} has printed nothing, for it has not started; it waits for {why}" if not lines else ""
+        remark = f"{name} has printed nothing, because it has not started; it waits for {why}" if not lines else ""
     elif pod is not None:
         try:
             for previous in runs:

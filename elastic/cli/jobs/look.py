@@ -33,7 +33,7 @@ DATA = ("json", "yaml")
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...", shell_complete=completion.jobs)
 @EVERYWHERE
 @click.option("--selector", "-l", "labels", metavar="LABELS", help="Those with these labels, as kubectl takes them: team=a,tier!=test.")
-@click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @output_option("wide", "name")
 @dashboard_option
 @cluster_options

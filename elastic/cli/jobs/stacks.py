@@ -50,11 +50,12 @@ MISSING = "its container has no Python with elastic_worker.stacks; use a worker 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The answer of one pod. trouble: why it has none."""
+    """The answer of one pod."""
 
     pod: str
     workers: Sequence[dict[str, Any]] = ()
     trouble: str = ""
+    """Why the pod has no answer."""
 
 
 @click.command()
@@ -92,7 +93,7 @@ def stacks(words: tuple[str, ...], rank: int | None, output: str, cluster: Clust
 def _chosen(job: Found, pods: list[Object], rank: int | None) -> list[Object]:
     """Return the pods that may have the process with this rank; all that run if the rank is None."""
     if summary(job.kind, job.object).is_over:
-        raise NotFound(f"{job.title} is over, so no process of it runs; see `elastic logs {job.key.name}`")
+        raise NotFound(f"{job.title} has ended, so none of its processes run; see `elastic logs {job.key.name}`")
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     if not running:
         states = ", ".join(f"{pod['metadata']['name']} {pod_state(pod)}" for pod in pods)

@@ -61,7 +61,7 @@ class Seen:
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [JOB]...", shell_complete=completion.jobs)
 @EVERYWHERE
-@click.option("--watch", "-w", "watches", is_flag=True, help="Show it anew every two seconds, until Ctrl-C.")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @output_option()
 @dashboard_option
 @cluster_options

@@ -40,7 +40,7 @@ def _probe(kind: str, written: Object) -> Probe:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of equal results of a probe in a row."""
+    """Numbers of consecutive successes and failures of a probe."""
 
     good: int = 0
     bad: int = 0

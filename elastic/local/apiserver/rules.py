@@ -47,7 +47,7 @@ def _check(schema: Json, value: Any, old: Any, path: str) -> Iterator[Cause]:
 
 
 def _correlated(schema: Json, item: Any, old: Any) -> Any:
-    """Return the old item with the same keys, in a list by keys. Items of other lists have no past."""
+    """Return the old item with the same keys, in a list by keys. Items of other lists have no old value."""
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys or not isinstance(old, list) or not isinstance(item, dict):
         return _MISSING
@@ -148,7 +148,7 @@ def problem(text: str) -> str:
 
 
 def _cel(value: Any, schema: Json) -> Any:
-    """Return a value with the types of the schema: a number is a double and an integer is an int, whatever its JSON looks like."""
+    """Return a value with the types of the schema: a number is a double and an integer is an int, regardless of how the JSON writes it."""
     from celpy import celtypes
 
     if isinstance(value, bool):

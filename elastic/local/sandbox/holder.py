@@ -27,7 +27,7 @@ from elastic.local.sandbox.inputs import Supply, open_console
 from elastic.local.sandbox.trial import prove
 
 BEGIN_MS = 5000
-"""Milliseconds for which another program waits for its container to begin, which normally takes only a few."""
+"""Milliseconds that `exec` waits for its container to start. A start normally takes a few milliseconds."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Container:
 
 @dataclass(slots=True)
 class _Joined:
-    """A further process in a container (exec), and the client that hears of its end."""
+    """A further process in a container (exec), and the client to notify when it ends."""
 
     client: Client
     id: int
@@ -289,7 +289,10 @@ def _send(number: signal.Signals, processes: set[int]) -> None:
 
 
 def _has_begun(problem: int) -> bool:
-    """Return whether the container's main process runs. Before that, a process that joins the init would find the holder's namespaces."""
+    """Return whether the container's main process runs.
+
+    Before that, the init still has the holder's namespaces, and a joining process would enter these.
+    """
     poll = select.poll()
     poll.register(problem, select.POLLIN)
     events = dict(poll.poll(BEGIN_MS)).get(problem, 0)
@@ -364,7 +367,7 @@ def main() -> int:
         sandbox = make_sandbox(mode, folder)
         prove(sandbox, folder)
     except (SandboxError, OSError) as error:
-        print(f"sandbox {mode.value} cannot be made here: {error}", file=sys.stderr)
+        print(f"sandbox {mode.value} cannot be created: {error}; choose another one with --sandbox (docs/laptop.md)", file=sys.stderr)
         return 1
     Holder(sandbox, folder, limits).serve()
     return 0

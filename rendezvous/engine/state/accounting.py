@@ -25,15 +25,18 @@ KNOWN_KEPT = 256
 
 @dataclass(frozen=True)
 class PendingFailure:
-    """A worker's own end, not judged yet. is_gone: its agent went as well; rank, error: of the worker and its exception, where known."""
+    """A worker's own end, not judged yet."""
 
     member: str
     pod: str
     status: int | None
     at: float
     is_gone: bool = False
+    """Whether its agent went as well."""
     rank: int | None = None
+    """Rank of the worker, if it is known."""
     error: str = ""
+    """Exception of the worker, if it is known."""
     is_replaced: bool = False
     """Another process takes the worker's place, so the member still changes worlds in process."""
     cause: Cause = Cause.USER
@@ -44,19 +47,18 @@ class PendingFailure:
 
 @dataclass(frozen=True)
 class Loss:
-    """A member that the current world lost to something other than its worker's failure, not judged yet. is_gone.
-
-    It left, and perhaps its container ended; unsure: the controller may know a better cause; may_work: nothing but a connection tells that
-    it is gone.
-    """
+    """A member that the current world lost to something other than its worker's failure, not judged yet."""
 
     member: str
     pod: str
     cause: str
     words: str
     is_gone: bool = False
+    """Whether it left. Perhaps its container ended as well."""
     unsure: bool = False
+    """Whether the controller may know a better cause."""
     may_work: bool = False
+    """Whether only the end of a connection says that it is gone, so that it may still work."""
     by_library: bool = False
     """The training library ended a worker of the member, whose agent is here and starts it again."""
     run: int | None = None

@@ -1,10 +1,12 @@
-"""The Helm chart holds the objects that `elastic install` applies. Helm itself is not needed: the templates use a few words, read here."""
+"""The Helm chart makes the objects that `elastic install` makes of the same values. Helm itself is not needed, but used if it is there."""
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
-import re
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,21 +14,85 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
+from helm_templates import Rendering
 
+from elastic import certificates
 from elastic.api.trainer.crd import definitions
 from elastic.api.trainer.modes import Mode
 from elastic.api.trainer.shipped import objects
-from elastic.cli.installing import manifests, trainer
+from elastic.cli import main
+from elastic.cli.installing import manifests, shared_secret, trainer
+from elastic.cli.installing.values import given
+from elastic.cli.installing.values.page import files as generated
+from elastic.membership.tokens import load_keys
 from elastic_worker import __version__
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPONENTS = {"etcd": "etcd", "autoscaler": "autoscaler", "metricsApi": "autoscaler-metrics-api", "dashboard": "dashboard"}
-COMPONENTS |= {"monitoring": "monitoring"}
 IMAGE = "registry.example.com/elastic-training:1"
+FILES = {
+    "nothing": "",
+    "no MPI": "mpi: false",
+    "everything": """
+        mpi: false
+        etcd: {enabled: true, storageSize: 10Gi, storageClassName: fast, image: mirror.example.com/etcd:v3.5.16, podDisruptionBudget: false}
+        autoscaler: {enabled: true, metricsApi: true, extraArgs: [--cluster-grows]}
+        dashboard: {enabled: true, extraArgs: [--allow-changes], resources: {requests: {cpu: 200m}}}
+        monitoring: {enabled: true, labels: {release: prometheus}}
+    """,
+    "one replica": """
+        controller: {replicas: 1}
+        autoscaler: {enabled: true, replicas: 1}
+    """,
+    "global": """
+        global:
+          labels: {team: research, example.com/cost: "7"}
+          annotations: {owner: someone}
+          imagePullPolicy: Always
+          imagePullSecrets: [{name: elastic-pull}]
+          nodeSelector: {kubernetes.io/os: linux}
+          tolerations: [{key: dedicated, operator: Exists, effect: NoSchedule}]
+          priorityClassName: system-cluster-critical
+          podLabels: {sidecar.istio.io/inject: "false"}
+          podAnnotations: {linkerd.io/inject: disabled}
+          serviceAccountAnnotations: {iam.gke.io/gcp-service-account: "a@b.c"}
+          logLevel: debug
+        autoscaler: {enabled: true}
+        dashboard: {enabled: true}
+        etcd: {enabled: true}
+    """,
+    "components win": """
+        global: {nodeSelector: {a: b}, logLevel: warning, podLabels: {one: a, two: a}, imagePullPolicy: Always}
+        controller:
+          replicas: 3
+          nodeSelector: {c: d}
+          logLevel: debug
+          podLabels: {two: b}
+          podAnnotations: {note: "yes"}
+          imagePullPolicy: Never
+          affinity: {nodeAffinity: {}, podAntiAffinity: {}}
+          tolerations: [{operator: Exists}]
+          resources: {limits: {memory: 2Gi}, requests: {cpu: 1, memory: 512Mi}}
+          extraArgs: [--gang-scheduler-name=volcano, "--lease-duration=30"]
+          serviceAccountAnnotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/a"}
+          podDisruptionBudget: false
+        rendezvous: {priorityClassName: mine, resources: {limits: {memory: 4Gi}}}
+    """,
+    "no limits": "{controller: {resources: {limits: {memory: null}}}, rendezvous: {resources: {limits: null}}}",
+    "webhook of cert-manager": "webhook: {failurePolicy: Fail, timeoutSeconds: 5, certificates: certManager}",
+    "webhook of an issuer": "webhook: {certificates: certManager, issuerName: internal, issuerKind: ClusterIssuer}\ntrainjobs: beside",
+    "no webhook": "webhook: {enabled: false}\ntrainjobs: instead",
+    "no policies, no annotations": """
+        networkPolicies: {enabled: false}
+        monitoring: {scrapeAnnotations: false}
+        dashboard: {enabled: true, podAnnotations: {a: b}}
+    """,
+}
+"""Files of values, by what they show."""
 
 
 @pytest.fixture(scope="module")
-def chart() -> ModuleType:
+def chart(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     spec = importlib.util.spec_from_file_location("chart", ROOT / "scripts" / "chart.py")
     assert spec is not None
     assert spec.loader is not None
@@ -41,84 +107,128 @@ def files(chart: ModuleType) -> dict[str, str]:
     return found
 
 
-class Rendering:
-    """Render templates as Helm does, as far as they use `if`, `end`, `required`, values and the release's namespace."""
-
-    def __init__(self, values: dict[str, Any], namespace: str) -> None:
-        self._values = values
-        self._namespace = namespace
-
-    def of(self, text: str) -> str:
-        open: list[bool] = []
-        out = []
-        for line in text.splitlines():
-            if found := re.fullmatch(r"\{\{- if (.*) \}\}", line):
-                open.append(self._holds(found[1]))
-            elif line == "{{- end }}":
-                open.pop()
-            elif all(open):
-                out.append(re.sub(r"\{\{ (.*?) \}\}", self._value, line))
-        assert not open
-        return "\n".join(out)
-
-    def _holds(self, condition: str) -> bool:
-        words = condition.split()
-        if words[0] in ("eq", "ne"):
-            is_equal = self._values[words[1].removeprefix(".Values.")] == json.loads(words[2])
-            return is_equal == (words[0] == "eq")
-        values = [bool(self._values[word.removeprefix(".Values.")]) for word in words if word.startswith(".Values.")]
-        return {"not": lambda: not values[0], "and": lambda: all(values)}.get(words[0], lambda: values[0])()
-
-    def _value(self, found: re.Match[str]) -> str:
-        if found[1] == '"{{"':
-            return "{{"
-        if found[1] == ".Release.Namespace":
-            return self._namespace
-        if found[1] == ".Values.trainjobs":
-            return str(self._values["trainjobs"])
-        assert re.fullmatch(r'required "[^"]+" \.Values\.image \| quote', found[1]), found[0]
-        assert self._values["image"]
-        return json.dumps(self._values["image"])
-
-
 def rendered(files: dict[str, str], values: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
-    given = yaml.safe_load(files["values.yaml"]) | values
-    jsonschema.validate(given, json.loads(files["values.schema.json"]))
-    rendering = Rendering(given, namespace)
-    found = [yaml.safe_load(rendering.of(text)) for name, text in files.items() if name.startswith("templates/") and name.endswith(".yaml")]
-    return [item for item in found if item is not None]
+    """Return the objects that Helm makes of the chart, apart from the Secret with the key."""
+    every = given.joined(yaml.safe_load(files["values.yaml"]), values)
+    every = without_null(every)
+    jsonschema.validate(every, json.loads(files["values.schema.json"]))
+    rendering = Rendering(files, every, namespace)
+    texts = [rendering.of(text) for name, text in files.items() if name.startswith("templates/") and name.endswith(".yaml")]
+    found = [item for text in texts for item in yaml.safe_load_all(text) if item is not None]
+    return [item for item in found if item["metadata"]["name"] != shared_secret.NAME]
+
+
+def without_null(value: Any) -> Any:
+    """Return the values without nulls, which Helm takes for "leave the default out"."""
+    if isinstance(value, dict):
+        return {key: without_null(entry) for key, entry in value.items() if entry is not None}
+    return value
+
+
+def installed(values: dict[str, Any], namespace: str) -> list[dict[str, Any]]:
+    every = given.complete(values)
+    found = [item for item in manifests.objects("standalone", every, namespace=namespace) if item["kind"] != "Namespace"]
+    return found + (trainer.lease_objects(namespace) if every["trainjobs"] == Mode.INSTEAD else [])
 
 
 def by_name(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {f"{item['kind']}/{item['metadata']['name']}": item for item in objects}
+    named = {f"{item['kind']}/{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item for item in objects}
+    assert len(named) == len(objects)
+    return named
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"mpi": False},
-        {"etcd": True},
-        {"autoscaler": True},
-        {"dashboard": True},
-        {"mpi": False, "etcd": True, "autoscaler": True, "metricsApi": True, "dashboard": True, "monitoring": True},
-    ],
-    ids=lambda values: "+".join(values) or "nothing",
-)
-def test_a_chart_with_these_values_is_what_is_installed_with_these_components(files: dict[str, str], values: dict[str, bool]) -> None:
-    components = [*(["without-mpi"] if not values.get("mpi", True) else []), *(COMPONENTS[name] for name in values if name in COMPONENTS)]
-    installed = manifests.objects("standalone", components, namespace="here", image=IMAGE)
-    assert by_name(rendered(files, {**values, "image": IMAGE}, "here")) == by_name(
-        [item for item in installed if item["kind"] != "Namespace"]
-    )
+def values_of(name: str) -> dict[str, Any]:
+    return given.read(name, FILES[name]) | {"image": IMAGE}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_chart_makes_what_elastic_install_makes_of_the_same_values(files: dict[str, str], name: str) -> None:
+    values = values_of(name)
+    assert by_name(rendered(files, values, "here")) == by_name(installed(values, "here"))
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_chart_with_a_mode_of_train_jobs_is_what_is_installed_in_this_mode(files: dict[str, str], mode: Mode) -> None:
-    installed = manifests.objects("standalone", trainer.with_mode((), mode), namespace="here", image=IMAGE)
-    wanted = [item for item in trainer.adapted(installed, mode) if item["kind"] != "Namespace"]
-    wanted += trainer.lease_objects("here") if mode is Mode.INSTEAD else []
-    assert by_name(rendered(files, {"trainjobs": mode.value, "image": IMAGE}, "here")) == by_name(wanted)
+def test_the_chart_makes_what_elastic_install_makes_in_each_mode_of_train_jobs(files: dict[str, str], mode: Mode) -> None:
+    values = {"trainjobs": mode.value, "image": IMAGE}
+    assert by_name(rendered(files, values, "here")) == by_name(installed(values, "here"))
+
+
+@pytest.mark.parametrize("name", ["global", "everything"])
+def test_the_command_prints_the_objects_of_the_chart_with_its_own_marks(files: dict[str, str], name: str, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(FILES[name])
+    words = ["install", "--values", str(file), "--set", f"image={IMAGE}", "-n", "here", "-o", "json"]
+    said = CliRunner().invoke(main, words, env={"KUBECONFIG": ""})
+    assert said.exit_code == 0, said.output
+    left_out = ("Namespace", "CustomResourceDefinition")
+    printed = [unmarked(item) for item in json.loads(said.stdout)["items"] if item["kind"] not in left_out]
+    assert by_name(printed) == by_name(rendered(files, values_of(name), "here"))
+
+
+def unmarked(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the object without the labels and the annotation by which `elastic install` knows its own objects."""
+    metadata = item["metadata"]
+    for kind, ours in (
+        ("labels", ("app.kubernetes.io/managed-by", "app.kubernetes.io/version")),
+        ("annotations", ("elastic-training/values",)),
+    ):
+        left = {key: value for key, value in metadata.get(kind, {}).items() if key not in ours}
+        metadata = {key: value for key, value in metadata.items() if key != kind} | ({kind: left} if left else {})
+    return item | {"metadata": metadata}
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
+@pytest.mark.parametrize("name", FILES)
+def test_helm_itself_makes_the_same(files: dict[str, str], name: str, tmp_path: Path) -> None:
+    for path, text in files.items():
+        (tmp_path / "chart" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "chart" / path).write_text(text)
+    (tmp_path / "values.yaml").write_text(FILES[name])
+    command = [
+        "helm",
+        "template",
+        "elastic",
+        str(tmp_path / "chart"),
+        "-n",
+        "here",
+        "--kube-version",
+        "1.30.0",
+        "-f",
+        str(tmp_path / "values.yaml"),
+    ]
+    done = subprocess.run([*command, "--set", f"image={IMAGE}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [item for item in yaml.safe_load_all(done.stdout) if item is not None]
+    (secret,) = [item for item in found if item["metadata"]["name"] == shared_secret.NAME]
+    assert_serves(secret, "here", tmp_path)
+    found.remove(secret)
+    assert by_name(found) == by_name(installed(values_of(name), "here"))
+
+
+def assert_serves(secret: dict[str, Any], namespace: str, folder: Path) -> None:
+    """Assert that a Secret holds a key and a certificate that controller, rendezvous server and etcd can use."""
+    data = {name: base64.b64decode(text) for name, text in secret["data"].items()}
+    assert data.keys() == {"server.key", "ca.crt", "tls.crt", "tls.key"}
+    assert certificates.covers(data["tls.crt"], shared_secret.names(namespace))
+    (folder / "server.key").write_bytes(data["server.key"])
+    assert len(load_keys(folder)) == 1
+
+
+def secret_of(files: dict[str, str], objects: dict[str, Any] | None = None, *, create: bool = True) -> Any:
+    values = given.complete({"installation": {"create": create}})
+    return yaml.safe_load(Rendering(files, values, "here", objects).of(files["templates/installation.yaml"]))
+
+
+def test_the_chart_makes_the_key_once_and_keeps_it(files: dict[str, str], tmp_path: Path) -> None:
+    first = secret_of(files)
+    assert_serves(first, "here", tmp_path)
+    assert first["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}, "uninstalling keeps it, too"
+    ours = first | {"metadata": {"annotations": {"meta.helm.sh/release-name": "elastic"}}}
+    assert secret_of(files, {shared_secret.NAME: ours})["data"] == first["data"], "an upgrade keeps the key"
+    for metadata in ({}, {"annotations": {"meta.helm.sh/release-name": "another"}}):
+        assert secret_of(files, {shared_secret.NAME: first | {"metadata": metadata}}) is None, "a Secret of others is theirs"
+    assert secret_of(files, create=False) is None
+    assert secret_of(files)["data"] != secret_of(files)["data"], "helm template sees no cluster, so each rendering has a new key"
 
 
 def test_the_chart_overwrites_no_object_that_kubeflow_trainer_brings(files: dict[str, str]) -> None:
@@ -127,20 +237,55 @@ def test_the_chart_overwrites_no_object_that_kubeflow_trainer_brings(files: dict
     brought = [*definitions(), *(item for item in objects() if item["kind"] != "Namespace")]
     assert [name for name in by_name(brought) if name in there] == []
     assert not any(name.startswith("crds/") and "trainer" in name for name in files)
-    shown = Rendering({"trainjobs": "instead"}, "here").of(files["templates/NOTES.txt"])
-    assert "kubectl create -f deploy/components/trainjobs/definitions.yaml" in shown
-    assert "TrainJobs" not in Rendering({"trainjobs": "off"}, "here").of(files["templates/NOTES.txt"])
+    notes = [Rendering(files, given.complete({"trainjobs": mode}), "here").of(files["templates/NOTES.txt"]) for mode in ("instead", "off")]
+    assert "kubectl create -f deploy/components/trainjobs/definitions.yaml" in notes[0]
+    assert "TrainJobs" not in notes[1]
 
 
-def test_the_chart_has_every_kind_its_version_and_what_is_to_be_done_first(files: dict[str, str]) -> None:
+def test_the_chart_has_every_kind_and_its_version(files: dict[str, str]) -> None:
     for file in (ROOT / "deploy" / "crds").glob("*.kubeflow.org.yaml"):
         assert files[f"crds/{file.name}"] == file.read_text()
     described = yaml.safe_load(files["Chart.yaml"])
     assert described["version"] == described["appVersion"] == __version__
-    assert "deploy/installation.sh" in files["templates/NOTES.txt"]
 
 
-@pytest.mark.parametrize("values", [{"autoscale": True}, {"mpi": "no"}, {"image": 1}, {"trainjobs": "all"}, {"trainjobs": False}])
-def test_a_wrong_value_is_refused(files: dict[str, str], values: dict[str, Any]) -> None:
+def test_people_can_read_the_templates(files: dict[str, str]) -> None:
+    """They were one line of JSON for each field, and one file for each of 50 objects."""
+    made = {name: text for name, text in files.items() if name.startswith("templates/")}
+    assert len(made) <= 15
+    for name, text in made.items():
+        longest = max(len(line) for line in text.splitlines() if "expr:" not in line and "description:" not in line)
+        assert longest < 340, name
+        assert '": "' not in text, name
+
+
+def test_the_generated_files_are_current() -> None:
+    assert [str(path) for path, text in generated() if path.read_text() != text] == [], "run make check to see the command"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"autoscale": {}},
+        {"mpi": "no"},
+        {"image": 1},
+        {"trainjobs": "all"},
+        {"trainjobs": False},
+        {"autoscaler": True},
+        {"autoscaler": {"metricsApi": True}},
+        {"controller": {"replicas": 0}},
+        {"controller": {"replicas": None}},
+        {"rendezvous": {"replicas": 2}},
+        {"global": {"labels": {"app": "mine"}}},
+        {"controller": {"resources": {"limits": {"memory": "lots"}}}},
+        {"controller": {"extraArgs": ["lease"]}},
+        {"controller": {"affinity": {"nodes": {}}}},
+    ],
+    ids=json.dumps,
+)
+def test_helm_and_the_command_refuse_the_same_values(files: dict[str, str], values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         rendered(files, values, "here")
+    words = ["install", "--values", "-", "--image", IMAGE, "-o", "json"]
+    said = CliRunner().invoke(main, words, input=json.dumps(values), env={"KUBECONFIG": ""})
+    assert said.exit_code != 0

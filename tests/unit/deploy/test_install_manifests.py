@@ -10,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from installed_objects import installed_objects
 
 from elastic.api.rights import SYSTEM
 from elastic.cli.installing import manifests
 from elastic.cli.installing.components import COMPONENTS, OVERLAYS, problems
+from elastic.cli.installing.values.places import IMAGE as BUILT_IMAGE
 from elastic.kube.resources import Object
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,14 +62,14 @@ def test_every_component_and_overlay_of_deploy_can_be_chosen() -> None:
 def test_the_installed_objects_are_those_that_kustomize_makes_of_deploy(
     script: ModuleType, overlay: str, components: tuple[str, ...]
 ) -> None:
-    made = json.dumps(script.built(overlay, components)).replace(SYSTEM, "here").replace(manifests.IMAGE, IMAGE)
-    found = named(manifests.objects(overlay, components, namespace="here", image=IMAGE))
+    made = json.dumps(script.built(overlay, components)).replace(SYSTEM, "here").replace(BUILT_IMAGE, IMAGE)
+    found = named(installed_objects(overlay, components, namespace="here", image=IMAGE))
     assert found == named(json.loads(made)), "deploy/ has changed; run: python scripts/manifests.py"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_object_has_its_place_in_the_api_and_in_the_order(overlay: str) -> None:
-    found = manifests.objects(overlay, ALL[overlay], namespace="here", image=IMAGE)
+    found = installed_objects(overlay, ALL[overlay], namespace="here", image=IMAGE)
     for item in found:
         assert manifests.resource(item).api_version == item["apiVersion"], manifests.name(item)
         assert manifests.resource(item).namespaced == ("namespace" in item["metadata"]), manifests.name(item)
@@ -76,7 +78,7 @@ def test_each_object_has_its_place_in_the_api_and_in_the_order(overlay: str) -> 
     assert first["ServiceAccount"] < first["RoleBinding"] < first["Secret" if overlay == "standalone" else "Service"] < first["Deployment"]
     assert (kinds[0] == "Namespace") == (overlay == "standalone")
     there = {manifests.name(item) for item in manifests.every_object(overlay, namespace="here")}
-    assert there >= {manifests.name(item) for item in found} | named(manifests.objects(overlay, (), namespace="here", image=IMAGE)).keys()
+    assert there >= {manifests.name(item) for item in found} | named(installed_objects(overlay, (), namespace="here", image=IMAGE)).keys()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Check the commands, jobs and links that README.md and docs/ show.
+"""Check the commands and jobs that README.md and docs/ show.
 
-Our commands have the options that a page gives them, jobs are valid, and files and headings exist. Other tests run the commands and check
-their effects.
+Our commands have the options that a page gives them, jobs are valid, and the files in commands exist. Other tests run the commands and
+check their effects. scripts/links.py checks the links.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from elastic.cli import main
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -46,32 +45,11 @@ def test_commands_of_ours_have_the_options_that_a_page_gives_them(page: Path) ->
 
 
 @each_page
-def test_the_files_that_a_page_names_are_there(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
-        assert (page.parent / target).exists(), target
+def test_the_files_in_the_commands_of_a_page_are_there(page: Path) -> None:
     for line in typed(page):
         for word in line.split():
             if re.match(r"(examples|scripts|deploy|benchmarks)/", word):
                 assert (ROOT / word).exists(), line
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub gives the headings of a page."""
-    heads = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
-    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in heads)
-    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in plain}
-
-
-@each_page
-def test_the_headings_that_a_page_links_to_are_there(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text()):
-        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
-
-
-def test_the_anchor_of_a_heading_is_the_one_that_github_gives_it() -> None:
-    found = anchors(ROOT / "docs" / "architecture.md")
-    assert {"the-job-elasticapi", "one-owner-per-fact", "what-happens-when-a-worker-is-lost"} <= found
-    assert "one-owner" not in found
 
 
 @each_page

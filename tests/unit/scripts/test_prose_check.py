@@ -84,8 +84,90 @@ def test_comments_are_read_as_blocks_and_may_be_fragments() -> None:
     assert [(one.line, one.rule) for one in found] == [(2, "opening"), (5, "opening")]
 
 
-def test_strings_that_are_no_docstrings_are_not_read() -> None:
-    assert prose.findings('print("Who is it?")\n"""Who is it?"""\n') == []
+def test_strings_that_are_no_docstrings_may_be_questions_and_fragments() -> None:
+    source = 'print("Who is it?")\n"""Who is it?"""\n'
+    assert prose.findings(source) == prose.new_findings(source) == []
+
+
+MESSAGES = [
+    '@click.option("--watch", help="Show it anew every two seconds.")\ndef main():\n    pass\n',
+    'def main():\n    raise click.ClickException(f"{file} is read anew")\n',
+    'log.warning("%s; it presents itself anew", reason)\n',
+    'def main():\n    yield Finding(BAD, "it presents "\n        "itself anew")\n',
+    'REMEDY = "get the file anew"\n',
+    'WORDS = {"wait": ("run", "Wait until the job is over.")}\n',
+]
+
+
+@pytest.mark.parametrize("source", MESSAGES)
+def test_a_message_with_a_banned_word_is_found(source: str) -> None:
+    assert [one.rule for one in prose.new_findings(source)] == ["word"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'MODES = ("instead", "beside")\n',
+        'print("give --trainjobs beside, or install it")\n',
+        "print('the value \"anew\" or `beside` is kept')\n",
+        '"""Show it anew."""\n',
+        'anew = beside("a", 1)\n',
+    ],
+)
+def test_names_values_and_quotes_in_strings_are_no_findings(source: str) -> None:
+    assert prose.new_findings(source) == []
+
+
+def test_messages_of_tests_and_of_later_folders_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for folder in ("tests", "elastic"):
+        (tmp_path / folder).mkdir()
+        path = f"{folder}/one.py"
+        (tmp_path / path).write_text('print("show it anew")\n')
+        found[folder] = [line for line in prose.report([path]) if "anew" in line]
+    assert found["tests"] == []
+    assert found["elastic"] == ['elastic/one.py:1: word: "anew": again']
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        ("# Pages\n\nIt is read anew.\n", [3]),
+        ("- All of them but\n  for the first, and\n- it is over.\n", [1, 3]),
+        ("All of them but\nfor the first.\n", [1]),
+        ("| a job | is over |\n|---|---|\n| Whoever asks | gets it. |\n", [3]),
+        ('Give `--trainjobs beside`, or "anew".\n', []),
+        ("```yaml\n# it is read anew\n```\n", []),
+        ("1. A list:\n   ```\n   # it is read anew\n   ```\n   It ends here, for it is short.\n", [5]),
+        ("See [the page](beside.md#anew) <!-- read anew -->.\n", []),
+    ],
+)
+def test_banned_words_are_found_in_the_prose_of_a_page(page: str, lines: list[int]) -> None:
+    assert [one.line for one in prose.page_findings(page)] == lines
+
+
+def test_a_docstring_that_was_cut_inside_a_list_of_fields_is_found() -> None:
+    words = "Settings that are the same for all jobs. grows.\n\n    The cluster adds nodes.\n    "
+    assert [one.rule for one in prose.findings(f'class Setting:\n    """{words}"""\n')] == ["fields"]
+    assert prose.findings('class Setting:\n    """Settings that are the same. It grows.\n\n    More.\n    """\n') == []
+
+
+LISTS = [
+    "Settings. grows: whether the cluster adds nodes.",
+    "grows: whether the cluster adds nodes.",
+    "Settings.\n\n    grows, sees_nodes: of the cluster.\n    ",
+    "Settings; and grows: whether the cluster adds nodes.",
+]
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_a_class_that_explains_a_field_in_its_docstring_is_found(words: str) -> None:
+    field = "    grows: bool = False\n"
+    assert [one.rule for one in prose.new_findings(f'class Setting:\n    """{words}"""\n\n{field}')] == ["fields"]
+    assert prose.new_findings(f'class Setting:\n    """{words}"""\n\n    other: bool = False\n') == []
+    inner = f'def make():\n    class Setting:\n        """{words}"""\n\n    {field}'
+    assert [one.rule for one in prose.new_findings(inner)] == ["fields"]
 
 
 def test_a_docstring_that_is_not_imperative_is_found(tmp_path: Path) -> None:
@@ -136,7 +218,7 @@ def test_the_whole_check_fails_for_a_new_module_and_passes_for_an_excused_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prose, "subjects_since", lambda base: None)
-    for folder in ("scripts", "elastic"):
+    for folder in ("scripts", "elastic", "docs"):
         (tmp_path / folder).mkdir()
     module = tmp_path / "elastic" / "one.py"
     module.write_text('LIMIT = 3\n"""Below so many the job waits."""\n')
@@ -149,6 +231,12 @@ def test_the_whole_check_fails_for_a_new_module_and_passes_for_an_excused_one(
     assert prose.main([]) == 1
     assert prose.main(["--write"]) == 0
     assert prose.Ratchet.parse(prose.RATCHET.read_text()) == prose.Ratchet({"elastic": 0}, {})
+    module.write_text("LIMIT = 3\n")
+    assert prose.main([]) == 0
+    (tmp_path / "docs" / "page.md").write_text("The page\nis read anew.\n")
+    capsys.readouterr()
+    assert prose.main([]) == 1
+    assert 'docs/page.md:2: word: "anew": again' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

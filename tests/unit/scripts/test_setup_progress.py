@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
-from setup_packages import Packages, canonical  # noqa: E402
+from setup_packages import Packages, canonical, to_install  # noqa: E402
 from waiting import bar  # noqa: E402
 
 
@@ -34,6 +34,12 @@ def test_the_bar_counts_packages_that_pip_has_found_and_then_installed(tmp_path:
 def test_names_are_those_of_the_index() -> None:
     assert canonical("Prometheus_Client") == canonical("prometheus.client") == "prometheus-client"
     assert bar(0, 0) == "[........................] 0 of 0"
+
+
+def test_the_bar_does_not_wait_for_packages_that_only_the_site_needs() -> None:
+    names = to_install((ROOT / "constraints.txt").read_text())
+    assert {"torch", "codespell"} <= names
+    assert not {"mkdocs", "mkdocs-material", "watchdog"} & names
 
 
 @pytest.mark.parametrize(("code", "words"), [(0, []), (3, ["what it said", "setup: making a: failed with exit code 3"])])

@@ -34,7 +34,7 @@ def test_a_users_autoscaler_next_to_a_policy_is_named_with_what_to_do(who: str):
     hand = Memory(hand=Hand(count=4, until=NOON + 600, who=who))
     decision = decide(signals(LINEAR, working=4, memory=hand), 4, NOON)
     assert decision.count == 4
-    assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler beside scalingPolicy: remove one of them, or write")
+    assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler next to scalingPolicy: remove one of them, or write")
 
 
 @pytest.mark.parametrize("who", ["kubectl", "kube-controller-manager"])

@@ -148,7 +148,7 @@ def test_an_edit_of_the_limits_leads_to_the_size_before_the_trial_and_delays_no_
 def test_after_an_edit_of_the_limits_the_next_trial_waits_an_hour() -> None:
     seen = under_way(2, 4, rate=None, replicas=4, bounds=Bounds(1, 3))
     decision = decide(seen, 4, NOON)
-    assert (decision.count, decision.reason) == (2, "the trial of 4 workers is over")
+    assert (decision.count, decision.reason) == (2, "the trial of 4 workers has ended")
     back = decide(replace(seen, working=2, memory=decision.memory), 2, NOON + 5)
     assert (back.count, back.memory.trial) == (2, None)
     wider = replace(seen, working=2, memory=back.memory, bounds=Bounds(1, 8))

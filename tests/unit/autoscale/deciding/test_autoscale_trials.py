@@ -102,7 +102,7 @@ def test_growth_looks_past_a_size_at_which_workers_lie_badly() -> None:
     assert job.replicas == 8
     assert trials(job) == [(6, 8)]
     reason = next(decision.reason for decision in job.decisions if decision.memory.trial is not None)
-    assert reason == "8 workers are tried: each further worker may bring up to 100 %, 50 % are asked for"
+    assert reason == "8 workers are tried: each further worker may bring up to 100 % (minGainPercent is 50)"
 
 
 def test_a_size_that_was_slow_while_a_node_was_busy_is_tried_again_once_its_measure_has_faded() -> None:
@@ -120,7 +120,7 @@ def test_a_trial_that_fails_goes_back_in_one_step_and_says_why() -> None:
     assert origin == path[path.index(target) + 1] == job.replicas
     ended = next(d.reason for d, after in itertools.pairwise(job.decisions) if d.count == target and after.count == origin)
     back = next(d.reason for d in job.decisions if d.count == origin and "were tried" in d.reason)
-    assert "% are asked for; the next number is tried in 8 h at the earliest" in back, ended
+    assert "(minGainPercent is 50); the next number is tried in 8 h at the earliest" in back, ended
 
 
 @settings(max_examples=5, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -210,7 +210,7 @@ def test_a_trial_is_kept_or_taken_back_by_its_result() -> None:
     assert trying(None)[0] == 4
     count, memory, reason = trying(380.0)
     assert (count, memory.trial, memory.trial_doublings) == (4, None, 0)
-    assert reason == "4 workers were tried: each worker beyond 2 brings 90 %, 50 % are asked for"
+    assert reason == "4 workers were tried: each worker beyond 2 brings 90 % (minGainPercent is 50)"
     count, memory, _ = trying(240.0)
     assert (count, memory.trial, memory.trial_doublings, memory.reversals) == (2, replace(TRIAL, has_failed=True), 3, 0)
     assert memory.tried_at == NOON

@@ -119,6 +119,8 @@ class Api:
         self.version = 0
         self.conflicts = 0
         self.refuses = False
+        self.looks = 0
+        """Number of times that the Secret was read."""
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.refuses:
@@ -126,6 +128,7 @@ class Api:
         if "validatingwebhookconfigurations" in request.path:
             return await self._configuration(request)
         if request.method == "GET":
+            self.looks += 1
             return web.json_response(self.secret) if self.secret is not None else refusal(404, "NotFound")
         body = json.loads(await request.read())
         if self.conflicts:
@@ -205,6 +208,25 @@ async def test_the_first_replica_makes_a_certificate_and_the_second_shows_the_sa
         assert len(set(api.bundles)) == 1
         assert api.bundles[0] == api.secret["data"]["ca.crt"]
         assert await shown(first.tls, api) == await shown(second.tls, api) == base64.b64decode(api.secret["data"]["tls.crt"])
+
+
+async def test_a_certificate_that_another_program_makes_is_awaited_and_never_written():
+    """The controllers made one of their own while cert-manager was still making its first one, and both then renewed the same Secret."""
+    api = Api()
+    place = replace(PLACE, is_external=True)
+
+    async def looked() -> bool:
+        return api.looks > 1
+
+    async with served(api.answer) as kube:
+        running = Keeping(kube, place, Configurations(kube, [PLACE.name]).trust, clock=lambda: NOW, every_s=0.01)
+        starting = asyncio.create_task(running.begin())
+        await until(looked)
+        assert (starting.done(), api.writes) == (False, [])
+        api.store(renewed(None, NAMES, name="another", what=Due.ALL))
+        await starting
+        assert await shows_what_is_stored(running, api)
+        assert not [write for write in api.writes if "secret" in write]
 
 
 async def test_a_look_at_what_is_right_writes_nothing():

@@ -129,7 +129,7 @@ def test_a_job_that_leaves_no_room_for_its_status_is_refused_unless_it_is_stored
     with pytest.raises(SpecError) as caught:
         parse(padded(480))
     assert str(caught.value) == (
-        "without its status the job is larger than 480 KiB, so that the API server could not store its status beside it;"
+        "without its status the job is larger than 480 KiB, so that the API server could not store its status as well;"
         " shorten it, for example by moving long texts from the pod templates to a ConfigMap"
     )
     assert parsed(padded(480), stored=True) is not None

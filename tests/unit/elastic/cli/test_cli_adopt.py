@@ -157,5 +157,5 @@ def test_a_file_that_it_did_not_write_is_refused(tmp_path: Path, text: str) -> N
     (tmp_path / "other.json").write_text(text)
     api = operators()
     said = adopt(api, tmp_path, "--back", str(tmp_path / "other.json"), "--yes")
-    assert (said.exit_code, "is none that `elastic adopt` wrote" in said.stderr) == (1, True)
+    assert (said.exit_code, "was not written by `elastic adopt`" in said.stderr) == (1, True)
     assert changes(api) == []

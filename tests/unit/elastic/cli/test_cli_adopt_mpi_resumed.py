@@ -156,7 +156,7 @@ def test_the_rest_is_shown_first(tmp_path: Path) -> None:
     assert said.exit_code == 0, said.output
     assert [line.split(".", 1)[1].split()[0] for line in said.stdout.splitlines() if line.startswith("  ")] == ["apply", "make"]
     assert "the take-over that wrote it goes on" in said.stdout
-    assert "make MPIJob a/waits anew" in said.stdout
+    assert "make MPIJob a/waits again" in said.stdout
 
 
 def test_jobs_that_changed_since_are_named_and_nothing_is_deleted(tmp_path: Path) -> None:

@@ -115,4 +115,4 @@ def test_without_kubeflow_trainer_there_is_nothing_to_take_over(tmp_path: Path) 
 def test_a_file_with_another_mode_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
     said = adopt(Cluster(), tmp_path, "--back", str(tmp_path / "other.json"), "--yes")
-    assert (said.exit_code, "is none that `elastic adopt` wrote" in said.stderr) == (1, True), said.output
+    assert (said.exit_code, "was not written by `elastic adopt`" in said.stderr) == (1, True), said.output

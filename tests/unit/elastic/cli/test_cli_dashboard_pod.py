@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from installed_objects import installed_objects
 
-from elastic.cli.installing import manifests
 from elastic.cli.showing.template import API_ACCESS, difference
 
 Object = dict[str, Any]
@@ -20,7 +20,7 @@ OPENSHIFT = {"configMap": {"items": [{"key": "service-ca.crt", "path": "service-
 
 def deployment() -> Object:
     """Return the Deployment that is installed."""
-    every = manifests.objects("standalone", ("dashboard",), namespace="elastic-system", image="elastic-training:1")
+    every = installed_objects("standalone", ("dashboard",), namespace="elastic-system", image="elastic-training:1")
     return next(copy.deepcopy(one) for one in every if (one["kind"], one["metadata"]["name"]) == ("Deployment", "elastic-dashboard"))
 
 

@@ -123,7 +123,7 @@ def test_finished_and_suspended_jobs_stay_as_they_are(tmp_path: Path) -> None:
     over["conditions"].append({"type": "Failed", "status": "True"})
     api = Api(job(status=over), pod(0))
     said = asked(tmp_path, api, "evict", "train", "--worker", "0")
-    assert "is over (failed); its pods stay for their logs until it is deleted" in said.stderr
+    assert "has ended (failed); its pods stay for their logs until it is deleted" in said.stderr
     assert "JOB" not in asked(tmp_path, api, "top").stdout, "it uses nothing"
     suspended = Api(job(status=running(), runPolicy={"suspend": True}))
     again = asked(tmp_path, suspended, "suspend", "train")

@@ -11,13 +11,14 @@ import pytest
 import yaml
 from cli_api import namespace, path_of
 from click.testing import CliRunner
+from installed_objects import installed_objects
 from installing_cluster import IMAGE, OURS, SYSTEM, Cluster, deployment, install, installed, names
 
 from elastic import certificates
 from elastic.api.crd import crd
 from elastic.api.kinds import KINDS
 from elastic.cli import main
-from elastic.cli.installing import manifests, readiness, shared_secret
+from elastic.cli.installing import readiness, shared_secret
 from elastic.kube.resources import Object
 from elastic.membership.tokens import load_keys
 
@@ -217,7 +218,7 @@ def test_a_newer_release_is_never_replaced(tmp_path: Path) -> None:
 
 def test_an_installation_by_kubectl_or_helm_is_taken_over_only_when_asked_for(tmp_path: Path) -> None:
     cluster = Cluster()
-    for item in manifests.objects("standalone", (), namespace=SYSTEM, image="old"):
+    for item in installed_objects("standalone", (), namespace=SYSTEM, image="old"):
         cluster.objects[path_of(item)] = item
     said = install(cluster, tmp_path, "--image", IMAGE)
     assert (said.exit_code, cluster.applied) == (1, [])

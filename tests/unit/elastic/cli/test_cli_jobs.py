@@ -257,7 +257,7 @@ def test_a_finished_job_is_not_scaled(tmp_path: Path) -> None:
     over = running()
     over["conditions"].append({"type": "Succeeded", "status": "True"})
     said = asked(tmp_path, Api(job(status=over)), "scale", "train", "--workers", "4")
-    assert "PyTorchJob train is over (succeeded)" in said.stderr
+    assert "PyTorchJob train has ended (succeeded)" in said.stderr
 
 
 def test_top_shows_what_workers_use_and_how_far_training_is(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_doctor_says_that_a_cluster_alone_has_no_controller(
     monkeypatch.setattr("elastic.cli.cluster_choice._folder_of", lambda kubeconfig: tmp_path / "laptop")
     said = asked(tmp_path, Api(kinds=has_control_plane), "doctor").stdout
     remedy = "`elastic down`, then `elastic up` without --cluster-only"
-    alone = f"there is none, for the cluster was started with --cluster-only: it runs pods, and no jobs; {remedy} starts one"
+    alone = f"no control plane runs, because the cluster was started with --cluster-only: it runs pods, but no jobs; {remedy} starts one"
     assert ("one of the laptop cluster's processes" in said) == has_control_plane
     assert (alone in said) == (f"{remedy} brings them" in said) == (not has_control_plane)
     assert "elastic install" not in said

@@ -64,7 +64,7 @@ def test_a_pod_that_has_not_started_says_so_and_why(tmp_path: Path) -> None:
     api.logs = {"train-worker-0": "", "train-worker-1": "one\n"}
     said = asked(tmp_path, api, "logs", "train")
     assert (said.exit_code, said.stdout) == (0, "train-worker-1 | one\n")
-    words = "train-worker-0 has printed nothing, for it has not started; it waits for room for train-worker-0: 0/1 nodes are available"
+    words = "train-worker-0 has printed nothing, because it has not started; it waits for room for train-worker-0: 0/1 nodes are available"
     assert said.stderr.startswith(words)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli_api import job, path_of, running
+from installed_objects import installed_objects
 from installing_cluster import SYSTEM, Cluster, installed, uninstall
 
 from elastic.api.kinds import KINDS
-from elastic.cli.installing import manifests
 from elastic.kube.resources import Object
 
 
@@ -62,7 +62,7 @@ def test_jobs_go_only_when_named_and_before_the_control_plane(tmp_path: Path) ->
 
 def test_an_installation_of_others_is_not_removed(tmp_path: Path) -> None:
     cluster = Cluster()
-    for item in manifests.objects("standalone", (), namespace=SYSTEM, image="old"):
+    for item in installed_objects("standalone", (), namespace=SYSTEM, image="old"):
         cluster.objects[path_of(item)] = item
     said = uninstall(cluster, tmp_path, "--yes")
     assert (said.exit_code, deleted(cluster)) == (1, [])

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from elastic.certificates import make_ca
-from elastic.kube.access import ANEW, AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
+from elastic.kube.access import GET_AGAIN, AccessError, TokenCommand, TokenFile, from_kubeconfig, in_cluster
 
 
 def kubeconfig(folder: Path, *, user: dict[str, object] | None = None, **cluster: object) -> Path:
@@ -69,7 +69,7 @@ def test_a_damaged_certificate_authority_is_named_with_its_file_and_the_remedy(t
     with pytest.raises(AccessError) as refused:
         from_kubeconfig(path)
     assert str(refused.value).startswith(f"kubeconfig {path}: certificate-authority-data holds no certificate in PEM form but ")
-    assert str(refused.value).endswith(f" other bytes; {ANEW}")
+    assert str(refused.value).endswith(f" other bytes; {GET_AGAIN}")
 
 
 def test_a_damaged_client_certificate_or_key_is_named(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_file_that_is_no_kubeconfig_is_one_line_with_the_remedy(tmp_path: Path
     assert said.startswith(f"kubeconfig {path} ")
     assert words in said
     assert "\n" not in said
-    assert "--context" in said or said.endswith(ANEW)
+    assert "--context" in said or said.endswith(GET_AGAIN)
 
 
 def test_outside_a_pod_the_advice_is_to_pass_a_kubeconfig(tmp_path: Path) -> None:
