@@ -191,7 +191,7 @@ def test_a_laptop_cluster_without_a_control_plane_is_refused_however_it_is_named
     named = {"--data-dir": layout.root, "--kubeconfig": layout.kubeconfig}
     answer = run(file, option, str(named[option])) if option in named else run(file, kubeconfig=str(layout.kubeconfig))
     where = f"--data-dir {layout.root}"
-    words = f"for it was started with --cluster-only: `elastic down {where}`, then `elastic up {where}` without it"
+    words = f"because it was started with --cluster-only: `elastic down {where}`, then `elastic up {where}` without it"
     assert (answer.exit_code, words in answer.stderr) == (2, True)
 
 
