@@ -10,7 +10,7 @@ from elastic.api.scaling import Decision as Written
 from elastic.api.words import Through
 from elastic_training.autoscale.deciding.jobs import Outcome, ScaledJob
 from elastic_training.autoscale.deciding.measures import LEAST_COUNT, Measured, Sizes
-from elastic_training.autoscale.deciding.signals import CARRIERS, Hand, Memory, Trial
+from elastic_training.autoscale.deciding.signals import CARRIERS, ExternalSize, Memory, Trial
 from elastic_training.autoscale.deciding.troubles import NO_PROGRESS
 
 NUMBERS = re.compile(r"-?[0-9]+")
@@ -87,7 +87,7 @@ def memory_of(record: DecisionRecord | None) -> Memory:
     """Return the memory from which a new process starts."""
     if record is None:
         return Memory()
-    hand = Hand(count=record.hand, until=record.hand_until) if record.hand is not None else None
+    hand = ExternalSize(count=record.hand, until=record.hand_until) if record.hand is not None else None
     trial = record.trial
     return Memory(
         sizes=_sizes(record),
@@ -126,7 +126,7 @@ def with_hand(memory: Memory, seen: ScaledJob, *, is_other: bool, now: float) ->
     owner = seen.owners[-1]
     if hand is not None and hand.count == seen.replicas and hand.at in ("", owner.at):
         return replace(memory, hand=replace(hand, who=owner.manager, at=owner.at))
-    return replace(memory, hand=Hand(count=seen.replicas, until=now + seen.policy.hold_seconds, who=owner.manager, at=owner.at))
+    return replace(memory, hand=ExternalSize(count=seen.replicas, until=now + seen.policy.hold_seconds, who=owner.manager, at=owner.at))
 
 
 def _facts(record: DecisionRecord) -> tuple[object, ...]:

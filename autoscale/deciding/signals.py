@@ -47,7 +47,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
+class ExternalSize:
     """The number of workers that a user or another controller has set, and the time until which it applies."""
 
     count: int
@@ -98,7 +98,8 @@ class Memory:
     voted_at: float = 0.0
     refused_at: float | None = None
     """Time at which the API server began to refuse some of its workers."""
-    hand: Hand | None = None
+    hand: ExternalSize | None = None
+    """The number that a user or another controller has set."""
     trial: Trial | None = None
     """The present trial."""
     tried_at: float | None = None

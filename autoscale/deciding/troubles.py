@@ -1,7 +1,7 @@
 """Say why a policy cannot decide: the field, what was found, what to do. The job continues to train with its present workers."""
 
 from elastic.api.scaling import PolicyName
-from elastic_training.autoscale.deciding.signals import CARRIERS, Hand, Signals
+from elastic_training.autoscale.deciding.signals import CARRIERS, ExternalSize, Signals
 
 NO_PROGRESS = "no progress is known"
 SILENT = "training reports no steps; send them with elastic_worker.report, or name elasticPolicy.progress"
@@ -15,7 +15,7 @@ def no_progress(signals: Signals) -> str:
     return f"{NO_PROGRESS}: {signals.trouble or SILENT}"
 
 
-def is_carrier(hand: Hand) -> bool:
+def is_carrier(hand: ExternalSize) -> bool:
     """Return whether a HorizontalPodAutoscaler set the number, and not a user."""
     return hand.who in CARRIERS
 

@@ -15,13 +15,13 @@ from elastic_training.autoscale.deciding.curve import Curve
 from elastic_training.autoscale.deciding.decide import decide
 from elastic_training.autoscale.deciding.jobs import Outcome
 from elastic_training.autoscale.deciding.remembering import memory_of, record_of
-from elastic_training.autoscale.deciding.signals import Bounds, Hand, Memory, Signals, SizeDecision, Work
+from elastic_training.autoscale.deciding.signals import Bounds, ExternalSize, Memory, Signals, SizeDecision, Work
 from elastic_training.autoscale.deciding.trials import LONGEST_PAUSE_S
 from elastic_training.autoscale.figures import JobFigures, JobName
 
 
 def test_a_number_set_by_hand_stays_for_as_long_as_the_policy_says():
-    hand = Memory(sizes=measured(LINEAR), hand=Hand(count=2, until=NOON + 600, who="kubectl"))
+    hand = Memory(sizes=measured(LINEAR), hand=ExternalSize(count=2, until=NOON + 600, who="kubectl"))
     seen = signals(LINEAR, working=2, memory=hand)
     held = decide(seen, 2, NOON)
     assert (held.count, held.wanted) == (2, 2)
@@ -31,7 +31,7 @@ def test_a_number_set_by_hand_stays_for_as_long_as_the_policy_says():
 
 @pytest.mark.parametrize("who", ["kube-controller-manager", "horizontal-pod-autoscaler"])
 def test_a_users_autoscaler_next_to_a_policy_is_named_with_what_to_do(who: str):
-    hand = Memory(hand=Hand(count=4, until=NOON + 600, who=who))
+    hand = Memory(hand=ExternalSize(count=4, until=NOON + 600, who=who))
     decision = decide(signals(LINEAR, working=4, memory=hand), 4, NOON)
     assert decision.count == 4
     assert decision.reason.startswith("4 was set by a HorizontalPodAutoscaler next to scalingPolicy: remove one of them, or write")
@@ -42,7 +42,7 @@ def test_a_number_that_is_held_ends_with_a_lower_hold_seconds(who: str):
     """Nothing tells that the HorizontalPodAutoscaler which set it is gone: the user can say so."""
 
     def decided(hold_s: int) -> SizeDecision:
-        memory = Memory(sizes=measured(LINEAR), hand=Hand(count=2, until=NOON + 3000, who=who))
+        memory = Memory(sizes=measured(LINEAR), hand=ExternalSize(count=2, until=NOON + 3000, who=who))
         return decide(signals(LINEAR, memory=memory, working=2, policy=ScalingPolicy(hold_seconds=hold_s)), 2, NOON)
 
     assert "50 min more" in decided(3600).reason
@@ -58,9 +58,9 @@ def test_a_time_in_the_future_counts_as_now(ahead_s: float, grew: bool, hold_s: 
     waits = decide(seen, 2, NOON)
     assert waits.memory.changed_at == NOON, "it is written down so, and does not stay ahead"
     assert decide(replace(seen, memory=replace(waits.memory, votes=3, vote_for=1)), 2, NOON + 61).count == 3
-    hand = replace(seen.memory, hand=Hand(count=2, until=NOON + hold_s + ahead_s), changed_at=None)
+    hand = replace(seen.memory, hand=ExternalSize(count=2, until=NOON + hold_s + ahead_s), changed_at=None)
     held = decide(replace(seen, memory=hand, policy=ScalingPolicy(hold_seconds=hold_s)), 2, NOON)
-    assert held.memory.hand == Hand(count=2, until=NOON + hold_s)
+    assert held.memory.hand == ExternalSize(count=2, until=NOON + hold_s)
     tried = replace(seen.memory, changed_at=None, tried_at=NOON + ahead_s)
     assert decide(replace(seen, memory=tried), 2, NOON).memory.tried_at == NOON
 

@@ -20,7 +20,7 @@ from elastic_training.autoscale.deciding.jobs import JobState, Outcome
 from elastic_training.autoscale.deciding.measures import OLD_CHANGES, OLD_S, Measured, Sizes, with_rate
 from elastic_training.autoscale.deciding.remembering import memory_of, record_of
 from elastic_training.autoscale.deciding.round import Setting, decide_all
-from elastic_training.autoscale.deciding.signals import Hand, Memory, Signals, SizeDecision, Step, Trial
+from elastic_training.autoscale.deciding.signals import ExternalSize, Memory, Signals, SizeDecision, Step, Trial
 from elastic_training.autoscale.deciding.trials import DOUBLINGS, DOUBT_S, FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_S, REFUSED_S
 
 HOUR_S = 3600.0
@@ -275,7 +275,7 @@ def test_a_trial_that_something_else_ends_has_failed() -> None:
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_a_number_that_someone_sets_ends_a_trial_and_the_next_one_waits(count: int) -> None:
-    hand = Hand(count=count, until=NOON + 600)
+    hand = ExternalSize(count=count, until=NOON + 600)
     memory = replace(TRIED, sizes=BEFORE, hand=hand)
     during = decide(signals(working=count, memory=memory), count, NOON)
     assert (during.count, during.memory.trial, during.memory.trial_doublings, during.memory.tried_at) == (count, None, 1, NOON)

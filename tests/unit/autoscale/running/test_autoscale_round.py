@@ -27,7 +27,7 @@ from elastic_training.autoscale.deciding.curve import Curve
 from elastic_training.autoscale.deciding.jobs import JobState, Unscaled
 from elastic_training.autoscale.deciding.remembering import is_news, memory_of, record_of
 from elastic_training.autoscale.deciding.round import Setting, decide_all
-from elastic_training.autoscale.deciding.signals import Bounds, Hand, Memory
+from elastic_training.autoscale.deciding.signals import Bounds, ExternalSize, Memory
 from elastic_training.autoscale.deciding.training import Spent, Training
 from elastic_training.autoscale.figures import JobName
 from elastic_training.autoscale.running.book import Book
@@ -144,7 +144,7 @@ def test_a_job_below_its_minimum_takes_no_more_than_that() -> None:
 
 
 QUEUED = {"fixed": "the job is in a queue"}
-HELD = {"memory": Memory(hand=Hand(count=5, until=NOON + 3600, who="kubectl"))}
+HELD = {"memory": Memory(hand=ExternalSize(count=5, until=NOON + 3600, who="kubectl"))}
 
 
 @pytest.mark.parametrize(("seen", "more"), [(QUEUED, {}), ({}, HELD)])
