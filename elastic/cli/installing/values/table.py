@@ -130,7 +130,7 @@ SECTIONS = (
                 "trainjobs",
                 Word(tuple(mode.value for mode in Mode)),
                 Mode.OFF.value,
-                "TrainJobs to serve: off, instead (all, in place of Kubeflow Trainer's controller) or beside (those that ask for it).",
+                "TrainJobs to serve: off, instead (all, in place of Kubeflow Trainer's controller) or labelled ones only (beside).",
             ),
         ),
     ),
