@@ -1,12 +1,8 @@
-"""How a command that shows a job goes through a server that is away, a job that is gone, silent times, and Ctrl-C."""
+"""How a command that shows a job goes through a server that is away, a job that is gone, and silent times."""
 
 import asyncio
-import os
 import re
-import signal
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +10,6 @@ import pytest
 from cli_api import PYTORCH, job, pod, running
 
 from elastic.cli import silence
-from elastic.cli.interrupts import Left, asking
 from elastic.cli.jobs import change, following
 from elastic.cli.jobs.following import followed
 from elastic.cli.jobs.milestone import Milestone
@@ -236,78 +231,3 @@ async def printed(capsys: pytest.CaptureFixture[str], words: str) -> None:
 async def test_a_finished_job_is_followed_to_its_end() -> None:
     status = {"conditions": [{"type": "Failed", "status": "True", "reason": "r", "message": "it failed"}]}
     assert await follow(Server(status=status), []) == (Outcome.FAILED, [ConditionNews("Failed", "r", "it failed")])
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-
-
-class Typed:
-    """Lines that a user types."""
-
-    def __init__(self, *lines: str) -> None:
-        self.lines = list(lines)
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self) -> str:
-        return self.lines.pop(0)
-
-
-async def interrupted(monkeypatch: pytest.MonkeyPatch, *lines: str, can_leave: bool = True, said: list[str] | None = None) -> str:
-    monkeypatch.setattr(sys, "stdin", Typed(*lines))
-    work, said = asyncio.Event(), [] if said is None else said
-
-    @contextmanager
-    def held() -> Iterator[None]:
-        said.append("held")
-        yield
-        said.append("let go")
-
-    async def end() -> None:
-        for _ in lines:
-            await asyncio.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.2)
-        work.set()
-
-    ending = asyncio.create_task(end())
-    try:
-        await asking(work.wait(), can_leave=can_leave, say=lambda words: said.append(words.partition(":")[0]), held=held)
-    finally:
-        ending.cancel()
-    return "went on"
-
-
-@pytest.mark.usefixtures("terminal")
-async def test_on_a_terminal_ctrl_c_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await interrupted(monkeypatch, "\n") == "went on"
-    with pytest.raises(Left):
-        await interrupted(monkeypatch, "l\n")
-    for line in ("d\n", ""):
-        with pytest.raises(asyncio.CancelledError):
-            await interrupted(monkeypatch, line)
-    assert await interrupted(monkeypatch, "l\n", can_leave=False) == "went on", "its cluster ends with it"
-
-
-@pytest.mark.usefixtures("terminal")
-async def test_between_the_question_and_its_answer_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    await interrupted(monkeypatch, "\n", said=said)
-    assert said == ["interrupted", "held", "let go", "going on"]
-
-
-@pytest.mark.usefixtures("terminal")
-async def test_a_termination_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Typed())
-    asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
-    with pytest.raises(asyncio.CancelledError):
-        await asking(asyncio.sleep(20), can_leave=True, say=lambda words: None)
-
-
-async def test_elsewhere_nothing_is_asked() -> None:
-    assert not sys.stdin.isatty()
-    assert await asking(asyncio.sleep(0, "done"), can_leave=True, say=lambda words: None) == "done"

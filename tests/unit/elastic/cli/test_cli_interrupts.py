@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,35 @@ async def test_only_d_deletes_if_the_cluster_ends_with_the_command(
     what, said = await interrupted(monkeypatch, asks=True, typed=typed, then=then or (lambda: None))
     assert what == became
     assert said == ["interrupted: d and Enter deletes the job and stops the cluster; Enter, or Ctrl-C again, leaves both running"]
+
+
+async def test_between_the_question_and_its_answer_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        said.append("held")
+        yield
+        said.append("let go")
+
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+    with pytest.raises(Left):
+        await until_interrupted(asyncio.sleep(20), asks=True, say=lambda words: said.append(words.partition(":")[0]), held=held)
+    assert said == ["interrupted", "held", "let go"]
+
+
+async def test_a_termination_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    said: list[str] = []
+    with pytest.raises(asyncio.CancelledError):
+        await until_interrupted(asyncio.sleep(20), asks=True, say=said.append)
+    assert said == []
+
+
+async def test_elsewhere_nothing_is_asked() -> None:
+    assert not sys.stdin.isatty()
+    assert await until_interrupted(asyncio.sleep(0, "done"), asks=True, say=pytest.fail) == "done"
