@@ -24,10 +24,23 @@ READY_S = 60.0
 STOP_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 CALM_S = 10.0
+MOST_QUOTED = 1000
+"""Bytes of a log that an error quotes at most."""
 
 
 class ChildFailed(Exception):
     """A process ended before it was ready, or was not ready in time. The text names the process and its log."""
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log, from its end if it is long. A folder that was made for one run is gone when the user reads of it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_QUOTED))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +92,8 @@ class Child:
                 while not self.is_ready():
                     await asyncio.wait([ended], timeout=0.01)
                     if ended.done():
-                        raise ChildFailed(f"{self.name} ended with status {ended.result()} before it was ready; see {self.log}")
+                        words = f"{self.name} ended with status {ended.result()} before it was ready"
+                        raise ChildFailed(f"{words}: {last_line(self.log) or 'it wrote no message'}; see {self.log}")
         except TimeoutError:
             raise ChildFailed(f"{self.name} was not ready within {READY_S:.0f} s; see {self.log}") from None
         finally:
