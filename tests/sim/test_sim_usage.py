@@ -129,8 +129,10 @@ def played(kind: type[Told], manifest: Any, **choices: Any) -> Told:
 @pytest.mark.parametrize("most", [0, 3])
 def test_a_wrong_command_ends_the_job_once_its_restarts_are_used_up(most: int, rendezvous: dict[str, str], *, kills: bool) -> None:
     storm = played(WrongFromTheStart, job(workers=1, most_restarts=most, **rendezvous), kills=kills)
-    assert "restart" in storm.end
-    assert storm.end.endswith(" train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.")
+    said, used = "train-worker-0 could not start: torchrun: error: unrecognized arguments: --nonsense.", f"estarts used: {most} of {most}."
+    assert said in storm.end
+    assert used in storm.end
+    assert storm.end.startswith(said) != (rendezvous == C10D), "the library's rendezvous puts the cause first"
     assert storm.restarts["user"] >= most + 1
     if not kills:
         assert storm.restarts["user"] == most + 1

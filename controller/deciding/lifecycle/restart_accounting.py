@@ -134,7 +134,7 @@ def beyond_budget(job: Job, status: ElasticStatus, *, now: datetime) -> str:
     within = f" within {window_s} s" if window_s is not None else ""
     for cause, limit in own_limits(job.elastic).items() if job.elastic is not None else ():
         if used.get(cause.value, 0) > limit:
-            return f"restarts by cause {cause.value} are {used[cause.value]}{within} but restartBudget allows {limit}"
+            return f"restarts used by cause {cause.value}: {limit} of {limit}{within}"
     return ""
 
 
@@ -147,7 +147,7 @@ def beyond_max_restarts(job: Job, status: ElasticStatus, *, now: datetime) -> st
     charged = sum(used.get(cause, 0) for cause in CHARGED if cause not in dict(budget.by_cause))
     if budget.max_restarts is None or charged <= budget.max_restarts:
         return ""
-    return f"restarts are {charged} but maxRestarts allows {budget.max_restarts}"
+    return f"restarts used: {budget.max_restarts} of {budget.max_restarts}"
 
 
 def _window_s(job: Job) -> int | None:

@@ -51,7 +51,8 @@ def finalize_failure(view: JobView) -> Plan | None:
 def _of_rendezvous(view: JobView) -> str:
     """Return why the rendezvous closed the group, with the cause first."""
     quoted = first_error.of_usage(view, view.closed).strip()
-    return f"{quoted} {view.closed[:1].upper()}{view.closed[1:]}" if quoted else view.closed
+    closed = f"{view.closed[:1].upper()}{view.closed[1:].rstrip('.')}." if quoted else view.closed
+    return f"{quoted} {closed}".lstrip()
 
 
 def _of_group(view: JobView) -> str:

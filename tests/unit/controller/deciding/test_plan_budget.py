@@ -51,7 +51,7 @@ def test_only_restarts_within_the_window_count_against_a_budget() -> None:
     evicted(cluster, "train-worker-1")
     evicted(cluster, "train-worker-1")
     assert cluster.state() == "Failed"
-    words = "restarts by cause disruption are 2 within 600 s but restartBudget allows 1"
+    words = "restarts used by cause disruption: 1 of 1 within 600 s"
     assert cluster.job.status.conditions[-1].message.endswith(words)
     assert cluster.job.status.elastic is not None
     assert cluster.job.status.elastic.restarts == {"disruption": 6}, "what is counted over the whole life stays, the last one too"

@@ -314,7 +314,7 @@ def test_restarts_of_every_charged_cause_count_against_max_restarts() -> None:
     cluster.world = standing(*cluster.names(), generation=3, unacknowledged_restarts=tuple(restarts))
     cluster.settle()
     assert cluster.state() == "Failed"
-    assert "restarts are 2 but maxRestarts allows 1" in cluster.job.status.conditions[-1].message
+    assert "restarts used: 1 of 1" in cluster.job.status.conditions[-1].message
 
 
 def test_an_etcd_that_the_controller_cannot_reach_is_said_once_and_pods_are_counted() -> None:

@@ -242,7 +242,7 @@ def test_a_cause_with_a_budget_of_its_own_ends_the_job_when_it_is_used_up() -> N
         cluster.set("train-worker-1", PodPhase.FAILED, reason="Evicted")
         cluster.settle()
     assert cluster.state() == "Failed"
-    assert cluster.job.status.conditions[-1].message.endswith("restarts by cause disruption are 2 but restartBudget allows 1")
+    assert cluster.job.status.conditions[-1].message.endswith("restarts used by cause disruption: 1 of 1")
 
 
 def test_a_job_that_asks_for_etcd_is_told_what_that_needs() -> None:

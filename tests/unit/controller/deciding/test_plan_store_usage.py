@@ -51,7 +51,7 @@ def test_a_wrong_command_is_charged_at_each_end_and_quoted() -> None:
         assert words(cluster).endswith(f" Missing 1 of 2 workers: {SAID}.")
     ends(cluster, "train-worker-1", times=3)
     assert cluster.state() == "Failed"
-    assert words(cluster).endswith(f"restarts are 3 but maxRestarts allows 2. {SAID}.")
+    assert words(cluster).endswith(f"restarts used: 2 of 2. {SAID}.")
 
 
 def test_the_jobs_own_budget_for_failures_of_the_user_holds_too() -> None:
@@ -59,7 +59,7 @@ def test_the_jobs_own_budget_for_failures_of_the_user_holds_too() -> None:
     ends(cluster, "train-worker-1", times=1)
     assert cluster.state() == "Running"
     ends(cluster, "train-worker-1", times=2)
-    assert words(cluster).endswith(f"restarts by cause user are 2 but restartBudget allows 1. {SAID}.")
+    assert words(cluster).endswith(f"restarts used by cause user: 1 of 1. {SAID}.")
 
 
 def test_workers_that_all_have_a_wrong_command_use_up_the_restarts_and_nothing_is_said_of_torchs_rendezvous() -> None:

@@ -218,7 +218,7 @@ async def test_a_user_who_is_not_logged_in_reads_why_and_the_command_for_this_cl
 
 
 async def test_a_failed_job_shows_why_and_the_log_of_the_worker_that_failed_first(tmp_path: Path) -> None:
-    why = f"restarts are 4 but maxRestarts allows 3.{'.' * 300} First of all train-worker-2 failed: ValueError: bad batch."
+    why = f"restarts used: 3 of 3.{'.' * 300} First of all train-worker-2 failed: ValueError: bad batch."
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": why}], "elastic": {"restarts": {"user": 4, "collateral": 4}}}
     ended = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error", "exitCode": 1}}}]}
     shown = Scene(*(owned({**pod(index), "status": ended}) for index in range(4)))
