@@ -180,7 +180,8 @@ REASONS: tuple[Reason, ...] = (
         "BrokenCommunication",
         (_F, _W),
         "Workers could not reach each other, though no worker was lost or failed. "
-        "Five such restarts in a row without a further step are free; further ones count as `user`.",
+        "Five such restarts in a row without a further step are free; further ones count as `user`. "
+        "In an etcd, all count as `disruption`, without pauses.",
         "Look at network policies, at the network of the nodes, and at `GLOO_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME`.",
     ),
     Reason(

@@ -13,10 +13,11 @@ from elastic.etcd.channels import Channels, identity
 from elastic.etcd.messages import Etcd3, etcd3
 from elastic.etcd.place import Access
 from elastic.etcd.store import Away, Compacted, Entry, Full, Listing, StoreRefused
+from elastic_training.rendezvous.engine.messages.bounds import MAX_MEMBERS
 
 CALL_S = 3.0
 MOST_ATTEMPTS = 3
-MOST_KEYS, PAGE = 20_000, 256
+MOST_KEYS, PAGE = 4 * MAX_MEMBERS, 256
 LONGEST_WORDS = 200
 _TRANSIENT = frozenset({"CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED"})
 _ABOUT_TOKEN = ("invalid auth token", "revision of auth store is old")

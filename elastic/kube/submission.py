@@ -137,11 +137,14 @@ class Submission:
         return left
 
     async def _unused_name(self, resource: Resource, name: str, *, namespace: str) -> str:
-        """Return the name, or the first numbered one that no unfinished job has."""
+        """Return the name if no unfinished job has it, or the first numbered one that no job has.
+
+        A finished job of a numbered name may be another script's, and stays.
+        """
         for number in range(1, MOST_NUMBERED + 1):
             numbered = name if number == 1 else f"{name}-{number}"
             found = await self._kube.find(resource, numbered, namespace=namespace)
-            if found is None or _is_over(found):
+            if found is None or (number == 1 and _is_over(found)):
                 return numbered
         raise SubmissionRefused(f"{name} and {MOST_NUMBERED - 1} numbered names belong to unfinished jobs; give this one a --name")
 

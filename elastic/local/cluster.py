@@ -186,8 +186,9 @@ class LocalCluster:
     def leave(self) -> None:
         """Let the cluster outlive this process. `elastic down` stops it."""
         if self._supervisor is not None and self._supervisor.stdin is not None:
-            self._supervisor.stdin.write(STAY)
-            self._supervisor.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # the cluster has just died, and the next command says so
+                self._supervisor.stdin.write(STAY)
+                self._supervisor.stdin.close()
         self._supervisor = None
         if self._removal is not None:
             self._removal.detach()

@@ -9,6 +9,7 @@ import queue
 import threading
 import typing
 
+from elastic_worker._engine.messages.bounds import MAX_MEMBERS
 from elastic_worker.etcd.change_records import Values
 from elastic_worker.etcd.fields import Unusable
 from elastic_worker.etcd.gateway import Answer, Body, Stream, Unreachable, number, text
@@ -31,7 +32,8 @@ from elastic_worker.etcd.records import (
 
 log = logging.getLogger(__name__)
 
-MOST_KEYS = 20000
+MOST_KEYS = 4 * MAX_MEMBERS
+"""Each member has up to three records: its own, its news, and its address in an exchange."""
 MOST_ANSWERS = 256
 MOST_LOGGED = 20
 

@@ -47,9 +47,12 @@ def _is_finished(snapshot: Snapshot) -> bool:
 def _have_finished(view: JobView, done: int) -> bool:
     """Return whether the workers that ended well complete the job.
 
-    A worker may have ended in the middle of the training while its peers went on. If they are lost, only the rendezvous knows that.
+    A worker may have ended in the middle of the training while its peers went on. If they are lost, only the rendezvous knows that. If it
+    knows nothing any more, the job is complete once as many have ended well as the last world had members.
     """
-    is_enough = not view.sees_members or view.job.workers <= done
+    known = view.status.elastic
+    members = min(view.job.workers, (known.world_size if known is not None else 0) or view.job.workers)
+    is_enough = not view.sees_members or members <= done
     return done > 0 and (is_enough or _is_finished(view.snapshot))
 
 

@@ -80,6 +80,10 @@ def logs(
                 if wanted.has(name):
                     for text in chain.from_iterable(map(_texts, runs)):
                         printer.line(name, text)
+            if cluster.data_dir is not None and tail is None:
+                for one in pods:
+                    if wanted.has(name := one["metadata"]["name"]) and _was_restarted(one, job):
+                        await _print(kube, job, name, one, deque(), printer, tail=None, runs=(True,))
             await followed(kube, job.key, tell=lambda happening: printer.tell(happening, wanted), say=_aside, ahead=_next_line, tail=tail)
             return
         shown = chosen(job, pods, former, rank=rank, index=index, pod_name=pod_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,10 @@ def read(source: str, text: str) -> Values:
         raise BadValues(f"{source}: {where}not YAML: {getattr(error, 'problem', None) or 'invalid characters'}") from error
     if found is None:
         return {}
+    try:
+        json.dumps(found, default=str, skipkeys=True)
+    except (ValueError, RecursionError) as error:
+        raise BadValues(f"{source}: an alias refers to a value that contains it; write the value out") from error
     _refuse(source, problems(found) if isinstance(found, dict) else [wrong("values", found, "give a map, such as image: NAME")])
     checked: Values = found
     return checked
@@ -51,9 +56,9 @@ def settings(texts: Sequence[str]) -> Values:
     for text in texts:
         for one in _parts(text):
             path, is_set, value = one.partition("=")
-            if not is_set or not path:
-                raise BadValues(f"{SET} {one}: give PATH=VALUE, such as controller.replicas=3")
             keys = [re.sub(r"\\(.)", r"\1", key) for key in PART.findall(path)]
+            if not is_set or not keys:
+                raise BadValues(f"{SET} {one}: give PATH=VALUE, such as controller.replicas=3")
             if "[" in path:
                 raise BadValues(
                     f"{SET} {one}: an entry of a list cannot be set; give the whole list, such as PATH=[...], or a file with --values"

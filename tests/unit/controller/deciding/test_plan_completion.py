@@ -97,6 +97,19 @@ def test_a_worker_that_ended_in_the_middle_is_no_completion_if_its_peers_are_evi
     assert (len(cluster.names()), LATE in cluster.names()) == (3, True), "they are replaced"
 
 
+@pytest.mark.parametrize("phase", ["", "empty"])
+def test_a_job_that_ended_at_a_smaller_size_is_complete_if_its_records_are_gone(phase: str) -> None:
+    """Records in an etcd outlive the last agent by five minutes. A controller that came later waited for the third worker for ever."""
+    cluster = training()
+    cluster.world = WorldSeen(generation=2, members=frozenset(DONE), size=2, phase="running")
+    cluster.delete(LATE)
+    cluster.settle()
+    end_well(cluster, *DONE)
+    cluster.world = WorldSeen(generation=0, members=frozenset(), phase=phase) if phase else None
+    cluster.settle()
+    assert cluster.state() == "Succeeded"
+
+
 def test_a_job_whose_workers_all_ended_well_needs_no_word_of_its_server() -> None:
     cluster = training()
     end_well(cluster, *DONE, LATE)

@@ -16,6 +16,7 @@ from installing_cluster import IMAGE, OURS, SYSTEM, Cluster, deployment, install
 from elastic.cli import main
 from elastic.cli.installing.progress import Progress
 from elastic.cli.installing.values import given
+from elastic.cli.installing.values.given import BadValues, read, settings
 from elastic.cli.installing.values.page import values_yaml
 
 
@@ -261,3 +262,11 @@ def test_on_a_terminal_one_line_tells_what_is_waited_for(monkeypatch: pytest.Mon
     progress.end()
     _, first, second, last = capsys.readouterr().err.split("\r\x1b[K")
     assert (first, len(second), second[-3:], last) == ("waits for a (1 s)", 39, "...", "")
+
+
+def test_a_path_of_dots_and_a_value_that_contains_itself_are_named() -> None:
+    """Both ended in a traceback."""
+    with pytest.raises(BadValues, match=r"--set ...=x: give PATH=VALUE"):
+        settings(["...=x"])
+    with pytest.raises(BadValues, match=r"v.yaml: an alias refers to a value that contains it; write the value out"):
+        read("v.yaml", "controller: &a {resources: {requests: {cpu: *a}}}")

@@ -70,3 +70,34 @@ def test_long_logs_are_cut_and_the_oldest_ones_are_forgotten(tmp_path: Path, mon
     assert note == f"... {600 - 6 * len(lines)} bytes of this log are left out"
     assert lines == [f"2 {line:03}" for line in range(100)][-len(lines) :]
     assert len(text) <= 100
+
+
+def test_a_line_that_never_ends_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A progress bar had left one line of 18 MB, and nothing of it was kept."""
+    monkeypatch.setattr(kept_logs, "MOST_OF_ONE", 1000)
+    monkeypatch.setattr(kept_logs, "LONGEST_LINE", 100)
+    kept = KeptLogs(tmp_path / "kept")
+    folder = pod_folder(tmp_path / "a", "train-worker-0")
+    printed(folder, "pytorch", 0, "x" * 5000)
+    folder.remove(kept)
+    ((_, text),) = texts(kept)
+    assert text == f"... {5000 - 836} bytes of this log are left out\n" + "x" * 836
+
+
+def test_a_log_that_cannot_be_kept_goes_with_its_pod(tmp_path: Path) -> None:
+    """A full disk ended the agent of a node."""
+    (tmp_path / "kept").touch()
+    folder = pod_folder(tmp_path / "a", "train-worker-0")
+    printed(folder, "pytorch", 0, "text")
+    folder.remove(KeptLogs(tmp_path / "kept"))
+    assert not folder.path.exists()
+
+
+def test_there_are_only_so_many_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_logs, "MOST_LOGS", 2)
+    kept = KeptLogs(tmp_path / "kept")
+    folder = pod_folder(tmp_path / "a", "train-worker-0")
+    for attempt in range(4):
+        printed(folder, "pytorch", attempt, str(attempt))
+    folder.remove(kept)
+    assert [text for _, text in texts(kept)] == ["2", "3"]
