@@ -103,7 +103,7 @@ def _quiet_since(job: JobState) -> float | None:
     """Return since when the current world has worked without a further step; None if no world is at work."""
     group, phases = job.membership, job.timings.phases
     world = group.world
-    if world is None or job.accounting.is_world_broken or group.is_draining or group.finished or job.is_done:
+    if world is None or job.accounting.is_world_broken or group.is_draining or job.is_done:
         return None
     began = world.since if world.adopted else (phases.started if phases is not None else None)
     return None if began is None else max(began, job.progress.moved_at)
@@ -139,22 +139,37 @@ def _watched(job: JobState, since: float) -> JobState:
 
 
 def _found(job: JobState, since: float) -> Hang | None:
-    """Return what is known about a world whose steps do not come; None if it never reports any and may well be at work."""
+    """Return what is known about a world whose steps do not come; None if it never reports any and may well be at work.
+
+    Once a member has finished, the others may save for long. Then only a hang is told: a rank that waits for ranks which have ended.
+    """
     has_stepped = job.progress.step is not None
     doings = list(_doings(job))
-    world = job.membership.world
-    is_whole = world is not None and len({name for _, name, _ in doings}) == world.size
+    group = job.membership
+    is_whole = group.world is not None and len({name for _, name, _ in doings}) == group.world.size - len(group.finished)
     is_still = is_whole and all(_is_still(doing, has_stepped=has_stepped) for _, _, doing in doings)
     kinds = {doing.kind for _, _, doing in doings}
     is_suspected = is_still and DoingKind.UNKNOWN not in kinds and bool(kinds & {DoingKind.COLLECTIVE, DoingKind.STOPPED})
+    if group.finished and not is_suspected:
+        return None
     if not has_stepped and not is_still and not (is_whole and _all_wait_for_one(doings)):
         return None
     return Hang(
         state=HangState.SUSPECTED if is_suspected else HangState.WAITING,
         since_s=job.now - since if has_stepped else min(doing.for_s for _, _, doing in doings if _is_still(doing, has_stepped=False)),
         has_stepped=has_stepped,
-        groups=_groups(doings),
+        groups=_groups([*doings, *_ended(job, since)]),
     )
+
+
+def _ended(job: JobState, since: float) -> Iterator[tuple[int, str, Doing]]:
+    """Yield the ranks of members that have finished, for which the others wait."""
+    group, fresh = job.membership, _fresh(job)
+    workers = max((len(told.workers) for told in fresh.values()), default=1)
+    doing = Doing(kind=DoingKind.OTHER, looks=STILL_LOOKS, for_s=job.now - since, does="is finished (status 0)")
+    for name in group.finished:
+        if group.world is not None and name in group.world.ranks:
+            yield from ((group.world.ranks[name] * workers + local_rank, name, doing) for local_rank in range(workers))
 
 
 def _all_wait_for_one(doings: list[tuple[int, str, Doing]]) -> bool:
@@ -178,8 +193,8 @@ def _is_still(doing: Doing, *, has_stepped: bool) -> bool:
 def _limit_reached(job: JobState, since: float) -> tuple[str, float]:
     """Return why training is restarted, and since when it hangs; no reason if it may go on."""
     limit, found = job.budget.hang_s, job.hang_watch.found
-    if limit is None:
-        return "", 0.0
+    if limit is None or job.membership.finished:
+        return "", 0.0  # a world in which a member has finished is left alone
     reason, began = f"training reported no further step for {limit:g} s", since
     if job.progress.step is None:
         if found is None:
@@ -205,7 +220,11 @@ def _fresh(job: JobState) -> dict[str, Told]:
     return {
         name: told[name]
         for name in world.ranks
-        if name in told and told[name].generation == world.generation and job.now - told[name].at <= FRESH_S and told[name].workers
+        if name not in job.membership.finished
+        and name in told
+        and told[name].generation == world.generation
+        and job.now - told[name].at <= FRESH_S
+        and told[name].workers
     }
 
 

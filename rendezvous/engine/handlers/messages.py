@@ -102,7 +102,8 @@ def _finished(job: JobState, member: Member, generation: int) -> JobState:
     group = job.membership
     if group.world is None or generation != group.world.generation or member.name not in group.world.ranks:
         return job
-    return replace(job, membership=replace(group, finished=group.finished | {member.name}))
+    known = replace(job.progress, moved_at=job.now)
+    return replace(job, membership=replace(group, finished=group.finished | {member.name}), progress=known)
 
 
 def _started(job: JobState, member: Member, generation: int, *, is_warm: bool) -> JobState:

@@ -34,7 +34,7 @@ class Progress:
     gaps: tuple[float, ...] = ()
     """Seconds between the newest reports of a world; a program may report only every hundredth step."""
     moved_at: float = 0.0
-    """when `step_in_world` rose last, or the world began"""
+    """when `step_in_world` rose last, the world began, or a member finished"""
     done_at: float | None = None
     """since when the work is done"""
     is_complete: bool = False

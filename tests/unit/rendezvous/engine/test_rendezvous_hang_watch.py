@@ -3,7 +3,7 @@
 import pytest
 from rendezvous_group import Group
 
-from elastic.membership.wire import Budget, Decoder, Started, WorldReport, encode
+from elastic.membership.wire import Budget, Decoder, Finished, Started, WorldReport, encode
 from elastic_training.rendezvous.engine.doing_words import sentence
 from elastic_training.rendezvous.engine.events import Stepped
 from elastic_training.rendezvous.engine.messages.doing import LOOK_S, Doing, DoingKind, Doings, Hang, HangState, Watch
@@ -144,6 +144,34 @@ def test_ranks_that_wait_for_each_other_are_told_apart() -> None:
         "all ranks wait for each other: rank 1 (w1 on node-7) waits in broadcast at train.py:60; ranks 0 and 2 wait in all_reduce"
         in group.words
     )
+
+
+@pytest.mark.parametrize("steps", [range(1, 11), ()], ids=["steps", "no steps"])
+def test_ranks_that_wait_for_one_that_has_ended_hang(steps: range) -> None:
+    """A script whose rank 0 left its loop early trained on for ever, with NCCL, and nothing said why."""
+    group = Watched(3, budget=Budget(first_step_s=60, hang_s=300))
+    group.stepped(*steps)
+    group.does = dict.fromkeys(("w1", "w2"), (IN_ALL_REDUCE,))
+    group.say("w0", Finished(generation=1))
+    group.look(200)
+    hang = group.hang
+    assert hang is not None
+    assert hang.state is HangState.SUSPECTED
+    words = sentence(hang, later_s=None)
+    assert "rank 0 (w0) is finished (status 0); ranks 1 and 2 wait in all_reduce at train.py:44" in words
+    assert "rank 0 (w0) has been finished (status 0) for at least" in sentence(hang)
+    group.look(600)
+    assert group.job.membership.generation == 1, "a world in which a member has finished is left alone"
+
+
+def test_a_rank_that_saves_after_the_others_have_finished_is_no_hang() -> None:
+    group = Watched(3)
+    group.stepped(*range(1, 11))
+    group.does = {"w0": (ASLEEP,)}
+    for name in ("w1", "w2"):
+        group.say(name, Finished(generation=1))
+    group.look(200)
+    assert group.hang is None
 
 
 def test_a_stopped_process_is_the_culprit_before_all_others() -> None:
