@@ -41,23 +41,22 @@ class EventRecorder:
         told = self._told.get(uid, OrderedDict[str, None]())
         fresh = {digest: item for item in news if (digest := _digest(uid, item)) not in told}
         for digests in _sorts(fresh):
-            if not self._has_room(uid, fresh[digests[0]].reason, now):
+            reason = fresh[digests[0]].reason
+            if (spent := self._spent_by(uid, reason, now) + 1.0) > AT_ONCE:
                 continue
             event = event_for(job, _joined([fresh[digest] for digest in digests]), now=now)
             if await self._is_written(event):
+                self._spent.setdefault(uid, {})[reason] = (spent, now)
                 self._remember(uid, digests)
 
     def forget(self, job_uid: str) -> None:
         self._told.pop(job_uid, None)
         self._spent.pop(job_uid, None)
 
-    def _has_room(self, uid: str, reason: str, now: datetime) -> bool:
-        by_reason = self._spent.setdefault(uid, {})
-        spent, at = by_reason.get(reason, (0.0, now))
-        spent = max(0.0, spent - max(0.0, (now - at).total_seconds()) / EVERY_S)
-        has_room = spent + 1.0 <= AT_ONCE
-        by_reason[reason] = (spent + 1.0 if has_room else spent, now)
-        return has_room
+    def _spent_by(self, uid: str, reason: str, now: datetime) -> float:
+        """Return how many Events of this reason still count. Events that the API server refused do not."""
+        spent, at = self._spent.get(uid, {}).get(reason, (0.0, now))
+        return max(0.0, spent - max(0.0, (now - at).total_seconds()) / EVERY_S)
 
     async def _is_written(self, event: Object) -> bool:
         metadata = event["metadata"]

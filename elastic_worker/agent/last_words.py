@@ -58,6 +58,16 @@ def exception_line(stderr: str) -> str:
     return escaped(line.strip()[:MOST_LINE])[:MOST_LINE]
 
 
+def goes_on(error: str) -> bool:
+    """Return whether the message of an exception may still go on after this beginning of its traceback.
+
+    A program that survived the exception prints other lines after it. Lines of a long message are indented, as those of torch are.
+    """
+    lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in error.splitlines()[1:]]
+    end = next((at for at, line in enumerate(lines) if line.strip() and not line[0].isspace()), None)
+    return end is None or all(not line.strip() or line[0].isspace() for line in lines[end + 1 :])
+
+
 def _placed(error: str, place: str) -> str:
     """Return the line with the place, if it has one, and not longer than a line may be."""
     room = MOST_LINE - len(place)

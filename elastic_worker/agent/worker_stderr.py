@@ -16,6 +16,7 @@ import time
 import typing
 
 from elastic_worker.agent.first_failure import RECENT_S
+from elastic_worker.agent.last_words import goes_on
 
 KEPT_BYTES = 4096
 MOST_ERROR = 4096
@@ -60,9 +61,10 @@ class PipedStderr:
         self.settle(within_s)
         with self._lock:
             is_recent = self._error_at is not None and time.monotonic() - self._error_at <= RECENT_S
-            if not is_recent or TRACEBACK in self._tail or not self._error:
+            error = self._error.decode(errors="replace")
+            if not is_recent or TRACEBACK in self._tail or not error or not goes_on(error):
                 return _text(self._tail)
-            return "{}\n{}".format(self._error.decode(errors="replace"), _text(self._tail))
+            return "{}\n{}".format(error, _text(self._tail))
 
     @property
     def error_at(self) -> typing.Optional[float]:

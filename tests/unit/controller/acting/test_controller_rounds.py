@@ -192,6 +192,23 @@ async def test_a_worker_that_makes_news_all_the_time_costs_a_bounded_number_of_e
     assert kube.messages[-1] == "later"
 
 
+async def test_events_that_the_api_server_refused_use_up_nothing() -> None:
+    """After a while of refusals, later news of the same reason waited for ten seconds each, though none had been written."""
+    kube, at = Kube(), NOW
+    teller = EventRecorder(kube)  # type: ignore[arg-type]
+    create = kube.create
+
+    async def refused(*arguments: object, **more: object) -> Object:
+        raise KubeError(code=403, reason="Forbidden", message="exceeded quota")
+
+    kube.create = refused  # type: ignore[method-assign]
+    for step in range(2 * AT_ONCE):
+        await teller.tell(JOB, [normal("SaveFailed", f"step {step}")], now=at)
+    kube.create = create  # type: ignore[method-assign]
+    await teller.tell(JOB, [normal("SaveFailed", "the newest")], now=at)
+    assert kube.messages == ["the newest"]
+
+
 @pytest.mark.parametrize(("generation", "goes"), [(1, True), (2, False)])
 async def test_no_pod_is_deleted_if_the_spec_changed_after_the_plan(generation: int, goes: bool) -> None:
     """An outdated view of the job must not cost a worker, because the user may have reverted the change that the view still shows."""

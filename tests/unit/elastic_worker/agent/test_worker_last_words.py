@@ -101,6 +101,17 @@ def test_the_beginning_of_an_error_is_kept_though_its_message_is_long(out: tuple
     assert len(tail) <= MOST_ERROR + KEPT_BYTES + 2
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_an_error_that_the_program_survived_is_not_its_end(prefix: str) -> None:
+    """A worker that had caught the loss of a connection ended for another reason, and the failure counted as a peer's."""
+    pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
+    error = TRACEBACK.replace("ValueError: bad batch", "ConnectionResetError: reset by peer")
+    caught = "".join(prefix + line for line in error.splitlines(True))
+    code = f"import sys; sys.stderr.write({caught!r} + 'step\\n' * 2000 + 'train.py: error: the loss is NaN\\n')"
+    assert run(pipe, code).wait() == 0
+    assert exception_line(pipe.tail(10)) == "train.py: error: the loss is NaN"
+
+
 def test_an_error_of_long_ago_is_not_the_end_of_the_output() -> None:
     pipe = PipedStderr(0, target=os.open(os.devnull, os.O_WRONLY))
     code = f"import sys; sys.stderr.write({TRACEBACK!r} + 'step\\n' * 2000)"
