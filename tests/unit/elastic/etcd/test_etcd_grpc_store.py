@@ -10,7 +10,7 @@ import pytest
 
 from elastic.etcd import grpc_store
 from elastic.etcd.channels import Channels
-from elastic.etcd.grpc_store import GrpcStore
+from elastic.etcd.grpc_store import MOST_KEYS, GrpcStore
 from elastic.etcd.place import Access
 from elastic.etcd.store import Away, StoreRefused
 
@@ -104,6 +104,6 @@ async def test_a_listing_without_end_is_refused() -> None:
     page = GrpcStore(Channels(), ("nowhere:1",), Access(), is_tls=False).message("RangeResponse", more=True)
     page.kvs.add(key=b"/elastic-training/job/members/w0")
     async with served(Answering(page.SerializeToString())) as store:
-        with pytest.raises(StoreRefused, match="more than 20000 keys"):
+        with pytest.raises(StoreRefused, match=f"more than {MOST_KEYS} keys"):
             async for _ in store.pages("/elastic-training/job/"):
                 pass
