@@ -92,7 +92,7 @@ def test_a_program_that_ends_early_and_failing_saves_are_told(job: Job, tmp_path
     for name in ("w0", "w1", "w2"):
         job.agents.start(name, SAVES=str(saves), SAVE_EVERY_S="0.5")
     job.agents.wait_for_world(3, after=at)
-    wait_until(lambda: saves.exists() and any(saves.iterdir()), what=lambda: f"the first save\n{job.agents.describe()}")
+    wait_until(lambda: any(saves.glob("*.json")), what=lambda: f"the first complete save\n{job.agents.describe()}")
     saves.rename(tmp_path / "moved")
     saves.touch()  # a file in the place of the folder, so that no save succeeds
     wait_until(lambda: bool(job.report().failing_saves), what=lambda: f"the failing saves\n{job.agents.describe()}")
