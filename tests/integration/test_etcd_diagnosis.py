@@ -134,7 +134,7 @@ async def test_a_worker_that_ends_early_is_named_with_the_one_that_failed_after_
 
         told = await until(ended_early, "the early end", within_s=TOLD_WITHIN_S)
         assert " ended with status 0, and then a worker of etcd-early-worker-" in str(told)
-        assert "(rank 0: RuntimeError: rank 1 is missing)" in str(told)
+        assert "(rank 0: RuntimeError: rank 1 is missing (train.py:10))" in str(told)
         await run.success()
         assert await until(lambda: events(run, "EndedEarly"), "the Event")
         assert str(told) in (await findings(run))["EndedEarly"]
