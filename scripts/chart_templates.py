@@ -13,6 +13,7 @@ from elastic.cli.installing import manifests, trainer
 from elastic.cli.installing.components import STANDALONE
 from elastic.cli.installing.values.given import at, complete
 from elastic.cli.installing.values.nodes import (
+    ABSENT,
     MORE,
     Both,
     Chosen,
@@ -25,7 +26,6 @@ from elastic.cli.installing.values.nodes import (
     Not,
     Put,
     When,
-    _Absent,
 )
 from elastic.cli.installing.values.places import condition_of
 
@@ -118,11 +118,11 @@ def _entry(key: str, node: Any, pad: str) -> list[str]:
     """Return the lines of a key with its value."""
     match node:
         case When(condition, value, otherwise):
-            other = [] if isinstance(otherwise, _Absent) else [f"{pad}{{{{- else }}}}", *_entry(key, otherwise, pad)]
+            other = [] if otherwise is ABSENT else [f"{pad}{{{{- else }}}}", *_entry(key, otherwise, pad)]
             return [f"{pad}{{{{- if {_condition(condition)} }}}}", *_entry(key, value, pad), *other, f"{pad}{{{{- end }}}}"]
         case Chosen(paths, otherwise, _):
             chosen = " | default ".join(map(_value, paths))
-            other = [] if isinstance(otherwise, _Absent) else [f"{pad}{{{{- else }}}}", *_entry(key, otherwise, pad)]
+            other = [] if otherwise is ABSENT else [f"{pad}{{{{- else }}}}", *_entry(key, otherwise, pad)]
             return [f"{pad}{{{{- with {chosen} }}}}", *_dot(key, paths[0], pad), *other, f"{pad}{{{{- end }}}}"]
         case Joined():
             return [f"{pad}{{{{- with {_joined(node)} }}}}", f"{pad}{key}:", _indented(pad + "  "), f"{pad}{{{{- end }}}}"]
@@ -149,7 +149,7 @@ def _item(node: Any, pad: str) -> list[str]:
     """Return the lines of an entry of a list."""
     match node:
         case When(condition, value, otherwise):
-            other = [] if isinstance(otherwise, _Absent) else [f"{pad}{{{{- else }}}}", *_item(otherwise, pad)]
+            other = [] if otherwise is ABSENT else [f"{pad}{{{{- else }}}}", *_item(otherwise, pad)]
             return [f"{pad}{{{{- if {_condition(condition)} }}}}", *_item(value, pad), *other, f"{pad}{{{{- end }}}}"]
         case Chosen(paths, _, text):
             chosen = " | default ".join(map(_value, paths))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastic.local.files import last_line
 from elastic.local.sandbox import linux
 
 log = logging.getLogger(__name__)
@@ -24,23 +25,10 @@ READY_S = 60.0
 STOP_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 CALM_S = 10.0
-MOST_QUOTED = 1000
-"""Bytes of a log that an error quotes at most."""
 
 
 class ChildFailed(Exception):
     """A process ended before it was ready, or was not ready in time. The text names the process and its log."""
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a log, from its end if it is long. A folder that was made for one run is gone when the user reads of it."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_QUOTED))
-            lines = file.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip() if lines else ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from elastic.extras import LOCAL, install
 from elastic.local.agent import roster
 from elastic.local.agent.records import PodFolder
 from elastic.local.agent.roster import NODE_GRACE_S
-from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_alive, take_folder
+from elastic.local.files import ClusterState, FolderError, Layout, Shape, is_alive, last_line, take_folder
 from elastic.local.ownership import STAY
 from elastic.local.sandbox import Record
 from elastic.local.sandbox.channel import ask
@@ -251,8 +251,5 @@ def stop_detached(data_dir: Path, *, say: Callable[[str], None] = lambda words: 
 
 
 def _last_words(log: Path, began: int) -> str:
-    with log.open("rb") as file:
-        file.seek(began)
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    words = lines[-1].split(" ERROR ", 1)[-1] if lines else "the supervisor ended without a message"
+    words = last_line(log, since=began).split(" ERROR ", 1)[-1] or "the supervisor ended without a message"
     return f"{words} (log: {log})"

@@ -16,11 +16,24 @@ import msgspec
 from elastic.runtime.files import write_private
 
 LEAST_FREE = 32 << 20
+MOST_QUOTED = 4096
+"""Bytes of a log that an error quotes at most."""
 SQLITE = b"SQLite format 3\0"
 
 
 def default_data_dir() -> Path:
     return Path.home() / ".elastic"
+
+
+def last_line(log: Path, *, since: int = 0) -> str:
+    """Return the last line that was written after this position; empty without one. Of a long line, return the end."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(since, file.seek(0, os.SEEK_END) - MOST_QUOTED))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
 
 
 class FolderError(Exception):

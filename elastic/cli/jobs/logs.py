@@ -129,12 +129,10 @@ def chosen(
 ) -> dict[str, Object | None]:
     """Return the pods to show by name; of pods that are gone, only the name."""
     there: dict[str, Object | None] = {pod["metadata"]["name"]: pod for pod in pods}
-    if (
-        index is not None
-        and (name := pod_name_of(as_owned(job.kind, job.object["metadata"]), job.key.name, WORKER, index)) in former
-        and name not in there
-    ):
-        return {name: None}
+    if index is not None:
+        name = pod_name_of(as_owned(job.kind, job.object["metadata"]), job.key.name, WORKER, index)
+        if name in former and name not in there:
+            return {name: None}
     if rank is not None or index is not None:
         pod = verbs.worker(job, pods, index=index, rank=rank)
         return {pod["metadata"]["name"]: pod}
