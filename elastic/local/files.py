@@ -26,7 +26,7 @@ def default_data_dir() -> Path:
 
 
 def last_line(log: Path, *, since: int = 0) -> str:
-    """Return the last line that was written after this position; empty without one. Of a long line, return the end."""
+    """Return the last line that was written after this position; empty without one. The beginning of a long line is left out."""
     try:
         with log.open("rb") as file:
             file.seek(max(since, file.seek(0, os.SEEK_END) - MOST_QUOTED))

@@ -48,10 +48,10 @@ class Unmet(typing.NamedTuple):
 
 def exception_line(stderr: str) -> str:
     """Return the first line of the exception with which the last traceback ends and its place, or the last line, escaped and cut."""
-    lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
+    lines = _lines(stderr)
     starts = [at for at, line in enumerate(lines) if line.strip().endswith(_FRAME)]
     after = lines[starts[-1] + 1 :] if starts else []
-    end = next((at for at, line in enumerate(after) if line.strip() and not line[0].isspace()), None)
+    end = _end_of_frames(after)
     if end is not None:
         return _placed(escaped(after[end].strip()[:MOST_LINE]), _place(after[:end]))
     line = next((line for line in reversed(lines) if line.strip()), "")
@@ -63,9 +63,19 @@ def goes_on(error: str) -> bool:
 
     A program that survived the exception prints other lines after it. Lines of a long message are indented, as those of torch are.
     """
-    lines = [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in error.splitlines()[1:]]
-    end = next((at for at, line in enumerate(lines) if line.strip() and not line[0].isspace()), None)
-    return end is None or all(not line.strip() or line[0].isspace() for line in lines[end + 1 :])
+    lines = _lines(error)[1:]
+    end = _end_of_frames(lines)
+    return end is None or _end_of_frames(lines[end + 1 :]) is None
+
+
+def _lines(stderr: str) -> typing.List[str]:
+    """Return the lines without the ranks that torch puts before them."""
+    return [_OF_RANK.sub("", line, count=1) if _OF_RANK.match(line) else line for line in stderr.splitlines()]
+
+
+def _end_of_frames(lines: typing.List[str]) -> typing.Optional[int]:
+    """Return where the first line stands that is not indented; None if all are."""
+    return next((at for at, line in enumerate(lines) if line.strip() and not line[0].isspace()), None)
 
 
 def _placed(error: str, place: str) -> str:

@@ -89,8 +89,8 @@ def plain(value: object) -> typing.Any:
     """Return a value of the engine, or several, as JSON's types."""
     if value is None:
         return None
-    plain = [dataclasses.asdict(one) for one in value] if isinstance(value, tuple) else dataclasses.asdict(value)  # type: ignore[call-overload]
-    return json.loads(json.dumps(plain))
+    made = [dataclasses.asdict(one) for one in value] if isinstance(value, tuple) else dataclasses.asdict(value)  # type: ignore[call-overload]
+    return json.loads(json.dumps(made))
 
 
 def _steady(value: typing.Any) -> typing.Any:
